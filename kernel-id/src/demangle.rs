@@ -1,24 +1,28 @@
 //! Symbols for people.
 //!
-//! A demangled kernel of a template library runs to thousands of characters. [`short`] keeps what tells two kernels apart at a glance:
-//! the function without its namespaces, and its first template arguments without theirs.
-//! `at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >` becomes
+//! A demangled kernel of a template library runs to thousands of characters. [`short`] keeps what
+//! tells two kernels apart at a glance: the function without its namespaces, and its first template
+//! arguments without theirs. `at::native::vectorized_elementwise_kernel<4,
+//! at::native::FillFunctor<float>, std::array<char*, 1ul> >` becomes
 //! `vectorized_elementwise_kernel<4, FillFunctor<…>, array<…>>`.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
-/// Nesting that is followed. The demangler recurses; a hostile symbol must not overflow a guest thread's stack.
+/// Nesting that is followed. The demangler recurses; a hostile symbol must not overflow a guest
+/// thread's stack.
 const RECURSION: u32 = 96;
 
-/// The longest demangled text that is built, bytes. Substitutions can make it grow exponentially with the symbol.
+/// The longest demangled text that is built, bytes. Substitutions can make it grow exponentially
+/// with the symbol.
 const MAX_TEXT: usize = 64 * 1024;
 
 /// The longest short name, characters. A table line with figures beside it still fits a terminal.
 pub const MAX_SHORT: usize = 72;
 
-/// The whole name: demangled with parameters, or the symbol itself where it is not mangled (C, Triton, XLA).
+/// The whole name: demangled with parameters, or the symbol itself where it is not mangled (C,
+/// Triton, XLA).
 pub fn full(symbol: &str) -> String {
     demangled(symbol, DemangleOptions::new()).unwrap_or_else(|| symbol.to_owned())
 }

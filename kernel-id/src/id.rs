@@ -9,14 +9,15 @@ use crate::{
     hash::{SymbolKey, launch_hash},
 };
 
-/// The longest symbol that is kept, bytes. Template-heavy libraries reach about 5,000; what is longer is cut and marked, and its hash
-/// stays that of the whole symbol (see [`KernelId::new`]).
+/// The longest symbol that is kept, bytes. Template-heavy libraries reach about 5,000; what is
+/// longer is cut and marked, and its hash stays that of the whole symbol (see [`KernelId::new`]).
 pub const MAX_SYMBOL: usize = 16 * 1024;
 
 /// Identity of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KernelId {
-    /// Hash of the module image the kernel came from (XLA and Triton names alone are not unique); 0 where unknown.
+    /// Hash of the module image the kernel came from (XLA and Triton names alone are not unique); 0
+    /// where unknown.
     pub module: u64,
     /// Symbol as the driver knows it (mangled).
     pub symbol: String,
@@ -29,8 +30,8 @@ pub struct KernelId {
 }
 
 impl KernelId {
-    /// An identity with its symbol cut at [`MAX_SYMBOL`]. A cut symbol ends in `#` and the key of the whole, so that two long symbols
-    /// with one beginning stay two.
+    /// An identity with its symbol cut at [`MAX_SYMBOL`]. A cut symbol ends in `#` and the key of
+    /// the whole, so that two long symbols with one beginning stay two.
     pub fn new(module: u64, symbol: &str, grid: [u32; 3], block: [u32; 3], shared: u32) -> KernelId {
         let mut id = KernelId {
             module,
@@ -43,7 +44,8 @@ impl KernelId {
         id
     }
 
-    /// A graph, so that it can stand in one table with kernels: its identity and how many kernels it has.
+    /// A graph, so that it can stand in one table with kernels: its identity and how many kernels
+    /// it has.
     pub fn graph(identity: u64, kernels: usize) -> KernelId {
         KernelId::new(0, &format!("graph:{identity:016x}:{kernels}"), [0; 3], [0; 3], 0)
     }
@@ -53,7 +55,8 @@ impl KernelId {
         self.symbol.strip_prefix("graph:")?.split_once(':')?.1.parse().ok()
     }
 
-    /// The number that stands for this identity in records. For a graph: the identity it was made with.
+    /// The number that stands for this identity in records. For a graph: the identity it was made
+    /// with.
     pub fn hash64(&self) -> u64 {
         if let Some(graph) = self.symbol.strip_prefix("graph:")
             && let Some((identity, _)) = graph.split_once(':')

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::KernelId;
 
-/// A table of kernels by hash. It is bounded: a client that invents kernels without end fills its own table and no more.
+/// A table of kernels by hash. It is bounded: a client that invents kernels without end fills its
+/// own table and no more.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     table: HashMap<u64, KernelId>,
@@ -21,8 +22,8 @@ impl Names {
         Names::default()
     }
 
-    /// Enters a kernel under the hash that its records carry. The first name stays; a second, different one is counted as a conflict.
-    /// False where the table is full.
+    /// Enters a kernel under the hash that its records carry. The first name stays; a second,
+    /// different one is counted as a conflict. False where the table is full.
     pub fn insert(&mut self, hash: u64, id: KernelId) -> bool {
         if let Some(known) = self.table.get(&hash) {
             if *known != id {

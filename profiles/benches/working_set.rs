@@ -1,6 +1,8 @@
-//! What predicting a launch's regions costs: `cargo bench -p weft-profiles --bench working_set -- [--check] [--json FILE]`.
+//! What predicting a launch's regions costs: `cargo bench -p weft-profiles --bench working_set --
+//! [--check] [--json FILE]`.
 //!
-//! Launches of kernels of five kinds, as PyTorch and llama.cpp have them, against a job with a thousand allocations; one thread. The aim is MSched's: a microsecond a launch.
+//! Launches of kernels of five kinds, as PyTorch and llama.cpp have them, against a job with a
+//! thousand allocations; one thread. The aim is MSched's: a microsecond a launch.
 #![forbid(unsafe_code)]
 
 use std::{hint::black_box, process::ExitCode, time::Instant};

@@ -8,9 +8,10 @@ use crate::working_set::{KernelWorkingSet, WorkingSets};
 use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
 /// A kernel time longer than this is no kernel time: an hour.
-const LONGEST: Ns = 3_600_000_000_000;
+const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
-/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by [`MAX_KERNELS`].
+/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by
+/// [`MAX_KERNELS`].
 #[derive(Debug, Clone, Default)]
 pub struct Aggregator {
     kernels: HashMap<u64, SampledKernel>,
@@ -52,9 +53,9 @@ impl Aggregator {
     /// A kernel ran for `time`; after it the device idled for `gap`, where that is known.
     pub fn sampled(&mut self, hash: u64, time: Ns, gap: Option<Ns>) {
         if let Some(seen) = self.seen(hash) {
-            seen.time.add(time.min(LONGEST));
+            seen.time.add(time.min(MAX_SAMPLE_NS));
             if let Some(gap) = gap {
-                seen.gap.add(gap.min(LONGEST));
+                seen.gap.add(gap.min(MAX_SAMPLE_NS));
             }
         }
     }
@@ -162,7 +163,7 @@ mod tests {
         );
         assert_eq!(kernel.id, id);
         let unnamed = profile.kernel(4).unwrap();
-        assert_eq!((unnamed.launches, unnamed.time.mean()), (1, Some(LONGEST)));
+        assert_eq!((unnamed.launches, unnamed.time.mean()), (1, Some(MAX_SAMPLE_NS)));
         assert_eq!(unnamed.id.symbol, "unnamed:0000000000000004");
         assert_eq!(
             (profile.memory_peak, profile.ran, profile.runs, profile.taken),

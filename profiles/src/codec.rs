@@ -1,6 +1,7 @@
 //! The bytes of a profile. Nobody else knows them.
 //!
-//! [`crate::format`] has the header; the body is a [`Profile`] by bincode 2's standard configuration.
+//! [`crate::format`] has the header; the body is a [`Profile`] by bincode 2's standard
+//! configuration.
 //!
 //! | version | what changed |
 //! |---|---|
@@ -36,8 +37,8 @@ const NO_DURATION: u8 = 0;
 /// No run that refined it, as it stands in a body.
 const NOT_REFINED: u8 = 0;
 
-/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and twenty
-/// buckets each take about 40 MiB.
+/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and
+/// twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
 
 /// The file of a profile.
@@ -182,7 +183,8 @@ mod tests {
 
     #[test]
     fn ceiling_of_a_lying_length() {
-        // A name of 2^60 bytes, and 2^60 kernels: refused before anything of that size is allocated.
+        // A name of 2^60 bytes, and 2^60 kernels: refused before anything of that size is
+        // allocated.
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = body_of(&Profile::default());

@@ -9,7 +9,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Names that are tried for a file beside another. So many killed processes of one number leave none free.
+/// Names that are tried for a file beside another. So many killed processes of one number leave
+/// none free.
 const TRIES: u64 = 1000;
 
 /// Why a file was not read.
@@ -25,7 +26,8 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     let file = File::open(path).map_err(NotRead::Io)?;
     let bytes = file.metadata().map_err(NotRead::Io)?.len();
     let mut content = Vec::new();
-    // One more than the limit, so that a file that grows meanwhile (or a device that says 0) is found out.
+    // One more than the limit, so that a file that grows meanwhile (or a device that says 0) is
+    // found out.
     file.take(limit + 1).read_to_end(&mut content).map_err(NotRead::Io)?;
     match content.len() as u64 {
         read if read > limit => Err(NotRead::TooLarge(bytes.max(read))),
@@ -33,15 +35,17 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     }
 }
 
-/// Puts a file in the place of another, whole or not at all: it is written beside the old one, flushed to the disk and renamed over it. A full disk, a kill or
-/// a power cut leaves the old one. `mode` is what others may do with it, as far as the umask lets them.
+/// Puts a file in the place of another, whole or not at all: it is written beside the old one,
+/// flushed to the disk and renamed over it. A full disk, a kill or a power cut leaves the old one.
+/// `mode` is what others may do with it, as far as the umask lets them.
 pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let (temporary, file) = beside(path, mode)?;
     write_whole(file, write)
         .and_then(|()| fs::rename(&temporary, path))
         // Nothing can be done if this fails too; the name begins with a dot and is never read.
         .inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    // The rename itself is on the disk once the directory is. Not every file system can; the content is whole either way.
+    // The rename itself is on the disk once the directory is. Not every file system can; the
+    // content is whole either way.
     if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = directory.sync_all();
     }
@@ -58,7 +62,8 @@ pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     fs::remove_file(temporary)
 }
 
-/// A new file beside `path`. A process that was killed may have left one of the same name: in a container every process has the number that the one before had.
+/// A new file beside `path`. A process that was killed may have left one of the same name: in a
+/// container every process has the number that the one before had.
 fn beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();

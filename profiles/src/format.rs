@@ -256,8 +256,8 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         })
     }
 
-    /// Replaces a file as a whole or not at all. `mode` is what others may do with it, as far as the
-    /// umask lets them.
+    /// Replaces a file as a whole or not at all. `mode` is what others may do with it, as far as
+    /// the umask lets them.
     pub fn replace(
         &self,
         path: &Path,

@@ -19,10 +19,11 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether times that were taken on the one hold on the other: the same model with the same memory. Another card of the same model, or
-    /// another driver, is near enough.
+    /// Whether times that were taken on the one hold on the other: the same model with the same
+    /// memory. Another card of the same model, or another driver, is near enough.
     pub fn same_model(&self, other: &Gpu) -> bool {
-        // Drivers reserve a varying part of the memory: 5 % apart is one card, the next size is 25 % away at least.
+        // Drivers reserve a varying part of the memory: 5 % apart is one card, the next size is 25
+        // % away at least.
         let apart = self.memory.abs_diff(other.memory);
         self.name == other.name && apart <= self.memory.max(other.memory) / 20
     }
@@ -100,7 +101,8 @@ impl Profile {
         self.kernels.get(at)
     }
 
-    /// What a run took of the device and for how long is part of it from now on, though nothing else of that run is known.
+    /// What a run took of the device and for how long is part of it from now on, though nothing
+    /// else of that run is known.
     pub fn took(&mut self, memory_peak: u64, ran: Ns) {
         self.memory_peak = self.memory_peak.max(memory_peak);
         self.ran = self.ran.max(ran);
@@ -116,7 +118,8 @@ impl Profile {
         self.kernels.iter().map(|kernel| kernel.time.count()).sum()
     }
 
-    /// What a launch of each kernel costs at this quantile of its time: `costs(0.5)` are medians. Kernels that were never timed are left out.
+    /// What a launch of each kernel costs at this quantile of its time: `costs(0.5)` are medians.
+    /// Kernels that were never timed are left out.
     pub fn costs(&self, quantile: f64) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -132,7 +135,8 @@ impl Profile {
             .collect()
     }
 
-    /// What kernels may well take whose times lie far apart: (hash, ns) of those whose `quantile` is twice their mean and `least` above it, or more.
+    /// What kernels may well take whose times lie far apart: (hash, ns) of those whose `quantile`
+    /// is twice their mean and `least` above it, or more.
     pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -143,7 +147,8 @@ impl Profile {
             .collect()
     }
 
-    /// What a launch of a kernel costs that was never timed: as much as those that were, on the average. `None` if none was.
+    /// What a launch of a kernel costs that was never timed: as much as those that were, on the
+    /// average. `None` if none was.
     pub fn typical_cost(&self) -> Option<Ns> {
         let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
             (0u128, 0u128),
@@ -157,7 +162,8 @@ impl Profile {
         (launches > 0).then(|| (time / launches) as Ns)
     }
 
-    /// The part of the sampled time in which the device had nothing of the job to do. `None` if no gap was seen.
+    /// The part of the sampled time in which the device had nothing of the job to do. `None` if no
+    /// gap was seen.
     pub fn idle_share(&self) -> Option<f64> {
         // Only samples whose gap is known say anything about the ratio.
         let (busy, idle) = self.kernels.iter().fold((0.0, 0.0), |(busy, idle), kernel| {
@@ -222,7 +228,8 @@ impl Profile {
         })
     }
 
-    /// Whether the parts agree with each other: what was read from a file may say anything. Says what does not.
+    /// Whether the parts agree with each other: what was read from a file may say anything. Says
+    /// what does not.
     pub(crate) fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a profile may have");
@@ -325,7 +332,8 @@ pub(crate) mod tests {
     fn kernels_whose_times_lie_far_apart_are_told_with_what_they_may_take() {
         let mut run = crate::Aggregator::new();
         for turn in 0..100 {
-            // One in ten takes ten times as long; one in a hundred; little; twice as long, but no long time.
+            // One in ten takes ten times as long; one in a hundred; little; twice as long, but no
+            // long time.
             run.sampled(1, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(2, if turn == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(3, 100_000 + turn, None);

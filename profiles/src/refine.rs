@@ -1,7 +1,10 @@
 //! A profile that follows its job: what was timed while the job was served becomes part of it.
 //!
-//! Stage 1 has the device for itself; a served job does not, and what is timed then is believed as far as its company lets it. A kernel's time in a sole holder ([`Beside::Fillers`]) is its
-//! own, but for what was left of a filler's work at a burst's begin. A sole filler's ([`Beside::Holders`]) is its own until the holder comes back in the middle of it. Others' may be anything, but never too short.
+//! Stage 1 has the device for itself; a served job does not, and what is timed then is believed as
+//! far as its company lets it. A kernel's time in a sole holder ([`Beside::Fillers`]) is its own,
+//! but for what was left of a filler's work at a burst's begin. A sole filler's
+//! ([`Beside::Holders`]) is its own until the holder comes back in the middle of it. Others' may be
+//! anything, but never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
@@ -13,7 +16,8 @@
 //! | gaps of a sole holder | added, for a fifth of the whole at most |
 //! | mostly kernels that the profile does not know | nothing at all: it is another job under the same name, or its code has changed |
 //!
-//! What holds: kernels are bounded by [`MAX_KERNELS`], a distribution by [`MOST`] values; memory, working sets and launches of what stage 1 saw stay as they are.
+//! What holds: kernels are bounded by [`MAX_KERNELS`], a distribution by [`MOST`] values; memory,
+//! working sets and launches of what stage 1 saw stay as they are.
 
 use std::collections::HashMap;
 
@@ -23,7 +27,7 @@ use crate::aggregate::unnamed;
 use crate::{Error, Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
 /// A time longer than this is no kernel's, and no gap's: an hour.
-const LONGEST: Ns = 3_600_000_000_000;
+const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
 /// So many times of a kernel that the profile does not time, and it is added.
 const ENOUGH: u64 = 4;
@@ -37,10 +41,12 @@ const FEW: u64 = 16;
 /// What is nearer to the profile than this part of it says the same.
 const NEAR: f64 = 0.1;
 
-/// What a kernel of a sole filler takes beyond so many times its median was cut short by somebody else's turn.
+/// What a kernel of a sole filler takes beyond so many times its median was cut short by somebody
+/// else's turn.
 const CUT: Ns = 2;
 
-/// The most values that a distribution counts for once it is refined: what is new then still changes it.
+/// The most values that a distribution counts for once it is refined: what is new then still
+/// changes it.
 pub const MOST: u64 = 4096;
 
 /// Who had the device beside the job when a launch was timed.
@@ -136,13 +142,13 @@ impl Served {
         }
         self.samples += 1;
         let seen = self.kernels.entry(timed.kernel).or_default();
-        let time = timed.time.min(LONGEST);
+        let time = timed.time.min(MAX_SAMPLE_NS);
         seen.all.add(time);
         match timed.beside {
             Beside::Fillers => {
                 seen.holder.add(time);
                 if let Some(gap) = timed.gap {
-                    seen.gap.add(gap.min(LONGEST));
+                    seen.gap.add(gap.min(MAX_SAMPLE_NS));
                 }
             }
             // Who fills gaps waits at the gate between his launches: that is no gap of his own.
@@ -163,7 +169,8 @@ impl Served {
 }
 
 impl Profile {
-    /// Makes what was seen of a served run part of the profile. `launches`: how many that run made, of which some were timed. What does not fit leaves the profile as it is.
+    /// Makes what was seen of a served run part of the profile. `launches`: how many that run made,
+    /// of which some were timed. What does not fit leaves the profile as it is.
     pub fn refine(&mut self, served: &Served, launches: u64) -> Result<Refined, Unrefined> {
         let samples = served.samples;
         if samples < FEW {

@@ -10,7 +10,8 @@ const NAME: usize = 60;
 /// The widest a bar of the histogram is printed.
 const BAR: u64 = 40;
 
-/// The whole text: heading, kernels (those with most time first, at most `limit`), totals, histogram of gaps.
+/// The whole text: heading, kernels (those with most time first, at most `limit`), totals,
+/// histogram of gaps.
 pub fn table(profile: &Profile, limit: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -184,7 +185,8 @@ pub fn duration(ns: Ns) -> String {
     }
 }
 
-/// `2026-11-21 11:30 UTC` for seconds since 1970. The proleptic Gregorian calendar by the usual arithmetic on 400-year eras.
+/// `2026-11-21 11:30 UTC` for seconds since 1970. The proleptic Gregorian calendar by the usual
+/// arithmetic on 400-year eras.
 fn date(seconds: u64) -> String {
     let days = seconds / 86_400;
     let shifted = days + 719_468;

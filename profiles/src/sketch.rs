@@ -1,15 +1,17 @@
 //! A distribution of durations in little room.
 //!
-//! Values are counted in buckets whose width grows with the value: each doubling is cut into 32 parts (as in HDR histograms), so the
-//! middle of a bucket is within 1/64 of every value in it. What holds: a quantile is off by at most 1.6 % (exact below 64 ns), the count,
-//! the sum, the least and the greatest value are exact, and merging two sketches gives the sketch of both sets of values.
-//! Only buckets that have a value take room: a kernel's times seldom need more than ten.
+//! Values are counted in buckets whose width grows with the value: each doubling is cut into 32
+//! parts (as in HDR histograms), so the middle of a bucket is within 1/64 of every value in it.
+//! What holds: a quantile is off by at most 1.6 % (exact below 64 ns), the count, the sum, the
+//! least and the greatest value are exact, and merging two sketches gives the sketch of both sets
+//! of values. Only buckets that have a value take room: a kernel's times seldom need more than ten.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Ns;
 
-/// Each doubling is cut into `2^PARTS_LOG` parts. 5 keeps the error at 1.6 %, half of what the profile promises.
+/// Each doubling is cut into `2^PARTS_LOG` parts. 5 keeps the error at 1.6 %, half of what the
+/// profile promises.
 const PARTS_LOG: u32 = 5;
 const PARTS: u64 = 1 << PARTS_LOG;
 
@@ -92,7 +94,8 @@ impl Sketch {
         (self.count > 0).then_some(self.greatest)
     }
 
-    /// The value below or at which a part of the values lies: `quantile(0.5)` is the median. Parts outside 0 to 1 count as 0 or 1.
+    /// The value below or at which a part of the values lies: `quantile(0.5)` is the median. Parts
+    /// outside 0 to 1 count as 0 or 1.
     pub fn quantile(&self, part: f64) -> Option<Ns> {
         if self.count == 0 {
             return None;
@@ -109,7 +112,8 @@ impl Sketch {
         Some(self.greatest)
     }
 
-    /// How many values lie in each of the ranges that `edges` (ascending) cut: below the first, ..., at or above the last.
+    /// How many values lie in each of the ranges that `edges` (ascending) cut: below the first,
+    /// ..., at or above the last.
     pub fn histogram(&self, edges: &[Ns]) -> Vec<u64> {
         let mut bars = vec![0; edges.len() + 1];
         for (bucket, count) in &self.buckets {
@@ -118,7 +122,8 @@ impl Sketch {
         bars
     }
 
-    /// The same distribution, of `most` values where there are more: for what is to count for less than it did. The mean stays, but where values that are seldom were much of it.
+    /// The same distribution, of `most` values where there are more: for what is to count for less
+    /// than it did. The mean stays, but where values that are seldom were much of it.
     pub fn thinned(&self, most: u64) -> Sketch {
         if self.count <= most {
             return self.clone();
@@ -158,7 +163,8 @@ impl Sketch {
         let (Some((first, _)), Some((last, _))) = (buckets.first().copied(), buckets.last().copied()) else {
             return Sketch::default();
         };
-        // What was the least of all is the least of its bucket; of other buckets the middle is known.
+        // What was the least of all is the least of its bucket; of other buckets the middle is
+        // known.
         let end = |of: u16, value: Ns| if bucket(value) == of { value } else { middle(of) };
         let (one, other) = (end(first, self.least), end(last, self.greatest));
         let (least, greatest) = (one.min(other), one.max(other));

@@ -49,7 +49,8 @@ impl Store {
         }
     }
 
-    /// In the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`, else in `~/.local/share`.
+    /// In the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`, else
+    /// in `~/.local/share`.
     pub fn of_user() -> Result<Store, Error> {
         Store::from_lookup(|name| env::var_os(name).map(PathBuf::from))
     }

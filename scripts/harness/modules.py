@@ -1,7 +1,8 @@
 """Which module of a Rust crate uses which, read from the paths in its source; and the circles.
 
-Only real uses count: neither `mod x;` nor `pub use x::Y` makes a parent use its child. A path through
-a re-export counts as a use of the file that owns the name. Tests inside a crate do not count.
+Only real uses count: neither `mod x;` nor `pub use x::Y` makes a parent use its child. A path
+through a re-export counts as a use of the file that owns the name. Tests inside a crate do not
+count.
 """
 
 import re
@@ -33,7 +34,7 @@ def without_tests(text):
 
 
 def leaves(tree):
-    """The paths of a use tree, each with the name that it gets: `a::{b, c as d}` is a::b and a::c."""
+    """The paths of a use tree, each with its name here: `a::{b, c as d}` is a::b and a::c."""
     tree = tree.strip()
     brace = tree.find("{")
     if brace < 0:
@@ -52,7 +53,7 @@ def leaves(tree):
 
 
 class Crate:
-    """The modules of one crate, and which uses which. A module is a tuple of names, the root is ()."""
+    """The modules of one crate, and which uses which: tuples of names, () for the root."""
 
     def __init__(self, source):
         self.files, self.text = {}, {}

@@ -41,13 +41,15 @@ def python_comments(text):
 
 
 def markdown_lines(text):
-    """Lines outside code and tables."""
-    code = False
+    """Lines outside code and tables. Four spaces after an empty line make code."""
+    fenced, indented, before = False, False, ""
     for number, line in enumerate(text.splitlines(), 1):
+        indented = line.startswith("    ") and (indented or not before.strip())
         if line.lstrip().startswith("```"):
-            code = not code
-        elif not code and not line.lstrip().startswith("|"):
+            fenced = not fenced
+        elif not (fenced or indented or line.lstrip().startswith("|")):
             yield number, line
+        before = line
 
 
 READERS = {".rs": rust_comments, ".py": python_comments, ".md": markdown_lines}
@@ -77,7 +79,7 @@ def without_unit(text):
 
 
 def repeated_types(texts):
-    """name -> how often, of types of that name in more than one place. `texts`: sources without tests."""
+    """name -> how often, of names of several types. `texts`: sources without tests."""
     counts = Counter(name for text in texts for name in TYPE.findall(text))
     return {name: count for name, count in counts.items() if count > 1}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a PyTorch program and writes down which tensors each of its operations was given and made, and which launches were its.
 
-    python tests/clients/operands.py FILE PROGRAM [ARGUMENT...]       on the simulated GPU; tests/clients/prediction.py does it
+    python tests/clients/operands.py FILE PROGRAM [ARGUMENT...]       on the simulated GPU; tests/clients/test_prediction.py does it
 
 The framework knows its tensors to the byte, whatever closed library runs an operation on them: a convolution reads its whole input and weight and writes its whole output, with
 cuDNN or without. `weft-lab memory prediction` takes it as exact for a launch of an operation each of whose pointers is the begin of one of the operation's tensors; where a pointer is

@@ -1,4 +1,5 @@
-//! Exports every symbol of the table that `src/lib.rs` does not implement, answering "not supported", and the table by which `cuGetProcAddress` finds all of them.
+//! Exports every symbol of the table that `src/lib.rs` does not implement, answering "not
+//! supported", and the table by which `cuGetProcAddress` finds all of them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

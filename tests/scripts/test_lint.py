@@ -26,6 +26,7 @@ class Lines(unittest.TestCase):
     def test_of_markdown_tables_code_and_addresses_do_not_count(self):
         text = f"{LONG}\n| {LONG} |\n```console\n{LONG}\n```\n[a](https://{'x' * 120})\n- {LONG}\n"
         self.assertEqual(prose.long_lines(".md", text), [1, 7])
+        self.assertEqual(prose.long_lines(".md", f"\n    {LONG}\n    {LONG}\n* a\n    {LONG}\n"), [5])
 
 
 class Names(unittest.TestCase):

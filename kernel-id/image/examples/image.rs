@@ -1,6 +1,8 @@
-//! Prints what the readers find in an image file, or in every fatbin inside a library: `image FILE [ARCH] [NAME-PART]`.
+//! Prints what the readers find in an image file, or in every fatbin inside a library: `image FILE
+//! [ARCH] [NAME-PART]`.
 //!
-//! The way to look at a framework's real kernels (names, parameter layouts) where no vendor tool is at hand.
+//! The way to look at a framework's real kernels (names, parameter layouts) where no vendor tool is
+//! at hand.
 
 use weft_image::fatbin::{EntryKind, Fatbin};
 use weft_image::kind::{FATBIN_MAGIC, Kind, kind};

@@ -1,7 +1,10 @@
 //! Prints every image that lies in a library, as far as cuobjdump tells of it, too: `images FILE`.
 //!
-//! One line an image, `image KIND ARCH WHERE`, and below it one a kernel, `kernel NAME REGISTERS SHARED LOCAL`, fields apart by a tab. WHERE is the name of its section:
-//! the compiler puts images into `.nv_fatbin`, and the vendor's tool looks there alone; libraries keep more among their plain data. What could not be read is a line `error WHY`. tests/clients/test_images.py holds it against the vendor's tool.
+//! One line an image, `image KIND ARCH WHERE`, and below it one a kernel, `kernel NAME REGISTERS
+//! SHARED LOCAL`, fields apart by a tab. WHERE is the name of its section: the compiler puts images
+//! into `.nv_fatbin`, and the vendor's tool looks there alone; libraries keep more among their
+//! plain data. What could not be read is a line `error WHY`. tests/clients/test_images.py holds it
+//! against the vendor's tool.
 
 use std::io::Write;
 
@@ -67,7 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Err(error) => writeln!(out, "error\tcontainer at {at:#x}: {error}")?,
             }
         }
-        // Its header says how long it is: inside compressed code anything may look like a container's first word.
+        // Its header says how long it is: inside compressed code anything may look like a
+        // container's first word.
         let header = usize::from(u16::from_le_bytes([rest[6], rest[7]]));
         let mut size = [0; 8];
         size.copy_from_slice(&rest[8..16]);

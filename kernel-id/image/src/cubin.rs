@@ -1,7 +1,8 @@
 //! Kernels and variables of an ELF cubin.
 //!
-//! A kernel is a function symbol with a `.text.<name>` section; its static shared memory is the size of `.nv.shared.<name>`
-//! and its parameters stand in `.nv.info.<name>`. Variables are object symbols in global or constant sections.
+//! A kernel is a function symbol with a `.text.<name>` section; its static shared memory is the
+//! size of `.nv.shared.<name>` and its parameters stand in `.nv.info.<name>`. Variables are object
+//! symbols in global or constant sections.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,9 +14,11 @@ use crate::Error;
 use crate::info::{self, Fact};
 use crate::module::{Global, Kernel, Module};
 
-/// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that tells an entry function from a device function.
+/// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that tells an entry function from a device
+/// function.
 const ENTRY: u8 = 0x10;
-/// Where the registers of one thread stand in the `sh_info` of a kernel's code: above the number of its symbol.
+/// Where the registers of one thread stand in the `sh_info` of a kernel's code: above the number of
+/// its symbol.
 const REGISTERS: u32 = 24;
 
 /// Reads a cubin.
@@ -46,7 +49,8 @@ pub fn read(image: &[u8]) -> Result<Module, Error> {
                 }
                 let mut kernel = Kernel {
                     name: name.to_string(),
-                    // What the module-wide section says replaces it below; kernels that another assembler than the toolkit's made have it here alone.
+                    // What the module-wide section says replaces it below; kernels that another
+                    // assembler than the toolkit's made have it here alone.
                     registers: code.elf_section_header().sh_info(file.endian()) >> REGISTERS,
                     ..Kernel::default()
                 };
@@ -109,7 +113,8 @@ fn global<'a>(
     })
 }
 
-/// The architecture from the ELF flags: bits 0 to 7, or 8 to 15 since the CUDA 13 ABI (version 8) moved it.
+/// The architecture from the ELF flags: bits 0 to 7, or 8 to 15 since the CUDA 13 ABI (version 8)
+/// moved it.
 fn arch(file: &ElfFile64<'_, Endianness>) -> u32 {
     let header = file.elf_header();
     let flags = header.e_flags(file.endian()).0;

@@ -1,8 +1,9 @@
 //! The fatbin wrapper, the container and its entries.
 //!
-//! Layout, little-endian, as public tools read it. Container: magic u32, version u16, header size u16, size of all entries
-//! u64. Entry: kind u16, version u16, header size u32, payload size u64, compressed size u32, options u32, minor u16,
-//! major u16, architecture u32, name offset and length u32, flags u64, reserved u64, uncompressed size u64, ..., payload.
+//! Layout, little-endian, as public tools read it. Container: magic u32, version u16, header size
+//! u16, size of all entries u64. Entry: kind u16, version u16, header size u32, payload size u64,
+//! compressed size u32, options u32, minor u16, major u16, architecture u32, name offset and length
+//! u32, flags u64, reserved u64, uncompressed size u64, ..., payload.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -17,8 +18,8 @@ use crate::lz4;
 const FLAG_LZ4: u64 = 0x2000;
 /// The payload is one zstd frame.
 const FLAG_ZSTD: u64 = 0x8000;
-/// The largest uncompressed entry accepted: the biggest seen in a framework is some 100 MB; a corrupt size must not
-/// allocate the machine away.
+/// The largest uncompressed entry accepted: the biggest seen in a framework is some 100 MB; a
+/// corrupt size must not allocate the machine away.
 const LARGEST: u64 = 512 << 20;
 
 /// The struct that `nvcc` emits and the CUDA runtime hands to `cuLibraryLoadData`.
@@ -118,8 +119,8 @@ impl<'a> Fatbin<'a> {
         Ok(Fatbin { entries })
     }
 
-    /// The entries in order. A malformed one is handed out as an error and ends the walk, since nothing tells where the
-    /// next begins.
+    /// The entries in order. A malformed one is handed out as an error and ends the walk, since
+    /// nothing tells where the next begins.
     pub fn entries(&self) -> Entries<'a> {
         Entries { rest: self.entries }
     }

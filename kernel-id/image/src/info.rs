@@ -1,7 +1,8 @@
 //! The attribute records in `.nv.info` and `.nv.info.<kernel>` sections.
 //!
-//! A record is a format byte, an attribute byte and a 16-bit field. Formats 1 to 3 hold their value (none, a byte, a half)
-//! in that field; format 4 holds there the size of what follows. The attribute numbers are those public disassemblers use.
+//! A record is a format byte, an attribute byte and a 16-bit field. Formats 1 to 3 hold their value
+//! (none, a byte, a half) in that field; format 4 holds there the size of what follows. The
+//! attribute numbers are those public disassemblers use.
 #![forbid(unsafe_code)]
 
 use crate::bytes::{slice, u16_at, u32_at};
@@ -13,11 +14,13 @@ const MAX_THREADS: u8 = 0x05;
 const PARAM_CBANK: u8 = 0x0a;
 /// Stack of a function: symbol u32, bytes u32. In the module-wide section.
 const FRAME_SIZE: u8 = 0x11;
-/// One parameter: index u32, ordinal u16, offset u16, then alignment, space, bank and 14 bits of size.
+/// One parameter: index u32, ordinal u16, offset u16, then alignment, space, bank and 14 bits of
+/// size.
 const KPARAM_INFO: u8 = 0x17;
 /// Registers of a function: symbol u32, count u32. In the module-wide section.
 const REGCOUNT: u8 = 0x2f;
-/// One parameter, for kernels with more than 4 KiB of them: index u32, ordinal u16, offset u16, size u16, flags u16.
+/// One parameter, for kernels with more than 4 KiB of them: index u32, ordinal u16, offset u16,
+/// size u16, flags u16.
 const KPARAM_INFO_V2: u8 = 0x45;
 
 /// One record: attribute, the 16-bit field, what follows.

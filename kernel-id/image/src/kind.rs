@@ -1,13 +1,15 @@
 //! Which kind of image some bytes begin, and how far it reaches.
 //!
-//! `cuModuleLoadData` gets a pointer and no length, so the caller has to find the length in the image itself: ask
-//! [`extent`] with the first [`PREFIX`] bytes, then, for an ELF file, [`cubin_extent`] with what that answered.
+//! `cuModuleLoadData` gets a pointer and no length, so the caller has to find the length in the
+//! image itself: ask [`extent`] with the first [`PREFIX`] bytes, then, for an ELF file,
+//! [`cubin_extent`] with what that answered.
 #![forbid(unsafe_code)]
 
 use crate::Error;
 use crate::bytes::{u16_at, u32_at, u64_at};
 
-/// Bytes of an image that [`kind`] and [`extent`] look at: an ELF64 file header, the longest of the four.
+/// Bytes of an image that [`kind`] and [`extent`] look at: an ELF64 file header, the longest of the
+/// four.
 pub const PREFIX: usize = 64;
 
 /// First word of `__fatBinC_Wrapper_t`, as `nvcc` emits it (public header `fatbinary_section.h`).

@@ -1,8 +1,9 @@
 //! Readers for the images that CUDA clients load: fatbin wrapper, fatbin, cubin (ELF) and PTX text.
 //!
-//! What holds here: everything works on borrowed bytes, answers an [`Error`] for whatever is not well formed, and never
-//! panics, whatever the bytes are. No file, no pointer, no driver state: following a fatbin wrapper's pointer is for the
-//! caller, who alone knows the address space it points into.
+//! What holds here: everything works on borrowed bytes, answers an [`Error`] for whatever is not
+//! well formed, and never panics, whatever the bytes are. No file, no pointer, no driver state:
+//! following a fatbin wrapper's pointer is for the caller, who alone knows the address space it
+//! points into.
 //!
 //! | file | what it reads |
 //! |---|---|
@@ -44,10 +45,12 @@ pub enum Error {
     NoBinary(u32),
 }
 
-/// Reads any image but a wrapper: the module a device of architecture `arch` (80 for sm_80) would load from it.
+/// Reads any image but a wrapper: the module a device of architecture `arch` (80 for sm_80) would
+/// load from it.
 ///
-/// A fatbin holds one entry an architecture; the best runnable one is taken as the driver does: the newest cubin of the
-/// same major architecture that is not newer than the device, else the newest PTX that is not newer.
+/// A fatbin holds one entry an architecture; the best runnable one is taken as the driver does: the
+/// newest cubin of the same major architecture that is not newer than the device, else the newest
+/// PTX that is not newer.
 pub fn read(image: &[u8], arch: u32) -> Result<Module, Error> {
     match kind::kind(image) {
         kind::Kind::Cubin => cubin::read(image),

@@ -1,7 +1,8 @@
 //! One LZ4 block, decoded: the compression of fatbin entries before CUDA 12.4 or so.
 //!
-//! The block format is a public specification: a sequence is a token (literal count, match length), more length bytes where
-//! a nibble is 15, the literals, a 16-bit distance back. The last sequence ends after its literals.
+//! The block format is a public specification: a sequence is a token (literal count, match length),
+//! more length bytes where a nibble is 15, the literals, a 16-bit distance back. The last sequence
+//! ends after its literals.
 #![forbid(unsafe_code)]
 
 use crate::Error;
@@ -10,9 +11,11 @@ use crate::bytes::{slice, u16_at};
 /// Shortest match; the token stores what exceeds it.
 const SHORTEST_MATCH: usize = 4;
 
-/// Decodes `block` into exactly `size` bytes; padding after that is ignored, as fatbin entries are padded.
+/// Decodes `block` into exactly `size` bytes; padding after that is ignored, as fatbin entries are
+/// padded.
 pub fn block(block: &[u8], size: usize) -> Result<Vec<u8>, Error> {
-    // Not `with_capacity(size)`: the size is an allegation. 255 bytes out for one in is the format's limit.
+    // Not `with_capacity(size)`: the size is an allegation. 255 bytes out for one in is the
+    // format's limit.
     let mut out = Vec::with_capacity(size.min(block.len().saturating_mul(255)));
     let mut at = 0;
     while out.len() < size {

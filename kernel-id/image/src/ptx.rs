@@ -1,14 +1,15 @@
 //! Kernels and variables of PTX text.
 //!
-//! Reads declarations only: `.target`, `.entry` with its parameter list, and variables in `.global`, `.const` and `.shared`
-//! space. Instructions are skipped over. Layout of the parameter buffer follows the PTX manual: each parameter at the next
-//! multiple of its alignment.
+//! Reads declarations only: `.target`, `.entry` with its parameter list, and variables in
+//! `.global`, `.const` and `.shared` space. Instructions are skipped over. Layout of the parameter
+//! buffer follows the PTX manual: each parameter at the next multiple of its alignment.
 #![forbid(unsafe_code)]
 
 use crate::Error;
 use crate::module::{Global, Kernel, Module, Param};
 
-/// Reads PTX up to the first zero byte; text that is not UTF-8 is read with replacement characters, as names are ASCII.
+/// Reads PTX up to the first zero byte; text that is not UTF-8 is read with replacement characters,
+/// as names are ASCII.
 pub fn read_bytes(image: &[u8]) -> Result<Module, Error> {
     let end = image.iter().position(|b| *b == 0).unwrap_or(image.len());
     read(&String::from_utf8_lossy(image.get(..end).unwrap_or(image)))
@@ -193,7 +194,8 @@ fn variable(words: &mut Words<'_>) -> Option<(String, u64)> {
     Some((name?.to_string(), size?.saturating_mul(count).saturating_mul(lanes)))
 }
 
-/// Words of PTX: identifiers and directives, or one punctuation mark; comments, strings and white space are passed over.
+/// Words of PTX: identifiers and directives, or one punctuation mark; comments, strings and white
+/// space are passed over.
 struct Words<'a> {
     rest: &'a str,
     peeked: Option<Option<&'a str>>,

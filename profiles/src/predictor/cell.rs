@@ -1,9 +1,11 @@
-//! What was seen of one context: a middle and how far values lie below and above it, in twenty bytes.
+//! What was seen of one context: a middle and how far values lie below and above it, in twenty
+//! bytes.
 
 use super::forecast::Forecast;
 use crate::{Ns, Sketch};
 
-/// So many values are averaged; later ones replace earlier ones by and by, so that a job that changes is followed.
+/// So many values are averaged; later ones replace earlier ones by and by, so that a job that
+/// changes is followed.
 const MEMORY: u8 = 24;
 
 /// One over the number of values, up to as many as are averaged.
@@ -20,22 +22,26 @@ const GAINS: [f32; MEMORY as usize + 1] = {
 /// The middle follows faster than its spread: it counts about so many values at most.
 const MIDDLE_MEMORY: f32 = 12.0;
 
-/// A value further from the middle than so many mean deviations pulls no more than one that far: a hiccup of the machine is no new middle.
+/// A value further from the middle than so many mean deviations pulls no more than one that far: a
+/// hiccup of the machine is no new middle.
 const PULL: f32 = 1.0;
 
-/// And it widens the spread no more than so many times: values that jump often enough do so again and again.
+/// And it widens the spread no more than so many times: values that jump often enough do so again
+/// and again.
 const STRETCH: f32 = 12.0;
 
 /// Before a second value is seen: how far values may lie from the first, as a part of it...
 const FIRST_SPREAD: f32 = 0.15;
 /// ...and at least, in ns. Clocks, launches and interrupts jitter by as much.
-const LEAST_SPREAD: f32 = 200.0;
+const MIN_SPREAD_NS: f32 = 200.0;
 
-/// Of a bell curve, mean deviation on one side of the middle over the way from the middle to its lowest (or highest) tenth.
+/// Of a bell curve, mean deviation on one side of the middle over the way from the middle to its
+/// lowest (or highest) tenth.
 const OF_TENTH: f32 = 0.31;
 
-/// What is left of a distance that is always nothing, ns. Without it such a distance would shrink with each value until it is too small for the processor's usual arithmetic, which then
-/// takes a hundred times as long: a job that repeats exactly would be the dearest.
+/// What is left of a distance that is always nothing, ns. Without it such a distance would shrink
+/// with each value until it is too small for the processor's usual arithmetic, which then takes a
+/// hundred times as long: a job that repeats exactly would be the dearest.
 pub(super) const NOTHING: f32 = 1e-3;
 
 /// One context.
@@ -56,7 +62,7 @@ impl Cell {
     /// `shorter`: how far the value lies from what the next shorter context said.
     pub(super) fn first(value: Ns, shorter: f32) -> Cell {
         let value = value as f32;
-        let spread = (FIRST_SPREAD * value).max(LEAST_SPREAD) / 2.0;
+        let spread = (FIRST_SPREAD * value).max(MIN_SPREAD_NS) / 2.0;
         Cell {
             middle: value,
             down: spread,
@@ -66,7 +72,8 @@ impl Cell {
         }
     }
 
-    /// From what a profile knows. It counts as a few values, so that a job that has changed soon corrects it.
+    /// From what a profile knows. It counts as a few values, so that a job that has changed soon
+    /// corrects it.
     pub(super) fn of(known: &Sketch) -> Option<Cell> {
         let middle = known.quantile(0.5)? as f32;
         let spread = |tenth: Option<Ns>| (tenth.unwrap_or(0) as f32 - middle).abs() * OF_TENTH;
@@ -76,7 +83,8 @@ impl Cell {
             middle,
             down: spread(known.quantile(0.1)).max(if few { first.down } else { 0.0 }),
             up: spread(known.quantile(0.9)).max(if few { first.up } else { 0.0 }),
-            // Nothing is known of what came of all other kernels: this is the better one until it is.
+            // Nothing is known of what came of all other kernels: this is the better one until it
+            // is.
             shorter: middle,
             seen: known.count().min(8) as u8,
         })
@@ -88,7 +96,7 @@ impl Cell {
         self.seen = self.seen.saturating_add(1);
         let gain = GAINS[usize::from(self.seen.min(MEMORY))];
         let off = value - self.middle;
-        let spread = (self.down + self.up).max(LEAST_SPREAD);
+        let spread = (self.down + self.up).max(MIN_SPREAD_NS);
         let pull = off.clamp(-PULL * spread, PULL * spread);
         // Distances are taken from the old middle: a value that came as foreseen narrows them.
         let follow = |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(NOTHING);
@@ -99,8 +107,9 @@ impl Cell {
         self.middle = (self.middle + pull * gain.max(1.0 / MIDDLE_MEMORY)).max(0.0);
     }
 
-    /// Whether this context tells more than the next shorter one. `usual`: how contexts of this kind erred, as a part of what the shorter ones did: with few
-    /// values of its own that is the best guess.
+    /// Whether this context tells more than the next shorter one. `usual`: how contexts of this
+    /// kind erred, as a part of what the shorter ones did: with few values of its own that is the
+    /// best guess.
     pub(super) fn tells_more(&self, usual: f32) -> bool {
         /// So many values weigh as much as the guess.
         const GUESS: f32 = 2.0;

@@ -1,9 +1,11 @@
 //! The last few kernels of a job, and what they are called together.
 
-/// How many kernels make a context, by order: none (the job as a whole), the kernel itself, it and its predecessor, it and five, it and 31.
+/// How many kernels make a context, by order: none (the job as a whole), the kernel itself, it and
+/// its predecessor, it and five, it and 31.
 ///
-/// The last is the length of a block of a model: what is alike inside blocks is told apart by the block before. (Over the recordings the error is 2.11 times below that of a mean per kernel; with 9 for
-/// 32 it was 2.01 times, with 24 2.09: `scripts/lab --kind predictor`.)
+/// The last is the length of a block of a model: what is alike inside blocks is told apart by the
+/// block before. (Over the recordings the error is 2.11 times below that of a mean per kernel; with
+/// 9 for 32 it was 2.01 times, with 24 2.09: `scripts/lab --kind predictor`.)
 pub const ORDERS: [usize; 5] = [0, 1, 2, 6, 32];
 
 /// The most that any order looks back.
@@ -33,7 +35,8 @@ impl Context {
     }
 }
 
-/// The last kernels of a job in their order. Marks (a synchronisation, say) may be entered like kernels.
+/// The last kernels of a job in their order. Marks (a synchronisation, say) may be entered like
+/// kernels.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// The latest first.
@@ -78,7 +81,8 @@ const WEIGHTS: [u64; LONGEST] = {
     weights
 };
 
-/// What a kernel counts in this place. Kernels' hashes are mixed already, marks and numbers in tests are not.
+/// What a kernel counts in this place. Kernels' hashes are mixed already, marks and numbers in
+/// tests are not.
 fn mix(kernel: u64, place: usize) -> u64 {
     let turned = kernel ^ kernel.rotate_left(32);
     (turned ^ MIX).wrapping_mul(WEIGHTS[place])

@@ -1,8 +1,10 @@
 //! How much longer a job's values are now than its contexts have known them: one number a job.
 //!
-//! All gaps of a job are its host's doing. When that host slows down (another process on its core, a lower clock, a colder cache) they all grow by about the same part, at contexts that come
-//! once a step and would each need steps to learn it. So what the last dozen values were beside their forecasts scales the next one. Without it the mean error over the recordings is 1.9
-//! times smaller than that of a mean per kernel, with it 2.0 times (`scripts/lab --kind predictor`).
+//! All gaps of a job are its host's doing. When that host slows down (another process on its core,
+//! a lower clock, a colder cache) they all grow by about the same part, at contexts that come once
+//! a step and would each need steps to learn it. So what the last dozen values were beside their
+//! forecasts scales the next one. Without it the mean error over the recordings is 1.9 times
+//! smaller than that of a mean per kernel, with it 2.0 times (`scripts/lab --kind predictor`).
 #![forbid(unsafe_code)]
 
 use super::forecast::Forecast;
@@ -11,7 +13,8 @@ use crate::Ns;
 /// How fast it follows: about the last dozen values count.
 const RATE: f32 = 0.08;
 
-/// One value tells of no more than so large a change: a gap that is of another kind is no sign of a slower host.
+/// One value tells of no more than so large a change: a gap that is of another kind is no sign of a
+/// slower host.
 const CLIP: f32 = 0.3;
 
 /// Contexts follow by themselves, so it never has to be more than this.

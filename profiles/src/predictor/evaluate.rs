@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{History, MATERIAL, Predictor};
+use super::{History, MATERIAL_NS, Predictor};
 use crate::Ns;
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Evaluation {
-    /// Values that were forecast as at least [`MATERIAL`].
+    /// Values that were forecast as at least [`MATERIAL_NS`].
     pub forecasts: u64,
     /// Of these, the part at or above the forecast's low value.
     pub covered: f64,
@@ -18,9 +18,10 @@ pub struct Evaluation {
     pub error: f64,
     /// The same for the mean of all earlier values of the kernel: the paper's prediction.
     pub error_of_means: f64,
-    /// As `error`, of a predictor that learnt no more than the means did: nothing of the values it is judged by.
+    /// As `error`, of a predictor that learnt no more than the means did: nothing of the values it
+    /// is judged by.
     pub error_frozen: f64,
-    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL`].
+    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL_NS`].
     pub covered_frozen: f64,
     /// How many those are.
     pub forecasts_frozen: u64,
@@ -37,8 +38,9 @@ impl Evaluation {
         self.error_of_means / self.error_frozen
     }
 
-    /// Of all their values together. A trace with long gaps counts for as much as its gaps are long: that is the time that is to be filled. (The mean of the traces' own
-    /// gains would let a short trace that repeats exactly outweigh one that does not.)
+    /// Of all their values together. A trace with long gaps counts for as much as its gaps are
+    /// long: that is the time that is to be filled. (The mean of the traces' own gains would let a
+    /// short trace that repeats exactly outweigh one that does not.)
     pub fn over<'a>(all: impl IntoIterator<Item = &'a Evaluation>) -> Evaluation {
         let mut sum = Evaluation::default();
         for one in all {
@@ -62,9 +64,10 @@ impl Evaluation {
     }
 }
 
-/// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes on learning, as it does while it serves; the means are
-/// those of `known`, as the paper has them, and where a kernel was not in it that of all of them. A second predictor learns from `known` alone, as the means do: what lies
-/// between the two is what learning while serving brings.
+/// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes
+/// on learning, as it does while it serves; the means are those of `known`, as the paper has them,
+/// and where a kernel was not in it that of all of them. A second predictor learns from `known`
+/// alone, as the means do: what lies between the two is what learning while serving brings.
 pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let mut history = History::default();
     let mut predictor = Predictor::default();
@@ -86,12 +89,12 @@ pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
         let context = history.push(*kernel);
         let forecast = predictor.forecast(&context);
         let middle = forecast.map_or(0, |forecast| forecast.middle);
-        if let Some(forecast) = forecast.filter(|forecast| forecast.middle >= MATERIAL) {
+        if let Some(forecast) = forecast.filter(|forecast| forecast.middle >= MATERIAL_NS) {
             evaluation.forecasts += 1;
             covered += u64::from(*value >= forecast.low);
         }
         let still = frozen.forecast(&context);
-        if let Some(forecast) = still.filter(|forecast| forecast.middle >= MATERIAL) {
+        if let Some(forecast) = still.filter(|forecast| forecast.middle >= MATERIAL_NS) {
             evaluation.forecasts_frozen += 1;
             covered_frozen += u64::from(*value >= forecast.low);
         }

@@ -2,11 +2,13 @@
 
 use crate::Ns;
 
-/// The part of the values that may lie below a forecast's low value, and the part that may lie above its high value.
+/// The part of the values that may lie below a forecast's low value, and the part that may lie
+/// above its high value.
 pub const MISS: f64 = 0.1;
 
-/// A forecast below this is no gap to fill and no kernel to wait for: it takes as long as launching. Such forecasts neither count nor teach the distances.
-pub const MATERIAL: Ns = 5_000;
+/// A forecast below this is no gap to fill and no kernel to wait for: it takes as long as
+/// launching. Such forecasts neither count nor teach the distances.
+pub const MATERIAL_NS: Ns = 5_000;
 
 /// What is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,14 +21,17 @@ pub struct Forecast {
     pub high: Ns,
     /// Values that the forecast rests on, 255 at most.
     pub seen: u8,
-    /// How many kernels the context has that it rests on: none (the job as a whole), the last one, or more.
+    /// How many kernels the context has that it rests on: none (the job as a whole), the last one,
+    /// or more.
     pub kernels: u8,
 }
 
 impl Forecast {
-    /// The longest time ahead within which the value is reached with no more than this chance, `elapsed` having passed already.
+    /// The longest time ahead within which the value is reached with no more than this chance,
+    /// `elapsed` having passed already.
     ///
-    /// Between the values told chances are taken to grow evenly; below the low one mostly just before it, beyond the high one ever more slowly.
+    /// Between the values told chances are taken to grow evenly; below the low one mostly just
+    /// before it, beyond the high one ever more slowly.
     pub fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         if elapsed >= self.high {
             return lasting(elapsed, chance);
@@ -70,7 +75,8 @@ impl Forecast {
 /// Chances below the low value grow with this power of the time.
 const STEEP: i32 = 4;
 
-/// How long something lasts of which nothing is known but that it has lasted for `elapsed`: as long again, in every second case.
+/// How long something lasts of which nothing is known but that it has lasted for `elapsed`: as long
+/// again, in every second case.
 pub(super) fn lasting(elapsed: Ns, chance: f64) -> Ns {
     (elapsed as f64 * chance / (1.0 - chance).max(1e-6)) as Ns
 }

@@ -1,8 +1,10 @@
-//! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they are distributed.
+//! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they
+//! are distributed.
 //!
-//! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used with no more than a given chance.
+//! Asked is [`Gaps::room`]: how much time may be used from now on, if the holder is to find it used
+//! with no more than a given chance.
 
-use super::{Context, Forecast, MATERIAL, Predictor, Quality, forecast, shape::GapShape};
+use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
 
 /// Distributions kept of one job. What follows a request is one context, or a few.
@@ -11,12 +13,14 @@ const SHAPES: usize = 16;
 /// A distribution is believed from so many values on.
 const ENOUGH: u32 = 12;
 
-/// Forecasts whose tenths lie closer together than this part of the middle need no distribution: the context has told it better.
+/// Forecasts whose tenths lie closer together than this part of the middle need no distribution:
+/// the context has told it better.
 const WIDE: Ns = 3;
 
-/// Where there is no room for another distribution, one that never had a gap half as long as this makes room: what a service pauses between two requests is to be known, also of one
-/// whose every kernel is followed by some gap.
-const LONG: Ns = 500_000;
+/// Where there is no room for another distribution, one that never had a gap half as long as this
+/// makes room: what a service pauses between two requests is to be known, also of one whose every
+/// kernel is followed by some gap.
+const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +43,8 @@ pub struct Outlook {
     /// By context.
     pub forecast: Option<Forecast>,
     shape: Option<usize>,
-    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has lasted longer than it was to.
+    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has
+    /// lasted longer than it was to.
     wide: bool,
 }
 
@@ -58,7 +63,7 @@ impl Gaps {
             known.longest = known.longest.max(gap);
             return;
         }
-        if gap < MATERIAL || self.shapes.len() >= SHAPES && !self.make_room(gap) {
+        if gap < MATERIAL_NS || self.shapes.len() >= SHAPES && !self.make_room(gap) {
             return;
         }
         let mut shape = GapShape::default();
@@ -74,10 +79,10 @@ impl Gaps {
     fn make_room(&mut self, gap: Ns) -> bool {
         let least = (0..self.shapes.len()).min_by_key(|at| {
             let known = &self.shapes[*at];
-            (known.longest.max(LONG / 2), known.shape.total())
+            (known.longest.max(LONG_GAP_NS / 2), known.shape.total())
         });
         match least {
-            Some(least) if gap >= LONG => {
+            Some(least) if gap >= LONG_GAP_NS => {
                 self.shapes.swap_remove(least);
                 true
             }
@@ -97,7 +102,8 @@ impl Gaps {
         }
     }
 
-    /// How much time there is from now on, `elapsed` after the gap began, so that the holder comes back within it with no more than this chance.
+    /// How much time there is from now on, `elapsed` after the gap began, so that the holder comes
+    /// back within it with no more than this chance.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);

@@ -1,15 +1,19 @@
 //! What comes after a kernel, predicted from what ran before it.
 //!
-//! One kernel identity is followed by many gaps (and takes many times): the same copy or addition stands at a hundred places in a model. A step or
-//! request repeats its sequence, though. So values are kept by *context*: the last few kernels that ran. A forecast takes the context that has told
-//! most so far, from the longest (a kernel and its 31 predecessors) to the shortest (the job as a whole).
+//! One kernel identity is followed by many gaps (and takes many times): the same copy or addition
+//! stands at a hundred places in a model. A step or request repeats its sequence, though. So values
+//! are kept by *context*: the last few kernels that ran. A forecast takes the context that has told
+//! most so far, from the longest (a kernel and its 31 predecessors) to the shortest (the job as a
+//! whole).
 //!
-//! A forecast is a middle, a low and a high value. The low one is to be reached or exceeded by nine values in ten, the high one to be exceeded by one in ten. How far
-//! they lie from the middle is learnt by feedback: each value that falls outside widens the distance, each other one narrows it a ninth as much, so that the promise
-//! holds in the long run however the values are distributed.
+//! A forecast is a middle, a low and a high value. The low one is to be reached or exceeded by nine
+//! values in ten, the high one to be exceeded by one in ten. How far they lie from the middle is
+//! learnt by feedback: each value that falls outside widens the distance, each other one narrows it
+//! a ninth as much, so that the promise holds in the long run however the values are distributed.
 //!
-//! What holds: memory is fixed once grown ([`MOST_CONTEXTS`]), an event costs a handful of look-ups whatever came before, nothing is ever
-//! divided by zero or overflows, and the same events always give the same forecasts. There is no I/O here.
+//! What holds: memory is fixed once grown ([`MOST_CONTEXTS`]), an event costs a handful of look-ups
+//! whatever came before, nothing is ever divided by zero or overflows, and the same events always
+//! give the same forecasts. There is no I/O here.
 #![forbid(unsafe_code)]
 
 mod cell;
@@ -24,7 +28,7 @@ mod trust;
 
 pub use context::{Context, History, ORDERS};
 pub use evaluate::{Evaluation, evaluate};
-pub use forecast::{Forecast, MATERIAL, MISS};
+pub use forecast::{Forecast, MATERIAL_NS, MISS};
 pub use gaps::{Gaps, Outlook};
 pub use table::MOST_CONTEXTS;
 
@@ -35,22 +39,26 @@ use trust::Trust;
 
 use crate::{Ns, Sketch};
 
-/// How fast distances follow: each miss widens them by `RATE * (1 - MISS)`, as a part of themselves, each hit narrows them by `RATE * MISS`.
+/// How fast distances follow: each miss widens them by `RATE * (1 - MISS)`, as a part of
+/// themselves, each hit narrows them by `RATE * MISS`.
 const RATE: f32 = 0.08;
 
-/// Distances begin as those of a bell curve: nine tenths of it lie above the middle less 3.2 times the mean deviation below it.
+/// Distances begin as those of a bell curve: nine tenths of it lie above the middle less 3.2 times
+/// the mean deviation below it.
 const FIRST_DISTANCE: f32 = 3.2;
 
-/// Distances stay between these. A distribution with a floor has all of its values just below the middle; one that jumps needs the whole way down.
+/// Distances stay between these. A distribution with a floor has all of its values just below the
+/// middle; one that jumps needs the whole way down.
 const DISTANCES: (f32, f32) = (0.2, 40.0);
 
-/// How much one context is believed: by how often it was seen. The fewer values, the wider the distances have to be.
+/// How much one context is believed: by how often it was seen. The fewer values, the wider the
+/// distances have to be.
 const CLASSES: usize = 4;
 
 /// How good the forecasts were.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quality {
-    /// Values that were forecast as at least [`MATERIAL`].
+    /// Values that were forecast as at least [`MATERIAL_NS`].
     pub forecasts: u64,
     /// Of these, values at or above the low one.
     pub above_low: u64,
@@ -112,7 +120,8 @@ impl Predictor {
         self.table.put(Context::of_kernel(kernel), cell);
     }
 
-    /// What is to be expected in this context. `None` where nothing at all was seen of it, its kernel or its job.
+    /// What is to be expected in this context. `None` where nothing at all was seen of it, its
+    /// kernel or its job.
     pub fn forecast(&self, context: &Context) -> Option<Forecast> {
         let (order, cell) = self.best(context)?;
         Some(self.of_cell(order, cell))
@@ -131,7 +140,8 @@ impl Predictor {
     /// This value came of this context.
     pub fn learn(&mut self, context: &Context, value: Ns) {
         let exact = value as f32;
-        // From the shortest context to the longest, each beside what the ones before it would have said. What the longest that counts said is judged.
+        // From the shortest context to the longest, each beside what the ones before it would have
+        // said. What the longest that counts said is judged.
         let mut said: Option<(usize, Cell)> = None;
         // Entered last: an entry may move the others.
         let mut new: [Option<(u64, Cell)>; ORDERS.len()] = [None; ORDERS.len()];
@@ -154,7 +164,7 @@ impl Predictor {
                 None => said = Some((order, before)),
             }
         }
-        if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL as f32) {
+        if let Some((order, cell)) = said.filter(|(_, cell)| cell.middle() >= MATERIAL_NS as f32) {
             let forecast = self.of_cell(order, &cell);
             self.judge(order, &cell, &forecast, value);
             self.drift.learn(exact, cell.middle());
@@ -164,7 +174,8 @@ impl Predictor {
         }
     }
 
-    /// What came of this context was no more than this, and how much less is not known: contexts that say more come down towards it, the others stay.
+    /// What came of this context was no more than this, and how much less is not known: contexts
+    /// that say more come down towards it, the others stay.
     pub fn at_most(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle > value as f32);
     }
@@ -178,7 +189,8 @@ impl Predictor {
         let best = self.best(context).map(|(order, _)| order);
         for (order, hash) in context.hashes().into_iter().enumerate() {
             let Some(at) = self.table.find(hash) else { continue };
-            // What the job's kernels take all together is another matter, unless it is what is believed of this one.
+            // What the job's kernels take all together is another matter, unless it is what is
+            // believed of this one.
             if order == 0 && best != Some(0) {
                 continue;
             }
@@ -227,7 +239,7 @@ impl Predictor {
             kernels: ORDERS[order] as u8,
             ..cell.forecast(distance.down, distance.up)
         };
-        match cell.middle() >= MATERIAL as f32 {
+        match cell.middle() >= MATERIAL_NS as f32 {
             true => self.drift.applied(known),
             false => known,
         }

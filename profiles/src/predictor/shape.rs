@@ -1,7 +1,8 @@
-//! How values of a context are distributed, where a middle and two tenths do not tell it: requests that come at once or much later, arrivals at random.
+//! How values of a context are distributed, where a middle and two tenths do not tell it: requests
+//! that come at once or much later, arrivals at random.
 //!
-//! Values are counted in buckets of a quarter of a doubling; old ones fade. Asked is always: given that so much time has passed already, how long
-//! until the value is reached with a given chance.
+//! Values are counted in buckets of a quarter of a doubling; old ones fade. Asked is always: given
+//! that so much time has passed already, how long until the value is reached with a given chance.
 
 use crate::Ns;
 
@@ -48,7 +49,8 @@ impl GapShape {
         self.total
     }
 
-    /// The longest time ahead within which the value is reached with no more than this chance, `elapsed` having passed.
+    /// The longest time ahead within which the value is reached with no more than this chance,
+    /// `elapsed` having passed.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         let here = bucket(elapsed);
         let within = part_of(here, elapsed);

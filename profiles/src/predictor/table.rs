@@ -1,11 +1,14 @@
-//! Contexts and what was seen of them: open addressing, a few neighbouring places a name, no deletion.
+//! Contexts and what was seen of them: open addressing, a few neighbouring places a name, no
+//! deletion.
 //!
-//! It grows by doubling up to [`MOST_CONTEXTS`]; after that a new context takes the place of the least seen of its neighbours, who loses a little
-//! each time he is spared, so that a context that never comes back gives way in the end.
+//! It grows by doubling up to [`MOST_CONTEXTS`]; after that a new context takes the place of the
+//! least seen of its neighbours, who loses a little each time he is spared, so that a context that
+//! never comes back gives way in the end.
 
 use super::cell::Cell;
 
-/// Contexts of one job at most: 32 bytes each. A request of 3,000 launches in which each stands at a place of its own makes 9,000.
+/// Contexts of one job at most: 32 bytes each. A request of 3,000 launches in which each stands at
+/// a place of its own makes 9,000.
 pub const MOST_CONTEXTS: usize = 1 << 14;
 
 /// Places at first.
@@ -79,7 +82,8 @@ impl ContextTable {
         }
     }
 
-    /// False if the neighbourhood was full; then the least seen neighbour has given way, if the table is at its largest.
+    /// False if the neighbourhood was full; then the least seen neighbour has given way, if the
+    /// table is at its largest.
     fn enter(&mut self, new: ContextCell) -> bool {
         let near = self.near(new.name);
         let largest = self.places.len() >= MOST_CONTEXTS;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A small generator of our own: the tests must give the same on every machine and with every version of a crate.
+/// A small generator of our own: the tests must give the same on every machine and with every
+/// version of a crate.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +31,8 @@ impl Random {
     }
 }
 
-/// Steps of a model: `length` launches of `kinds` kernels, whose gap is that of the place, not of the kernel.
+/// Steps of a model: `length` launches of `kinds` kernels, whose gap is that of the place, not of
+/// the kernel.
 fn steps(random: &mut Random, length: usize, kinds: u64, count: usize, spread: f64) -> Vec<(u64, Ns)> {
     let places: Vec<(u64, f64)> = (0..length)
         .map(|at| {

@@ -1,8 +1,8 @@
-//! How far a kind of context (its length, how often it was seen) can be trusted: what its forecasts were off by, over what those of the next shorter
-//! contexts were off by at the same values.
+//! How far a kind of context (its length, how often it was seen) can be trusted: what its forecasts
+//! were off by, over what those of the next shorter contexts were off by at the same values.
 //!
-//! A context that was seen once may be as good as exact (a training step) or worthless (a server that mixes requests). Which of it holds for this job
-//! is seen within some dozen launches.
+//! A context that was seen once may be as good as exact (a training step) or worthless (a server
+//! that mixes requests). Which of it holds for this job is seen within some dozen launches.
 
 use super::cell::NOTHING;
 

@@ -5,7 +5,8 @@ const US: Ns = 1_000;
 const A: u64 = 1;
 const B: u64 = 2;
 
-/// Two kernels of 100 and 20 us, each timed a hundred times, within a hundredth; a gap of 1 ms after the first.
+/// Two kernels of 100 and 20 us, each timed a hundred times, within a hundredth; a gap of 1 ms
+/// after the first.
 fn good() -> Profile {
     let mut run = Aggregator::new();
     for step in 0..100 {
@@ -56,7 +57,8 @@ fn wrong_times_become_right_in_one_served_run() {
 
 #[test]
 fn what_others_made_longer_spoils_nothing() {
-    // Of a filler's kernels two in three are cut short by somebody else's turn; beside equals all take three times as long.
+    // Of a filler's kernels two in three are cut short by somebody else's turn; beside equals all
+    // take three times as long.
     let cut = (0..60).map(|step| (A, if step % 3 == 0 { 100 * US } else { 1_600 * US }, Beside::Holders));
     let beside = times(A, 300 * US, 60, Beside::Others);
     // A holder's first kernel of a burst waits for what is left of a filler's: one in five.

@@ -43,7 +43,8 @@ impl Allocations {
         (address < end).then_some((begin, end))
     }
 
-    /// As [`Allocations::find`], from where it was found last: `near` is a guess of its place in the list, and becomes the right one.
+    /// As [`Allocations::find`], from where it was found last: `near` is a guess of its place in
+    /// the list, and becomes the right one.
     #[inline]
     pub(super) fn find_near(&self, address: u64, near: &mut u32) -> Option<(u64, u64)> {
         if let Some((begin, end)) = self.by_address.get(*near as usize)

@@ -1,9 +1,15 @@
-//! Templates from evidence that is rounded outwards: granules, and what a driver's prefetcher brought around them.
+//! Templates from evidence that is rounded outwards: granules, and what a driver's prefetcher
+//! brought around them.
 //!
-//! Such evidence is sound in one direction: what a launch touched lies in what was seen, whatever else was seen beside it. So, where launches of the same numbers (the finest key of [`super::table`] whose launches come again)
-//! touch the same behind each pointer, what *all* of them show is no less than the truth, and the more of them there are, each with its data elsewhere, the closer it comes. Of that a pointer gets what lies before the next
-//! one. What was learnt is never less than the truth for numbers that were seen; how much more it is, granules and neighbours decide. For other numbers a rule is looked for that stays within what was seen, close below it;
-//! where there is none, the union of what was seen stands, never a whole allocation.
+//! Such evidence is sound in one direction: what a launch touched lies in what was seen, whatever
+//! else was seen beside it. So, where launches of the same numbers (the finest key of
+//! [`super::table`] whose launches come again) touch the same behind each pointer, what *all* of
+//! them show is no less than the truth, and the more of them there are, each with its data
+//! elsewhere, the closer it comes. Of that a pointer gets what lies before the next one. What was
+//! learnt is never less than the truth for numbers that were seen; how much more it is, granules
+//! and neighbours decide. For other numbers a rule is looked for that stays within what was seen,
+//! close below it; where there is none, the union of what was seen stands, never a whole
+//! allocation.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +23,8 @@ use super::{
     template::{MAX_PIECES, MAX_RECALLED},
 };
 
-/// Of launches with the same arguments so many are kept: with its data elsewhere, each shows other neighbours.
+/// Of launches with the same arguments so many are kept: with its data elsewhere, each shows other
+/// neighbours.
 const KEPT_ALIKE: usize = 4;
 
 /// A rule needs so many groups of different sizes: within granules, any rule fits fewer.
@@ -28,7 +35,8 @@ const SIZES: usize = 4;
 pub(super) struct Grain {
     /// Ranges are rounded outwards to multiples of it.
     pub(super) granule: u64,
-    /// Granules were widened inside aligned blocks of this size: see [`HostResidency::BLOCK`]. The granule's size if not.
+    /// Granules were widened inside aligned blocks of this size: see [`HostResidency::BLOCK`]. The
+    /// granule's size if not.
     pub(super) block: u64,
 }
 
@@ -44,7 +52,8 @@ impl Grain {
     /// By how much a range that was seen from one address to another may be too long at its end.
     fn slack(&self, begin: u64, end: u64) -> u64 {
         let mut part = self.granule;
-        // The largest aligned part that it ends with may have been widened from just over half of it.
+        // The largest aligned part that it ends with may have been widened from just over half of
+        // it.
         while part < self.block && end.is_multiple_of(part * 2) && end.saturating_sub(begin) >= part * 2 {
             part *= 2;
         }
@@ -76,11 +85,13 @@ pub(super) struct SeenPointer {
 
 /// Of one word and some launches of the same numbers.
 struct CommonUse {
-    /// What all of them show, relative to the pointer and moved so that [`HERE`] is the pointer's own address.
+    /// What all of them show, relative to the pointer and moved so that [`HERE`] is the pointer's
+    /// own address.
     pieces: Vec<Span>,
     /// The least that was touched from the pointer on, bytes.
     least: u64,
-    /// They did not touch the same: something else than the numbers decides, or a number that never comes again.
+    /// They did not touch the same: something else than the numbers decides, or a number that never
+    /// comes again.
     torn: bool,
 }
 
@@ -106,7 +117,8 @@ impl CoarseSample {
         }
         let mut behind = self.between(word.value, word.next, word.value);
         if word.next < word.bounds.1 {
-            // The next pointer's own granule begins before it, and what the prefetcher brought for its sake.
+            // The next pointer's own granule begins before it, and what the prefetcher brought for
+            // its sake.
             let near = (word.next / grain.block * grain.block).max(word.value);
             let near = near.wrapping_sub(word.value).wrapping_add(HERE);
             behind.retain(|(begin, _)| *begin == HERE || *begin < near);
@@ -134,7 +146,8 @@ impl CoarseSample {
         self.range(word).is_some_and(|(begin, _)| word.before >= begin)
     }
 
-    /// The least that was touched from the pointer on, bytes: what neither the next pointer nor the prefetcher explains.
+    /// The least that was touched from the pointer on, bytes: what neither the next pointer nor the
+    /// prefetcher explains.
     fn least(&self, word: &SeenPointer, grain: Grain) -> u64 {
         let Some((begin, end)) = self.range(word) else {
             return 0;
@@ -218,7 +231,8 @@ impl CoarseSamples {
                     false,
                 ),
                 true => {
-                    // Launch by launch: a number that never comes again is no key, and may be a factor.
+                    // Launch by launch: a number that never comes again is no key, and may be a
+                    // factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
                     let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
                     let samples = alone.iter().map(|(kept, behind)| (*kept, behind));
@@ -235,7 +249,8 @@ impl CoarseSamples {
         .collect()
     }
 
-    /// Words that were never used but where another one was the same pointer that is used by itself elsewhere: what is left over in gaps.
+    /// Words that were never used but where another one was the same pointer that is used by itself
+    /// elsewhere: what is left over in gaps.
     fn left_over(&self, offsets: &[u16], grain: Grain) -> HashSet<u16> {
         let used = |kept: &CoarseSample, word: &SeenPointer| !kept.own(word, grain).is_empty();
         let mut alone: HashSet<u16> = HashSet::new();
@@ -265,7 +280,8 @@ impl CoarseSamples {
     }
 }
 
-/// What launches of the same numbers touched behind a word, and one of them. `None` where the word is no pointer in any.
+/// What launches of the same numbers touched behind a word, and one of them. `None` where the word
+/// is no pointer in any.
 fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(&'a CoarseSample, CommonUse)> {
     let some: Vec<(&CoarseSample, &SeenPointer)> = group
         .iter()
@@ -282,7 +298,8 @@ fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(
         pieces = ranges::common(&pieces, &may);
     }
     let least = some.iter().map(|(kept, word)| kept.least(word, grain)).max()?;
-    // What some launch touched for certain another one did not: it depends on something else than numbers.
+    // What some launch touched for certain another one did not: it depends on something else than
+    // numbers.
     let sure = some.iter().filter(|(kept, word)| !kept.is_explained(word));
     let sure = sure.map(|(kept, word)| kept.least(word, grain)).max().unwrap_or(0);
     let must = (HERE, HERE.saturating_add(sure));
@@ -350,7 +367,8 @@ fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
     pieces
 }
 
-/// A size that stays within what was seen for all numbers, and close to it. `torn`: nothing else would tell these launches apart, so that it need not be as close.
+/// A size that stays within what was seen for all numbers, and close to it. `torn`: nothing else
+/// would tell these launches apart, so that it need not be as close.
 fn rule<'a>(
     kernel: u64,
     pointers: &[u16],
@@ -396,7 +414,8 @@ mod tests {
 
     type Case<'a> = (&'a [u64], u64, &'a [(u64, u64)]);
 
-    /// Templates from launches that were given these pointers and a number, of which these ranges were seen: begin and KB.
+    /// Templates from launches that were given these pointers and a number, of which these ranges
+    /// were seen: begin and KB.
     fn learnt(launches: &[Case<'_>]) -> Vec<WordTemplate> {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 30);

@@ -9,7 +9,8 @@ use super::{Allocations, Launch, Predictor, Region, Touched, ranges};
 pub struct Evaluation {
     /// Launches looked at.
     pub launches: u64,
-    /// Of those, of kernels that were never observed, so that a guess stood for the prediction. They count in everything below.
+    /// Of those, of kernels that were never observed, so that a guess stood for the prediction.
+    /// They count in everything below.
     pub unknown: u64,
     /// What was touched.
     pub touched_bytes: u64,
@@ -73,7 +74,8 @@ fn part(some: f64, all: f64) -> f64 {
     if all == 0.0 { 0.0 } else { some / all }
 }
 
-/// Predicts launches and compares with what they touched, both rounded outwards to pages of `page` bytes (MSched's are 4096: what moves is pages).
+/// Predicts launches and compares with what they touched, both rounded outwards to pages of `page`
+/// bytes (MSched's are 4096: what moves is pages).
 pub fn evaluate<'a>(
     predictor: &mut Predictor,
     live: &Allocations,

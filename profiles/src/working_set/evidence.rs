@@ -1,13 +1,13 @@
 //! What tells which memory a kernel touched.
 //!
-//! [`Evidence`] is the trait, with a back end for each source. Each launch's evidence says whether it
-//! is [`Certainty::Exact`] or a guess:
+//! [`Evidence`] is the trait, with a back end for each source. Each launch's evidence says whether
+//! it is [`Certainty::Exact`] or a guess:
 //!
-//! * [`SimulatedLedger`], of the simulated GPU: exact for the kernels whose parameters it understands,
-//!   a guess for the others.
-//! * [`HostResidency`], of a real one: the host's page table says which pages left the host while the
-//!   kernel ran. It tells pages, not bytes, and reads not from writes. Not every driver takes pages off
-//!   the host on the GPU's first touch, so its user tries that first.
+//! * [`SimulatedLedger`], of the simulated GPU: exact for the kernels whose parameters it
+//!   understands, a guess for the others.
+//! * [`HostResidency`], of a real one: the host's page table says which pages left the host while
+//!   the kernel ran. It tells pages, not bytes, and reads not from writes. Not every driver takes
+//!   pages off the host on the GPU's first touch, so its user tries that first.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -22,8 +22,8 @@ pub trait Evidence {
     /// Whether [`Touched::access`] is known. Otherwise it is [`Access::ReadWrite`] throughout.
     fn tells_access(&self) -> bool;
 
-    /// Appends what the launch of this number touched. `None` if nothing is known about it: such a launch is no observation, which is not the same as one that
-    /// touched nothing.
+    /// Appends what the launch of this number touched. `None` if nothing is known about it: such a
+    /// launch is no observation, which is not the same as one that touched nothing.
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty>;
 }
 
@@ -32,7 +32,8 @@ pub trait Evidence {
 pub enum Certainty {
     /// It touched this, up to [`Evidence::granule`], and nothing else.
     Exact,
-    /// Whoever tells it does not know the kernel: it may touch other parts, and evidence of an equal launch may differ.
+    /// Whoever tells it does not know the kernel: it may touch other parts, and evidence of an
+    /// equal launch may differ.
     Guessed,
 }
 
@@ -82,8 +83,10 @@ impl Evidence for SimulatedLedger {
     }
 }
 
-/// The host's page table before and after a launch: `/proc/self/pagemap`, whose entries are 64 bits a page with "present" in bit 63 and "swapped" in bit 62 (the
-/// kernel's `Documentation/admin-guide/mm/pagemap.rst`). The caller evicts a range to the host, reads its entries, launches, waits, and reads them again.
+/// The host's page table before and after a launch: `/proc/self/pagemap`, whose entries are 64 bits
+/// a page with "present" in bit 63 and "swapped" in bit 62 (the kernel's
+/// `Documentation/admin-guide/mm/pagemap.rst`). The caller evicts a range to the host, reads its
+/// entries, launches, waits, and reads them again.
 #[derive(Debug, Default)]
 pub struct HostResidency {
     page: u64,
@@ -94,8 +97,10 @@ impl HostResidency {
     /// A driver moves no less than this on a fault.
     pub const GRANULE: u64 = 64 << 10;
 
-    /// A driver brings more than what faulted: it widens a fault to the largest aligned part (a power of two of granules) of a block of this size of which more than half is there. So what left the
-    /// host is what was touched and more, up to twice as much, and never less; [`super::Fitter::of_residency`] allows for that.
+    /// A driver brings more than what faulted: it widens a fault to the largest aligned part (a
+    /// power of two of granules) of a block of this size of which more than half is there. So what
+    /// left the host is what was touched and more, up to twice as much, and never less;
+    /// [`super::Fitter::of_residency`] allows for that.
     pub const BLOCK: u64 = 2 << 20;
 
     /// With pages of this many bytes.
@@ -106,7 +111,8 @@ impl HostResidency {
         }
     }
 
-    /// The entries of the pages from `address` on, before and after this launch. Entries that are in one alone say nothing.
+    /// The entries of the pages from `address` on, before and after this launch. Entries that are
+    /// in one alone say nothing.
     pub fn compare(&mut self, launch: u64, address: u64, before: &[u8], after: &[u8]) {
         let mut touched: Vec<Touched> = Vec::new();
         let entries = before.as_chunks::<8>().0.iter().zip(after.as_chunks::<8>().0);

@@ -1,8 +1,10 @@
 //! From launches and what they touched to templates.
 //!
-//! Per launch, what was touched is dealt out to the pointers: a piece belongs to the greatest pointer at or before its begin inside the same allocation, and is cut
-//! where another pointer begins. Per pointer word, the simplest template is taken that *all* launches agree with: fixed, linear, strided, and if no
-//! rule holds, what the same arguments touched before ([`super::table`]).
+//! Per launch, what was touched is dealt out to the pointers: a piece belongs to the greatest
+//! pointer at or before its begin inside the same allocation, and is cut where another pointer
+//! begins. Per pointer word, the simplest template is taken that *all* launches agree with: fixed,
+//! linear, strided, and if no rule holds, what the same arguments touched before
+//! ([`super::table`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -20,7 +22,8 @@ use super::{
 /// Of launches with the same arguments, so many are kept: two would do to see that they differ.
 const KEPT_ALIKE: usize = 2;
 
-/// Of launches that touched the same sizes, so many are kept, whatever else they were given: enough to see which numbers do not matter.
+/// Of launches that touched the same sizes, so many are kept, whatever else they were given: enough
+/// to see which numbers do not matter.
 const KEPT_EQUAL: usize = 4;
 
 /// Rules that are tried on all launches at most: each that is contradicted leaves fewer.
@@ -48,8 +51,9 @@ struct ObservedKernel {
 }
 
 impl Default for Fitter {
-    /// For evidence that is exact and tells each operand by itself, even where they lie side by side, as a ledger does. Another pointer into the middle of one does not divide it then: gaps in
-    /// parameters are full of pointers that nobody uses.
+    /// For evidence that is exact and tells each operand by itself, even where they lie side by
+    /// side, as a ledger does. Another pointer into the middle of one does not divide it then: gaps
+    /// in parameters are full of pointers that nobody uses.
     fn default() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.apart = true;
@@ -58,7 +62,8 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact), and may join operands that lie side by side.
+    /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact), and may
+    /// join operands that lie side by side.
     pub fn new(granule: u64) -> Fitter {
         let granule = granule.max(1);
         Fitter {
@@ -73,8 +78,9 @@ impl Fitter {
         }
     }
 
-    /// For evidence of [`super::HostResidency`]: granules, widened as a driver's prefetcher widens faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted too much
-    /// costs bandwidth, what is missed a fault.
+    /// For evidence of [`super::HostResidency`]: granules, widened as a driver's prefetcher widens
+    /// faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted
+    /// too much costs bandwidth, what is missed a fault.
     pub fn of_residency() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.grain = Some(Grain::of_residency());
@@ -86,7 +92,8 @@ impl Fitter {
         self.observe_as(Certainty::Exact, launch, live, touched);
     }
 
-    /// As [`Fitter::observe`], with what the evidence is worth: guesses count only for kernels of which there is nothing exact.
+    /// As [`Fitter::observe`], with what the evidence is worth: guesses count only for kernels of
+    /// which there is nothing exact.
     pub fn observe_as(&mut self, certainty: Certainty, launch: &Launch, live: &Allocations, touched: &[Touched]) {
         if self.grain.is_some() {
             let seen = self.coarse.entry(launch.kernel).or_default();
@@ -215,7 +222,8 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
                 kept.word(offset).filter(|behind| !behind.pieces.is_empty())?;
                 Some(owned.contains(&kept.value(offset)?))
             });
-            // What is left over in a gap: another word was seen to be used by itself whatever this one held.
+            // What is left over in a gap: another word was seen to be used by itself whatever this
+            // one held.
             if shared.all(|owned| owned) {
                 continue;
             }
@@ -233,7 +241,8 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
             None => others.push((offset, access)),
         }
     }
-    // A rule that was found where its word stood alone must hold where two words are the same pointer, too.
+    // A rule that was found where its word stood alone must hold where two words are the same
+    // pointer, too.
     for offset in contradicted(kernel, seen, &found, &others) {
         found.retain(|word| word.offset != offset);
         let all = seen.kept.iter().filter_map(|kept| kept.word(offset)?.access);
@@ -262,7 +271,8 @@ fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     seen.kept.iter().map(pointers).collect()
 }
 
-/// Words for which rules say something else than what was touched in some launch. All words that were the same pointer in it: which of them is wrong, it does not show.
+/// Words for which rules say something else than what was touched in some launch. All words that
+/// were the same pointer in it: which of them is wrong, it does not show.
 fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
     let mut wrong: Vec<u16> = Vec::new();
     for kept in &seen.kept {
@@ -387,7 +397,8 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerU
 }
 
 fn strided(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerUse)]) -> Option<Template> {
-    // Chunks that touch each other look like one; the rule is found where they do not, and must explain the others too.
+    // Chunks that touch each other look like one; the rule is found where they do not, and must
+    // explain the others too.
     let apart: Vec<_> = samples
         .iter()
         .copied()

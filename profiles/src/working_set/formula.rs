@@ -1,20 +1,24 @@
 //! A number computed from a launch: a constant, or a rational multiple of a product of arguments.
 //!
-//! MSched's sizes are "proportional to the product of some launch arguments"; the factor is rational because formats are: a block of 32 quantised weights is 34 bytes.
-//! [`find`] takes bounds rather than values, because most evidence rounds outwards to pages: it finds the simplest factor that all observations allow.
+//! MSched's sizes are "proportional to the product of some launch arguments"; the factor is
+//! rational because formats are: a block of 32 quantised weights is 34 bytes. [`find`] takes bounds
+//! rather than values, because most evidence rounds outwards to pages: it finds the simplest factor
+//! that all observations allow.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
 use super::Launch;
 
-/// Factors in a product at most. MSched's products have up to three (rows, columns, size of an element is in the coefficient).
+/// Factors in a product at most. MSched's products have up to three (rows, columns, size of an
+/// element is in the coefficient).
 pub(super) const MAX_TERMS: usize = 3;
 
 /// Different arguments that are tried at most: products of three of them are some thousands.
 const MAX_CANDIDATES: usize = 24;
 
-/// Samples that a rule is looked for in at most; what is found is tried on all. Fitting stays a matter of milliseconds.
+/// Samples that a rule is looked for in at most; what is found is tried on all. Fitting stays a
+/// matter of milliseconds.
 const LOOKED_AT: usize = 48;
 
 /// A number that a launch comes with.
@@ -97,8 +101,9 @@ pub(super) struct BoundedSample<'a> {
     pub most: i64,
 }
 
-/// The simplest formula that all samples allow: a constant, else the fewest terms, without a constant part before with one. A constant part needs exact samples
-/// and three different values, a product two: with fewer, any formula fits.
+/// The simplest formula that all samples allow: a constant, else the fewest terms, without a
+/// constant part before with one. A constant part needs exact samples and three different values, a
+/// product two: with fewer, any formula fits.
 ///
 /// `pointers` are offsets of 64-bit words that are addresses: nothing is a multiple of them.
 pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {
@@ -136,12 +141,14 @@ pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formul
     None
 }
 
-/// Terms that differ between the samples, each different from the others; what is constant is in the coefficient.
+/// Terms that differ between the samples, each different from the others; what is constant is in
+/// the coefficient.
 fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64>)> {
     let Some(first) = samples.first() else {
         return Vec::new();
     };
-    // 32-bit words before 64-bit ones before shapes: an element count is the likelier argument than a grid that was rounded up from it.
+    // 32-bit words before 64-bit ones before shapes: an element count is the likelier argument than
+    // a grid that was rounded up from it.
     let number = |offset: &u16| !pointers.contains(&(*offset / 8 * 8));
     let words = first.launch.word_offsets().filter(number).map(Term::Word32);
     let longs = first.launch.pointer_offsets().filter(number).map(Term::Word64);
@@ -151,7 +158,8 @@ fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64
         let values: Option<Vec<u64>> = samples.iter().map(|sample| term.value(&sample.launch)).collect();
         let Some(values) = values else { continue };
         let differ = values.iter().any(|value| *value != values[0]);
-        // Nothing is counted in billions of billions; such words are pointers or floating point numbers.
+        // Nothing is counted in billions of billions; such words are pointers or floating point
+        // numbers.
         let sane = values.iter().all(|value| *value > 0 && *value < 1 << 48);
         if differ && sane && found.len() < MAX_CANDIDATES && found.iter().all(|(_, other)| *other != values) {
             found.push((term, values));
@@ -160,7 +168,8 @@ fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64
     found
 }
 
-/// Calls `each` with every product of `terms` candidates (with repetition) and its values. What overflows is left out.
+/// Calls `each` with every product of `terms` candidates (with repetition) and its values. What
+/// overflows is left out.
 fn products(
     candidates: &[(Term, Vec<u64>)],
     terms: usize,
@@ -187,8 +196,9 @@ fn products(
 
 /// The multiple of these values that all samples allow.
 fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Option<Formula> {
-    // The coefficient lies between the greatest of the lower bounds and the least of the upper ones. Rounding up allows down to `least - 1`, exclusively; the
-    // closed interval is the stricter and holds for all formats that are.
+    // The coefficient lies between the greatest of the lower bounds and the least of the upper
+    // ones. Rounding up allows down to `least - 1`, exclusively; the closed interval is the
+    // stricter and holds for all formats that are.
     let mut low: (u128, u128) = (0, 1);
     let mut high: (u128, u128) = (u128::from(u64::MAX), 1);
     for (sample, value) in samples.iter().zip(values) {
@@ -247,7 +257,8 @@ fn with_constant(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> O
     fits(&formula, samples).then_some(formula)
 }
 
-/// Some of the samples, from everywhere: kernels run layer by layer. All of them where they are few.
+/// Some of the samples, from everywhere: kernels run layer by layer. All of them where they are
+/// few.
 pub(super) fn some<'a>(samples: &[BoundedSample<'a>]) -> Vec<BoundedSample<'a>> {
     if samples.len() <= LOOKED_AT {
         return samples.to_vec();
@@ -272,7 +283,8 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a.max(1)
 }
 
-/// The fraction with the smallest denominator between two fractions, both included (the Stern-Brocot tree, by continued fractions).
+/// The fraction with the smallest denominator between two fractions, both included (the
+/// Stern-Brocot tree, by continued fractions).
 fn simplest(low: (u128, u128), high: (u128, u128)) -> Option<(u64, u64)> {
     let whole = low.0 / low.1;
     if whole * low.1 == low.0 {
@@ -281,7 +293,8 @@ fn simplest(low: (u128, u128), high: (u128, u128)) -> Option<(u64, u64)> {
     if whole < high.0 / high.1 {
         return Some((u64::try_from(whole + 1).ok()?, 1));
     }
-    // Both lie between the same two whole numbers: the simplest of what is behind the point, turned over.
+    // Both lie between the same two whole numbers: the simplest of what is behind the point, turned
+    // over.
     let turned = |it: (u128, u128)| (it.1, it.0 - whole * it.1);
     let (numerator, denominator) = simplest(turned(high), turned(low))?;
     let top = whole

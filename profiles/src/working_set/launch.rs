@@ -3,8 +3,8 @@
 
 use super::Allocations;
 
-/// Bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill it, with
-/// pointers all through the first third.
+/// Bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill it,
+/// with pointers all through the first third.
 pub const MAX_PARAMETER_BYTES: usize = 32_764;
 
 /// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`]: here the shape is an
@@ -13,7 +13,8 @@ pub const MAX_PARAMETER_BYTES: usize = 32_764;
 pub struct Launch<'a> {
     /// Module and symbol.
     pub kernel: u64,
-    /// The parameter buffer as the kernel sees it: each parameter at its offset, structs by value in place.
+    /// The parameter buffer as the kernel sees it: each parameter at its offset, structs by value
+    /// in place.
     pub parameters: &'a [u8],
     /// Blocks.
     pub grid: [u32; 3],
@@ -40,8 +41,8 @@ impl Launch<'_> {
         (0..bytes / 8).map(|word| (word * 8) as u16)
     }
 
-    /// Hash of the arguments without the pointers: equal for launches of a kernel that differ only in
-    /// where their data lies. `scratch` is overwritten.
+    /// Hash of the arguments without the pointers: equal for launches of a kernel that differ only
+    /// in where their data lies. `scratch` is overwritten.
     pub fn shape(&self, live: &Allocations, scratch: &mut Vec<u8>) -> u64 {
         self.signature(scratch, |_, word| live.find(word).is_some())
     }

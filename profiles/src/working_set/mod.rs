@@ -1,13 +1,18 @@
 //! What each kernel touches, told from its launch arguments.
 //!
-//! MSched (arXiv 2512.24637, section 4) found that what a kernel touches is a simple function of its arguments: a region that begins at a pointer argument and
-//! is of constant size (its T1, our [`Template::Fixed`]), of a size proportional to a product of other arguments (T2, [`Template::Linear`]), or several
-//! chunks at a regular stride (T3, [`Template::Strided`]). It learns them from a binary instrumentation tool; we learn them from any [`Evidence`].
+//! MSched (arXiv 2512.24637, section 4) found that what a kernel touches is a simple function of
+//! its arguments: a region that begins at a pointer argument and is of constant size (its T1, our
+//! [`Template::Fixed`]), of a size proportional to a product of other arguments (T2,
+//! [`Template::Linear`]), or several chunks at a regular stride (T3, [`Template::Strided`]). It
+//! learns them from a binary instrumentation tool; we learn them from any [`Evidence`].
 //!
-//! * [`Launch`]: a kernel with its parameter buffer, grid and block. [`Allocations`]: what the job holds, against which words are tested for being pointers.
+//! * [`Launch`]: a kernel with its parameter buffer, grid and block. [`Allocations`]: what the job
+//!   holds, against which words are tested for being pointers.
 //! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
-//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond and with no allocation in the steady state.
-//! * [`evaluate`]: how much of what was touched is predicted, and how much of what is predicted was not touched.
+//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond and with no
+//!   allocation in the steady state.
+//! * [`evaluate`]: how much of what was touched is predicted, and how much of what is predicted was
+//!   not touched.
 #![forbid(unsafe_code)]
 
 mod allocations;
@@ -34,7 +39,7 @@ pub use evidence::{Certainty, Evidence, HostResidency, SimulatedLedger};
 pub use fit::Fitter;
 pub use formula::{Formula, Term};
 pub use launch::Launch;
-pub use predict::{GUESS, Predicted, Predictor};
+pub use predict::{GUESSED_BYTES, Predicted, Predictor};
 pub use region::{Access, Region, Touched};
 pub use template::{KernelWorkingSet, Template, WordTemplate, WorkingSets};
 

@@ -12,9 +12,10 @@ use super::{
     template::Pieces,
 };
 
-/// What is guessed behind a pointer of a kernel that was never observed: one granule of the driver's largest, cut at the allocation's end. A whole allocation would
-/// be 5 to 15 times too much on the average (MSched's ablation); nothing would cost a fault at every launch.
-pub const GUESS: u64 = 2 << 20;
+/// What is guessed behind a pointer of a kernel that was never observed: one granule of the
+/// driver's largest, cut at the allocation's end. A whole allocation would be 5 to 15 times too
+/// much on the average (MSched's ablation); nothing would cost a fault at every launch.
+pub const GUESSED_BYTES: u64 = 2 << 20;
 
 /// Pointers of one unobserved launch that are guessed behind at most.
 const MAX_GUESSES: usize = 64;
@@ -31,7 +32,8 @@ pub struct Predicted<'a> {
     pub known: bool,
 }
 
-/// Predicts what launches touch. It keeps its memory from one launch to the next and allocates nothing once it has seen the largest.
+/// Predicts what launches touch. It keeps its memory from one launch to the next and allocates
+/// nothing once it has seen the largest.
 #[derive(Debug, Default)]
 pub struct Predictor {
     sets: WorkingSets,
@@ -41,7 +43,8 @@ pub struct Predictor {
     regions: Vec<Region>,
     /// Of the launch at hand: which entry of each of its kernel's keys it is.
     entries: Vec<Option<Option<usize>>>,
-    /// Where in the list of allocations addresses were found last, by some of their bits: a search costs 30 ns, a look 3.
+    /// Where in the list of allocations addresses were found last, by some of their bits: a search
+    /// costs 30 ns, a look 3.
     near: Vec<u32>,
 }
 
@@ -172,7 +175,8 @@ impl Predictor {
         &self.sets
     }
 
-    /// What this launch will touch. Copies and memsets need no prediction: [`Region::contiguous`] of their own arguments.
+    /// What this launch will touch. Copies and memsets need no prediction: [`Region::contiguous`]
+    /// of their own arguments.
     pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
         let Some(kernel) = self.places.get(&launch.kernel).and_then(|at| self.ready.get(*at)) else {
@@ -188,8 +192,8 @@ impl Predictor {
             let Some(pointer) = launch.word64(word.offset) else {
                 continue;
             };
-            // A null pointer, or one into memory that is not this job's.
-            // Large blocks are two megabytes and more; the higher bits keep neighbours in a big address space apart.
+            // A null pointer, or one into memory that is not this job's. Large blocks are two
+            // megabytes and more; the higher bits keep neighbours in a big address space apart.
             let place = (pointer >> 21 ^ pointer >> 31) as usize % NEAR;
             let bounds = match self.near.get_mut(place) {
                 Some(near) => live.find_near(pointer, near),
@@ -238,7 +242,7 @@ impl Predictor {
         for offset in launch.pointer_offsets() {
             let Some(pointer) = launch.word64(offset) else { break };
             if let Some((_, end)) = live.find(pointer) {
-                let bytes = GUESS.min(end - pointer);
+                let bytes = GUESSED_BYTES.min(end - pointer);
                 self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
                 if self.regions.len() >= MAX_GUESSES {
                     break;

@@ -33,7 +33,8 @@ pub(super) fn widen(spans: &mut Vec<Span>, page: u64) {
     unite(spans);
 }
 
-/// A span that is relative to a pointer, moved by half the address space so that nothing is negative.
+/// A span that is relative to a pointer, moved by half the address space so that nothing is
+/// negative.
 pub(super) fn shifted((begin, end): (i64, i64)) -> Span {
     const MIDDLE: u64 = 1 << 63;
     ((begin as u64).wrapping_add(MIDDLE), (end as u64).wrapping_add(MIDDLE))

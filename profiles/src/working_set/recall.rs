@@ -1,8 +1,10 @@
 //! Tables for the words of a kernel that follow no rule: what the same arguments touched before.
 //!
-//! All such words of a kernel have one key if one tells what is touched behind all of them. A word that holds whatever its memory held before (a gap in a struct, the end of a list) follows no
-//! arguments, and where by chance it holds the same pointer as another one, it seems to be used: then what was touched is given to the word that was seen to be used by itself. Where words
-//! still have no key together, each is tried by itself.
+//! All such words of a kernel have one key if one tells what is touched behind all of them. A word
+//! that holds whatever its memory held before (a gap in a struct, the end of a list) follows no
+//! arguments, and where by chance it holds the same pointer as another one, it seems to be used:
+//! then what was touched is given to the word that was seen to be used by itself. Where words still
+//! have no key together, each is tried by itself.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -18,7 +20,8 @@ use super::{
 /// Different keys of one kernel at most: each costs a launch a hash.
 const KEYS: usize = 4;
 
-/// Words that are tried by themselves at most: a look for a key takes milliseconds where there are many launches.
+/// Words that are tried by themselves at most: a look for a key takes milliseconds where there are
+/// many launches.
 const ALONE: usize = 16;
 
 /// A word and how it is used.
@@ -43,8 +46,9 @@ impl<'a> PointerView<'a> {
         }
     }
 
-    /// Of words that are the same pointer, those that were seen to be used by themselves have it, and of those the first: what is used stands before what is left over. `clear`: only
-    /// launches in which there is one.
+    /// Of words that are the same pointer, those that were seen to be used by themselves have it,
+    /// and of those the first: what is used stands before what is left over. `clear`: only launches
+    /// in which there is one.
     fn owned(seen: &'a ExactSamples, clear: bool) -> PointerView<'a> {
         let words = seen.kept.iter().flat_map(|kept| &kept.words);
         let alone: HashSet<u16> = words
@@ -163,7 +167,8 @@ fn hashes(launches: &[Launch], key: &[Term]) -> Vec<u64> {
     launches.iter().map(|launch| table::hash(launch, key)).collect()
 }
 
-/// One word's table, with the hash of each launch's key; without any, what all launches had in common. `None` where nothing is known.
+/// One word's table, with the hash of each launch's key; without any, what all launches had in
+/// common. `None` where nothing is known.
 fn table(view: &PointerView, (offset, access): UsedWord, key: &[Term], hashes: &[u64]) -> Option<WordTemplate> {
     let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
     let mut common: Option<Vec<(i64, i64)>> = None;

@@ -1,7 +1,10 @@
-//! Launches with what they touched, as a file: templates are judged on launches that they were not learnt from.
+//! Launches with what they touched, as a file: templates are judged on launches that they were not
+//! learnt from.
 //!
-//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
-//! missing (the job was killed) is good up to there; anything else that is not as it should be is an error, never a panic.
+//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations
+//! from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
+//! missing (the job was killed) is good up to there; anything else that is not as it should be is
+//! an error, never a panic.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -17,7 +20,7 @@ const NAME: u8 = 3;
 const GRANULE: u8 = 4;
 
 /// Bytes of a symbol at most; templates of C++ have some thousands. What is longer is cut.
-const MAX_NAME: usize = 1 << 14;
+const MAX_NAME_BYTES: usize = 1 << 14;
 
 /// Allocations or pieces of one record at most: beyond that the file is broken.
 const MOST: u32 = 1 << 20;
@@ -44,7 +47,9 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
     }
 }
 
-/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is exact.
+/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes
+/// ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is
+/// exact.
 pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
     into.push(GRANULE);
     into.extend(granule.to_le_bytes());
@@ -53,7 +58,7 @@ pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
 /// Appends what a kernel is called.
 pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
     let symbol = symbol.as_bytes();
-    let symbol = symbol.get(..MAX_NAME).unwrap_or(symbol);
+    let symbol = symbol.get(..MAX_NAME_BYTES).unwrap_or(symbol);
     into.push(NAME);
     into.extend(kernel.to_le_bytes());
     into.extend((symbol.len() as u32).to_le_bytes());
@@ -198,7 +203,7 @@ impl Recording {
             GRANULE => self.granule = Some(reader.long()?),
             NAME => {
                 let (kernel, size) = (reader.long()?, reader.word()? as usize);
-                if size > MAX_NAME {
+                if size > MAX_NAME_BYTES {
                     return Some(false);
                 }
                 let symbol = String::from_utf8_lossy(reader.take(size)?).into_owned();

@@ -10,7 +10,8 @@ pub enum Access {
     Read,
     /// Overwritten as a whole; nothing that was there before is read.
     Write,
-    /// Read and written, or written in part, or nobody knows: what was there before matters, and it changes.
+    /// Read and written, or written in part, or nobody knows: what was there before matters, and it
+    /// changes.
     #[default]
     ReadWrite,
 }
@@ -50,7 +51,8 @@ impl Touched {
     }
 }
 
-/// What a kernel is predicted to touch: `chunks` parts of `bytes` bytes, each `stride` bytes behind the one before. A contiguous region is one chunk.
+/// What a kernel is predicted to touch: `chunks` parts of `bytes` bytes, each `stride` bytes behind
+/// the one before. A contiguous region is one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Where the first chunk begins, in the job's address space.

@@ -1,6 +1,8 @@
-//! Launches that are kept of one kernel so that templates can be found in them: different ones, and no more than memory should hold.
+//! Launches that are kept of one kernel so that templates can be found in them: different ones, and
+//! no more than memory should hold.
 //!
-//! What is kept of a launch depends on the evidence ([`super::fit`], [`super::coarse`]); how many are kept, and that nothing is fitted anew of which nothing new came, does not.
+//! What is kept of a launch depends on the evidence ([`super::fit`], [`super::coarse`]); how many
+//! are kept, and that nothing is fitted anew of which nothing new came, does not.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,13 +13,16 @@ use super::{
     template::{MAX_WORDS, offsets},
 };
 
-/// Launches that are kept of one kernel: as many different ones as a model has layers, twice and more.
+/// Launches that are kept of one kernel: as many different ones as a model has layers, twice and
+/// more.
 const MAX_SAMPLES: usize = 1024;
 
-/// Bytes that are kept of one kernel's launches at most: lists of tensors have 32 KB of parameters each.
+/// Bytes that are kept of one kernel's launches at most: lists of tensors have 32 KB of parameters
+/// each.
 const MAX_SAMPLE_BYTES: usize = 8 << 20;
 
-/// What was seen of one kernel: launches with a `W` of each word that was a pointer, and an `E` of the whole launch.
+/// What was seen of one kernel: launches with a `W` of each word that was a pointer, and an `E` of
+/// the whole launch.
 #[derive(Debug)]
 pub(super) struct LaunchSamples<W, E = ()> {
     /// Launches that came, kept or not.
@@ -42,7 +47,8 @@ pub(super) struct LaunchSample<W, E = ()> {
     pub(super) whole: E,
 }
 
-/// Exact evidence of one kernel: of each launch what was touched behind each word that was a pointer.
+/// Exact evidence of one kernel: of each launch what was touched behind each word that was a
+/// pointer.
 pub(super) type ExactSamples = LaunchSamples<PointerUse>;
 
 /// One launch of exact evidence.

@@ -1,7 +1,10 @@
-//! What the same arguments touched before, for kernels whose sizes follow no rule that [`super::formula`] finds.
+//! What the same arguments touched before, for kernels whose sizes follow no rule that
+//! [`super::formula`] finds.
 //!
-//! A launch is told from others by few numbers ([`key`]): those that decide what is touched, and those that go along with them. What else stands in the parameters (scalars, seeds,
-//! what the compiler left in gaps, addresses of the host, which differ from process to process) is not looked at: it would make each launch a new one, and looking costs time.
+//! A launch is told from others by few numbers ([`key`]): those that decide what is touched, and
+//! those that go along with them. What else stands in the parameters (scalars, seeds, what the
+//! compiler left in gaps, addresses of the host, which differ from process to process) is not
+//! looked at: it would make each launch a new one, and looking costs time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,7 +17,8 @@ pub(super) const MAX_KEY: usize = 16;
 /// Numbers that are tried at most, those with the fewest different values first.
 const MAX_TRIED: usize = 512;
 
-/// Upper halves of addresses in programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux: such a number says nothing about what is touched, if a great lower half shows that it is one.
+/// Upper halves of addresses in programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux:
+/// such a number says nothing about what is touched, if a great lower half shows that it is one.
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
 /// Numbers above this go along with what is touched by chance: parts of addresses, floating point.
@@ -71,8 +75,9 @@ struct KeyCandidate {
     small: bool,
 }
 
-/// The numbers that tell what `launches` touched: two launches that agree in them have the same `outcome`. `None` where there are none such, because what is touched depends on
-/// something else. Words at `pointers` (offsets of 64-bit words) are not looked at.
+/// The numbers that tell what `launches` touched: two launches that agree in them have the same
+/// `outcome`. `None` where there are none such, because what is touched depends on something else.
+/// Words at `pointers` (offsets of 64-bit words) are not looked at.
 pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> Option<Vec<Term>> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
@@ -85,7 +90,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
             (strays(&split, outcomes), !one.small, one.different, split)
         };
         let tried = candidates.iter().filter(|one| !chosen.contains(&one.term));
-        // A great number only where no small one tells as much: half of an old address in a gap would be another one in each process.
+        // A great number only where no small one tells as much: half of an old address in a gap
+        // would be another one in each process.
         let (found, (left, .., split)) = tried
             .map(|one| (one, next(one)))
             .min_by_key(|(_, (left, great, different, _))| (*left, *great, *different))?;
@@ -95,11 +101,13 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
         chosen.push(found.term);
         (groups, wrong) = (split, left);
     }
-    // Most launches must have come again with the same numbers, and touched the same: else numbers were found that tell these launches apart by chance.
+    // Most launches must have come again with the same numbers, and touched the same: else numbers
+    // were found that tell these launches apart by chance.
     if 2 * come_again(&groups) < launches.len() {
         return None;
     }
-    // What goes along with them tells sizes that were never seen from those that were, and costs no launch its entry.
+    // What goes along with them tells sizes that were never seen from those that were, and costs no
+    // launch its entry.
     let count = groups.iter().max().map_or(0, |most| most + 1);
     for one in &candidates {
         let known = one.small && !chosen.contains(&one.term);
@@ -111,7 +119,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     Some(chosen)
 }
 
-/// The small numbers that tell launches apart as finely as they come again: what differs from launch to launch is not looked at. For evidence that does not show which of them decide.
+/// The small numbers that tell launches apart as finely as they come again: what differs from
+/// launch to launch is not looked at. For evidence that does not show which of them decide.
 pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
@@ -135,10 +144,12 @@ fn come_again(groups: &[usize]) -> usize {
     sizes.values().filter(|size| **size > 1).sum()
 }
 
-/// Hash of a launch's key. It stands in profiles: another way to make it is another version of them.
+/// Hash of a launch's key. It stands in profiles: another way to make it is another version of
+/// them.
 #[inline]
 pub(super) fn hash(launch: &Launch, key: &[Term]) -> u64 {
-    // As rustc's FxHash: a multiplication a number. Keys are a few small numbers and nobody attacks a profile of his own.
+    // As rustc's FxHash: a multiplication a number. Keys are a few small numbers and nobody attacks
+    // a profile of his own.
     const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
     let mixed = key.iter().fold(0u64, |hash, term| {
         // A number that is not there is not 0.
@@ -168,7 +179,8 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     let shapes = (0..3).flat_map(|axis| [Term::Grid(axis), Term::Block(axis)]);
     let number = |offset: &u16| {
         let long = *offset / 8 * 8;
-        // Two small numbers of a list may look like it: an address whose lower half is small, too, is rare.
+        // Two small numbers of a list may look like it: an address whose lower half is small, too,
+        // is rare.
         let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
         let host = |launch: &Launch| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
@@ -260,7 +272,8 @@ mod tests {
 
     #[test]
     fn the_key_is_what_decides_and_what_goes_along_and_no_noise() {
-        // Rows, columns, a number that goes along with them, noise, an address of the host in two halves.
+        // Rows, columns, a number that goes along with them, noise, an address of the host in two
+        // halves.
         let rows = buffers(&[
             &[3, 7, 21, 900, 5, 0x7ffd],
             &[3, 9, 27, 901, 6, 0x7ffd],
@@ -286,7 +299,8 @@ mod tests {
 
     #[test]
     fn half_of_an_old_address_is_no_key_where_a_small_number_tells_as_much() {
-        // A size, and an address of the host in a gap, whose upper half something else overwrote: the same in this process by chance, another one in the next.
+        // A size, and an address of the host in a gap, whose upper half something else overwrote:
+        // the same in this process by chance, another one in the next.
         let old = 0x64b0_7740;
         let rows = buffers(&[&[3, 9, old, 1], &[4, 9, 0, 1], &[5, 9, old, 1]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
@@ -303,7 +317,8 @@ mod tests {
 
     #[test]
     fn two_sizes_that_look_like_an_address_are_sizes() {
-        // A list of sizes: 27 744 elements are 0x6c60, as the upper half of an address of the host may be.
+        // A list of sizes: 27 744 elements are 0x6c60, as the upper half of an address of the host
+        // may be.
         let rows = buffers(&[&[110_976, 27_744], &[55_488, 27_744], &[55_488, 9_000]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         let found = key(&launches, &[0, 1, 2, 0, 1, 2], &[]);

@@ -15,7 +15,8 @@ pub(super) const MAX_PIECES: usize = 64;
 /// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
 pub(super) const MAX_WORDS: usize = 1024;
 
-/// The words of a kernel that were pointers in any of its launches: their offsets, each once, in order, no more than templates are made for.
+/// The words of a kernel that were pointers in any of its launches: their offsets, each once, in
+/// order, no more than templates are made for.
 pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
     let mut offsets: Vec<u16> = words.collect();
     offsets.sort_unstable();
@@ -55,15 +56,17 @@ pub enum Template {
         /// How many.
         chunks: Formula,
     },
-    /// Of profiles that older versions wrote, whose entries went by everything in the parameters: what all had in common is still good.
+    /// Of profiles that older versions wrote, whose entries went by everything in the parameters:
+    /// what all had in common is still good.
     Recalled {
         /// Hash of everything but the pointers, by value, and the pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
         /// What all had in common.
         common: Vec<(i64, u64)>,
     },
-    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves these to demand paging). For arguments that were never seen,
-    /// what all that were seen had in common.
+    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves
+    /// these to demand paging). For arguments that were never seen, what all that were seen had in
+    /// common.
     Table {
         /// The numbers that launches are told apart by.
         key: Vec<Term>,

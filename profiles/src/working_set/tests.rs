@@ -1,4 +1,5 @@
-//! Kernels whose accesses are known exactly, launched with arguments of all sizes: what is learnt from some is tested on others.
+//! Kernels whose accesses are known exactly, launched with arguments of all sizes: what is learnt
+//! from some is tested on others.
 #![forbid(unsafe_code)]
 
 use proptest::prelude::*;
@@ -73,7 +74,8 @@ impl Job {
         self.chance % below
     }
 
-    /// A tensor somewhere in the allocation. Those of one launch never overlap: each has a gigabyte of its own.
+    /// A tensor somewhere in the allocation. Those of one launch never overlap: each has a gigabyte
+    /// of its own.
     fn tensor(&mut self, number: u64) -> u64 {
         0x7f00_0000_0000 + (number << 30) + self.random(1 << 20) * 512
     }
@@ -259,7 +261,7 @@ fn an_unknown_kernel_is_guessed_within_bounds() {
     let predicted = predictor.predict(&one.launch(), &job.live);
     assert!(!predicted.known);
     assert_eq!(predicted.regions.len(), 3);
-    assert!(predicted.regions.iter().all(|region| region.bytes == GUESS));
+    assert!(predicted.regions.iter().all(|region| region.bytes == GUESSED_BYTES));
     let end = 0x7e00_0000_0000 + (1 << 20);
     let near_the_end = parameters(&[end - 100, end, 0], &[]);
     let launch = Launch {
@@ -310,7 +312,8 @@ fn evidence_in_pages_finds_the_same_rules() {
     );
 }
 
-/// As a driver with a density prefetcher moves what was touched: granules of 64 KB, widened inside their block of 2 MB to the largest aligned part of which more than half is there.
+/// As a driver with a density prefetcher moves what was touched: granules of 64 KB, widened inside
+/// their block of 2 MB to the largest aligned part of which more than half is there.
 fn widened(touched: &[Touched]) -> Vec<Touched> {
     const GRANULE: u64 = HostResidency::GRANULE;
     let mut blocks = std::collections::BTreeMap::<u64, u32>::new();
@@ -425,7 +428,8 @@ fn plain(parameters: &[u8]) -> Launch<'_> {
     }
 }
 
-/// A list of tensors, first all of them and then the first alone, whose parameters end with what their memory held before: the begin of one of the tensors in some launches.
+/// A list of tensors, first all of them and then the first alone, whose parameters end with what
+/// their memory held before: the begin of one of the tensors in some launches.
 fn listed(base: u64, all: bool, noise: u64) -> (Vec<u8>, Vec<Touched>) {
     let tensors: Vec<u64> = (0..40).map(|n| base + n * 65_536).collect();
     let sizes = (0..40u32).map(|n| 100 + (n * 37) % 23);
@@ -466,7 +470,8 @@ fn a_list_is_recalled_whatever_lies_behind_it() {
 
 #[test]
 fn a_gap_that_held_a_used_pointer_in_some_launch_is_no_operand() {
-    // A gap behind an operand: nothing, or the operand's own begin, which an earlier launch left there. Later it is another tensor's.
+    // A gap behind an operand: nothing, or the operand's own begin, which an earlier launch left
+    // there. Later it is another tensor's.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let launch = |n: u64, gap: u64| {
@@ -531,7 +536,8 @@ fn guesses_count_for_nothing_beside_what_is_exact() {
 
 #[test]
 fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
-    // A matrix product with a workspace: in parts, which it leaves there, or with the result in both words.
+    // A matrix product with a workspace: in parts, which it leaves there, or with the result in
+    // both words.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let (result, sums) = (base, base + (1 << 19));
@@ -570,7 +576,8 @@ fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However few launches there were, nothing that was not touched is predicted of launches with the arguments that were seen, and nothing is missed.
+    /// However few launches there were, nothing that was not touched is predicted of launches with
+    /// the arguments that were seen, and nothing is missed.
     #[test]
     fn what_was_seen_is_predicted(seed in 1u64.., learnt in 1usize..12, which in 0usize..6) {
         let mut job = Job::new(seed);

@@ -1,14 +1,17 @@
 //! From a recording to a trace. Pure.
 //!
-//! * **Host gaps** are what lies between a call's coming in and the moment at which the job went on after the call before it: what the recorder
-//!   itself took is in neither, nor is time in which the thread was ready to run but other work had its processor.
-//! * **Device times**: an event takes time on the device itself (`tick`), so work seems longer by one. Where the device was idle, the event before
-//!   the work is reached at once and the work follows when the host has launched it: that part is no work.
-//! * **Threads**: an operation whose thread was silent while another thread's call began and ended follows from that call
-//!   ([`super::Operation::handed_over`]). Two threads that launch at will look the same where their calls do not overlap; replayed, they keep
-//!   the order that was seen.
-//! * **Events** that nothing waits for, and waits for events that were recorded before the first mark, are left out. Those that remain are numbered anew in
-//!   each step, recording by recording: libraries take their events from pools, and a step would never repeat by their handles.
+//! * **Host gaps** are what lies between a call's coming in and the moment at which the job went on
+//!   after the call before it: what the recorder itself took is in neither, nor is time in which
+//!   the thread was ready to run but other work had its processor.
+//! * **Device times**: an event takes time on the device itself (`tick`), so work seems longer by
+//!   one. Where the device was idle, the event before the work is reached at once and the work
+//!   follows when the host has launched it: that part is no work.
+//! * **Threads**: an operation whose thread was silent while another thread's call began and ended
+//!   follows from that call ([`super::Operation::handed_over`]). Two threads that launch at will
+//!   look the same where their calls do not overlap; replayed, they keep the order that was seen.
+//! * **Events** that nothing waits for, and waits for events that were recorded before the first
+//!   mark, are left out. Those that remain are numbered anew in each step, recording by recording:
+//!   libraries take their events from pools, and a step would never repeat by their handles.
 //! * Times are divided by the dilation of a simulated device.
 
 use std::collections::HashMap;
@@ -23,7 +26,7 @@ use super::{
 use weft_profiles::Ns;
 
 /// No work is shorter, ns: the rest of an event pair is the instrument.
-const SHORTEST: f64 = 100.0;
+const MIN_WORK_NS: f64 = 100.0;
 
 /// What is known of a recording beside what is in it.
 #[derive(Debug, Clone)]
@@ -68,7 +71,8 @@ pub fn trace(recording: &Recording, options: &Options) -> Trace {
     trace
 }
 
-/// What an event takes on the device: the least that was seen between two in a row, which is what a busy device shows.
+/// What an event takes on the device: the least that was seen between two in a row, which is what a
+/// busy device shows.
 fn least_tick(recording: &Recording) -> f64 {
     let ticks = recording.events.iter().filter_map(|record| match record {
         Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
@@ -78,7 +82,8 @@ fn least_tick(recording: &Recording) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// Numbers of recordings that another step waits for have this bit: they are not used anew for long.
+/// Numbers of recordings that another step waits for have this bit: they are not used anew for
+/// long.
 const ACROSS: EventIndex = 0x8000;
 
 #[derive(Debug)]
@@ -177,7 +182,8 @@ impl<'a> Assembly<'a> {
             return;
         };
         let Some(call) = self.call(operation, duration) else {
-            // Left out: the call's own time counts to the gap before what comes next, the recorder's does not.
+            // Left out: the call's own time counts to the gap before what comes next, the
+            // recorder's does not.
             let ours = operation.left.saturating_sub(operation.entered);
             let its = operation.returned.saturating_sub(operation.called);
             *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;
@@ -221,7 +227,7 @@ impl<'a> Assembly<'a> {
         };
         self.ended = self.ended.max(end);
         let begin = (start + late).min(end - tick).max(start);
-        let time = (end - begin - tick).max(SHORTEST.min((end - start).max(1.0)));
+        let time = (end - begin - tick).max(MIN_WORK_NS.min((end - start).max(1.0)));
         time.round() as Ns
     }
 

@@ -3,13 +3,14 @@
 //! [`weft_profiles::format`] has the header; the body is the packed trace by bincode 2's standard
 //! configuration.
 //!
-//! The packed trace (`pack.rs`) rests on two facts. A job's steps repeat one sequence of calls exactly,
-//! so each sequence is kept once. A call's times vary little from step to step, so each is kept as its
-//! distance from that call's median, on a grid of 32 places an octave (`quantise.rs`), in half a byte
-//! where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some 200 bytes.
+//! The packed trace (`pack.rs`) rests on two facts. A job's steps repeat one sequence of calls
+//! exactly, so each sequence is kept once. A call's times vary little from step to step, so each is
+//! kept as its distance from that call's median, on a grid of 32 places an octave (`quantise.rs`),
+//! in half a byte where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some
+//! 200 bytes.
 //!
-//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a large
-//! memory. What a body says is checked for sense.
+//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a
+//! large memory. What a body says is checked for sense.
 
 use std::{io::Write, path::Path};
 

@@ -1,20 +1,27 @@
-//! Launch traces: everything that one job asked of the device, step by step, so that the job can be played again without it.
+//! Launch traces: everything that one job asked of the device, step by step, so that the job can be
+//! played again without it.
 //!
-//! * [`Trace`]: a job's kernels and its [`Step`]s. A step is a request of a service or an iteration of a training job; the job marks its
-//!   beginning (`torch.cuda.profiler.start()`), and what came before the first mark is not in the trace.
-//! * [`Operation`]: one call in host order: a launch, a copy, a wait. It keeps the *host time before it* and the *device time it takes*, never
-//!   a wall-clock time: whoever replays it gets a closed loop that a slower device makes slower and a faster one faster.
-//! * [`codec`]: the bytes, and nobody else knows them. [`Trace::load`] and [`Trace::save`] are the files.
+//! * [`Trace`]: a job's kernels and its [`Step`]s. A step is a request of a service or an iteration
+//!   of a training job; the job marks its beginning (`torch.cuda.profiler.start()`), and what came
+//!   before the first mark is not in the trace.
+//! * [`Operation`]: one call in host order: a launch, a copy, a wait. It keeps the *host time
+//!   before it* and the *device time it takes*, never a wall-clock time: whoever replays it gets a
+//!   closed loop that a slower device makes slower and a faster one faster.
+//! * [`codec`]: the bytes, and nobody else knows them. [`Trace::load`] and [`Trace::save`] are the
+//!   files.
 //! * [`raw`]: what a recorder writes while the job runs; [`assemble`] makes a trace of it.
-//! * [`timeline`]: the trace played alone on an ideal device: when each kernel runs and how long the device idles after it.
-//! * [`show`]: for people and for programs; the types themselves also go through serde, for tools that make or change traces.
+//! * [`timeline`]: the trace played alone on an ideal device: when each kernel runs and how long
+//!   the device idles after it.
+//! * [`show`]: for people and for programs; the types themselves also go through serde, for tools
+//!   that make or change traces.
 //!
-//! How a replayer goes through a step, per host thread: wait for what the operation follows (see [`Operation::handed_over`]), let
-//! `host_before` pass, make the call. A launch and an asynchronous copy return after [`Trace::launch_cost`]; a [`Call::Sync`] and a copy that
-//! `waits` return when the device is that far.
+//! How a replayer goes through a step, per host thread: wait for what the operation follows (see
+//! [`Operation::handed_over`]), let `host_before` pass, make the call. A launch and an asynchronous
+//! copy return after [`Trace::launch_cost`]; a [`Call::Sync`] and a copy that `waits` return when
+//! the device is that far.
 //!
-//! Times are kept with six significant bits, at most 1.6 % off: [`codec`] says how. Nothing here holds in memory more than
-//! [`MAX_OPERATIONS`].
+//! Times are kept with six significant bits, at most 1.6 % off: [`codec`] says how. Nothing here
+//! holds in memory more than [`MAX_OPERATIONS`].
 #![forbid(unsafe_code)]
 
 pub mod assemble;
@@ -36,8 +43,8 @@ use weft_profiles::{Gpu, Ns};
 /// Operations in a trace at most: about 200 MB in memory, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
 
-/// The largest trace that is read, bytes: [`MAX_OPERATIONS`] with two times of a byte each, and room for
-/// the names.
+/// The largest trace that is read, bytes: [`MAX_OPERATIONS`] with two times of a byte each, and
+/// room for the names.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Kernels in a trace at most, as in a profile.
@@ -46,7 +53,8 @@ pub const MAX_KERNELS: usize = weft_profiles::MAX_KERNELS;
 /// A kernel's place in [`Trace::kernels`].
 pub type KernelIndex = u32;
 
-/// A stream's number: 0 is the default stream, the others are numbered in the order in which the job used them first.
+/// A stream's number: 0 is the default stream, the others are numbered in the order in which the
+/// job used them first.
 pub type StreamIndex = u16;
 
 /// A host thread's number: 0 is the thread that set the first mark.
@@ -60,7 +68,8 @@ pub type EventIndex = u16;
 pub enum Source {
     /// Measured on the GPU that the trace names.
     Measured,
-    /// Taken on a simulated GPU: order, shapes and counts are real, device times are estimates. [`Trace::note`] says of what.
+    /// Taken on a simulated GPU: order, shapes and counts are real, device times are estimates.
+    /// [`Trace::note`] says of what.
     #[default]
     Estimated,
     /// Made up by a generator.
@@ -106,7 +115,8 @@ pub struct Kernel {
     pub hash: u64,
     /// What it is.
     pub id: KernelId,
-    /// What a graph launches, in an order that its edges allow. Empty for a kernel, and for a graph that was never looked into.
+    /// What a graph launches, in an order that its edges allow. Empty for a kernel, and for a graph
+    /// that was never looked into.
     pub nodes: Vec<Node>,
 }
 
@@ -133,7 +143,8 @@ pub struct Node {
 /// A request of a service, an iteration of a training job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Host time between the end of the operation before the mark and the mark: the service waited for its request, the job for its data.
+    /// Host time between the end of the operation before the mark and the mark: the service waited
+    /// for its request, the job for its data.
     pub think: Ns,
     /// Its operations, in the order in which the host began them.
     pub operations: Vec<Operation>,
@@ -144,9 +155,11 @@ pub struct Step {
 pub struct Operation {
     /// The host thread that made it.
     pub thread: ThreadIndex,
-    /// What `host_before` counts from. `false`: from the end of the previous operation's call *on this thread*, or from the step's mark
-    /// where there is none in the step. `true`: this thread had waited for another one (PyTorch's backward pass runs on a thread of its own),
-    /// and it counts from the end of the operation just before in [`Step::operations`], whose thread is another.
+    /// What `host_before` counts from. `false`: from the end of the previous operation's call *on
+    /// this thread*, or from the step's mark where there is none in the step. `true`: this thread
+    /// had waited for another one (PyTorch's backward pass runs on a thread of its own), and it
+    /// counts from the end of the operation just before in [`Step::operations`], whose thread is
+    /// another.
     pub handed_over: bool,
     /// Host time before the call, ns.
     pub host_before: Ns,
@@ -181,14 +194,16 @@ pub enum Call {
     },
     /// The host waits.
     Sync(Until),
-    /// An event that something waits for is recorded: it happens when what is in the stream by now has ended.
+    /// An event that something waits for is recorded: it happens when what is in the stream by now
+    /// has ended.
     Record {
         /// Which.
         event: EventIndex,
         /// Where.
         stream: StreamIndex,
     },
-    /// What comes later in the stream waits for an event's last recording. One that the trace has not recorded is past.
+    /// What comes later in the stream waits for an event's last recording. One that the trace has
+    /// not recorded is past.
     Wait {
         /// Which.
         event: EventIndex,
@@ -267,7 +282,8 @@ impl Trace {
         self.steps.iter().map(Step::launches).sum()
     }
 
-    /// The same trace with every time as a file keeps it: what [`codec::decode`] gives for what [`codec::encode`] wrote.
+    /// The same trace with every time as a file keeps it: what [`codec::decode`] gives for what
+    /// [`codec::encode`] wrote.
     pub fn quantised(mut self) -> Trace {
         let grid = |time: &mut Ns| *time = quantise::value(quantise::code(*time));
         for step in &mut self.steps {
@@ -282,7 +298,8 @@ impl Trace {
         self
     }
 
-    /// Whether the parts agree with each other: what was read from a file may say anything. Says what does not.
+    /// Whether the parts agree with each other: what was read from a file may say anything. Says
+    /// what does not.
     pub fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a trace may have");

@@ -1,16 +1,17 @@
 //! Small signed numbers, four bits each where they are small.
 //!
-//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one nibble; 15 says that what is above follows
-//! in groups of three bits, least significant first, the fourth bit telling that more come.
+//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one
+//! nibble; 15 says that what is above follows in groups of three bits, least significant first, the
+//! fourth bit telling that more come.
 
 /// Numbers go in.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct NibbleWriter {
     bytes: Vec<u8>,
     half: bool,
 }
 
-impl Writer {
+impl NibbleWriter {
     fn nibble(&mut self, value: u8) {
         match (self.half, self.bytes.last_mut()) {
             (true, Some(last)) => *last |= value << 4,
@@ -45,15 +46,15 @@ impl Writer {
 
 /// Numbers come out.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct NibbleReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    /// Over what a [`Writer`] made.
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0 }
+impl<'a> NibbleReader<'a> {
+    /// Over what a [`NibbleWriter`] made.
+    pub(super) fn new(bytes: &'a [u8]) -> NibbleReader<'a> {
+        NibbleReader { bytes, at: 0 }
     }
 
     fn nibble(&mut self) -> Option<u8> {
@@ -67,7 +68,7 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    /// The next number. `None` at the end, and for one that no [`Writer`] writes.
+    /// The next number. `None` at the end, and for one that no [`NibbleWriter`] writes.
     pub(super) fn next(&mut self) -> Option<i32> {
         let first = u64::from(self.nibble()?);
         let folded = if first < 15 {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn small_numbers_take_half_a_byte() {
-        let mut writer = Writer::default();
+        let mut writer = NibbleWriter::default();
         (-7..=7).for_each(|number| writer.push(number));
         assert_eq!(writer.finish().len(), 8);
     }
@@ -112,10 +113,10 @@ mod tests {
         fn what_goes_in_comes_out(
             numbers in prop::collection::vec(prop_oneof![any::<i32>(), -40i32..40, Just(i32::MIN), Just(i32::MAX)], 0..60),
         ) {
-            let mut writer = Writer::default();
+            let mut writer = NibbleWriter::default();
             numbers.iter().for_each(|number| writer.push(*number));
             let bytes = writer.finish();
-            let mut reader = Reader::new(&bytes);
+            let mut reader = NibbleReader::new(&bytes);
             for number in &numbers {
                 prop_assert_eq!(reader.next(), Some(*number));
             }

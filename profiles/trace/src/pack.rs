@@ -10,7 +10,7 @@ use weft_kernel_id::KernelId;
 use super::{
     Call, Direction, EventIndex, Kernel, KernelIndex, MAX_OPERATIONS, Node, Operation, Source, Step, StreamIndex,
     ThreadIndex, Trace, Until,
-    nibbles::{Reader, Writer},
+    nibbles::{NibbleReader, NibbleWriter},
     quantise,
 };
 use weft_profiles::{Gpu, Ns};
@@ -30,8 +30,8 @@ pub(super) struct PackedTrace {
     shapes: Vec<StepShape>,
     /// Which shape each step has.
     steps: Vec<u32>,
-    /// Each step's times: `think`, then for each call `host_before` and, where it is work, `duration`; all as the distance of the code
-    /// from that of the shape.
+    /// Each step's times: `think`, then for each call `host_before` and, where it is work,
+    /// `duration`; all as the distance of the code from that of the shape.
     times: Vec<u8>,
 }
 
@@ -58,7 +58,7 @@ struct StepShape {
 struct ShapeCall {
     /// Twice the thread, and one more where it was handed over.
     thread: u32,
-    what: What,
+    what: PackedCall,
     /// Codes of the medians.
     host_before: u32,
     duration: u32,
@@ -66,7 +66,7 @@ struct ShapeCall {
 
 /// A call without its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-enum What {
+enum PackedCall {
     Launch(KernelIndex, StreamIndex),
     Copy(Direction, u64, StreamIndex, bool),
     Sync(Until),
@@ -74,53 +74,53 @@ enum What {
     Wait(EventIndex, StreamIndex),
 }
 
-impl What {
-    fn of(call: &Call) -> What {
+impl PackedCall {
+    fn of(call: &Call) -> PackedCall {
         match *call {
-            Call::Launch { kernel, stream, .. } => What::Launch(kernel, stream),
+            Call::Launch { kernel, stream, .. } => PackedCall::Launch(kernel, stream),
             Call::Copy {
                 direction,
                 bytes,
                 stream,
                 waits,
                 ..
-            } => What::Copy(direction, bytes, stream, waits),
-            Call::Sync(until) => What::Sync(until),
-            Call::Record { event, stream } => What::Record(event, stream),
-            Call::Wait { event, stream } => What::Wait(event, stream),
+            } => PackedCall::Copy(direction, bytes, stream, waits),
+            Call::Sync(until) => PackedCall::Sync(until),
+            Call::Record { event, stream } => PackedCall::Record(event, stream),
+            Call::Wait { event, stream } => PackedCall::Wait(event, stream),
         }
     }
 
     fn is_work(self) -> bool {
-        matches!(self, What::Launch(..) | What::Copy(..))
+        matches!(self, PackedCall::Launch(..) | PackedCall::Copy(..))
     }
 
     fn call(self, duration: Ns) -> Call {
         match self {
-            What::Launch(kernel, stream) => Call::Launch {
+            PackedCall::Launch(kernel, stream) => Call::Launch {
                 kernel,
                 stream,
                 duration,
             },
-            What::Copy(direction, bytes, stream, waits) => Call::Copy {
+            PackedCall::Copy(direction, bytes, stream, waits) => Call::Copy {
                 direction,
                 bytes,
                 stream,
                 waits,
                 duration,
             },
-            What::Sync(until) => Call::Sync(until),
-            What::Record(event, stream) => Call::Record { event, stream },
-            What::Wait(event, stream) => Call::Wait { event, stream },
+            PackedCall::Sync(until) => Call::Sync(until),
+            PackedCall::Record(event, stream) => Call::Record { event, stream },
+            PackedCall::Wait(event, stream) => Call::Wait { event, stream },
         }
     }
 }
 
 /// What makes two steps one sequence.
-type Key = Vec<(ThreadIndex, bool, What)>;
+type Key = Vec<(ThreadIndex, bool, PackedCall)>;
 
 fn key(step: &Step) -> Key {
-    let part = |operation: &Operation| (operation.thread, operation.handed_over, What::of(&operation.call));
+    let part = |operation: &Operation| (operation.thread, operation.handed_over, PackedCall::of(&operation.call));
     step.operations.iter().map(part).collect()
 }
 
@@ -140,7 +140,7 @@ impl PackedTrace {
             steps.push(shape as u32);
         }
         let shapes: Vec<StepShape> = members.iter().map(|members| StepShape::of(members)).collect();
-        let mut times = Writer::default();
+        let mut times = NibbleWriter::default();
         for (step, shape) in trace.steps.iter().zip(&steps) {
             shapes[*shape as usize].push_times(step, &mut times);
         }
@@ -171,7 +171,7 @@ impl PackedTrace {
         if operations > MAX_OPERATIONS || operations > self.times.len().saturating_mul(2) {
             return Err("more operations than times");
         }
-        let mut times = Reader::new(&self.times);
+        let mut times = NibbleReader::new(&self.times);
         let mut steps = Vec::new();
         for shape in &self.steps {
             let shape = self.shapes.get(*shape as usize).ok_or("a step without a shape")?;
@@ -209,7 +209,7 @@ impl StepShape {
                 .enumerate()
                 .map(|(at, operation)| ShapeCall {
                     thread: u32::from(operation.thread) * 2 + u32::from(operation.handed_over),
-                    what: What::of(&operation.call),
+                    what: PackedCall::of(&operation.call),
                     host_before: median(&|step| step.operations[at].host_before),
                     duration: median(&|step| step.operations[at].call.duration().unwrap_or(0)),
                 })
@@ -217,7 +217,7 @@ impl StepShape {
         }
     }
 
-    fn push_times(&self, step: &Step, times: &mut Writer) {
+    fn push_times(&self, step: &Step, times: &mut NibbleWriter) {
         // Codes are below 2^11: their difference is small whatever they are.
         let mut push = |time: Ns, reference: u32| times.push(quantise::code(time) as i32 - reference as i32);
         push(step.think, self.think);
@@ -229,7 +229,7 @@ impl StepShape {
         }
     }
 
-    fn step(&self, times: &mut Reader) -> Option<Step> {
+    fn step(&self, times: &mut NibbleReader) -> Option<Step> {
         let mut time = |reference: u32| {
             let code = i64::from(reference) + i64::from(times.next()?);
             let code = u32::try_from(code).ok().filter(|code| *code <= quantise::MAX_CODE)?;

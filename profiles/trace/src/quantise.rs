@@ -1,7 +1,8 @@
 //! Times on a grid: exact below 64 ns, six significant bits above.
 //!
-//! A duration that was measured is never truer than some percent, so a trace keeps it within 1.6 %; in return a step's times differ from the
-//! last step's by small whole numbers. The grid is absolute: what was on it stays where it is.
+//! A duration that was measured is never truer than some percent, so a trace keeps it within 1.6 %;
+//! in return a step's times differ from the last step's by small whole numbers. The grid is
+//! absolute: what was on it stays where it is.
 
 use weft_profiles::Ns;
 
@@ -16,7 +17,8 @@ pub(super) fn code(time: Ns) -> u32 {
     let Some(shift) = time.checked_ilog2().map(|log| log.saturating_sub(BITS)) else {
         return 0;
     };
-    // The mantissa still has its leading one, which counts the octave up by one: codes follow each other without a hole.
+    // The mantissa still has its leading one, which counts the octave up by one: codes follow each
+    // other without a hole.
     let mantissa = (time >> shift) as u32;
     (shift << BITS) + mantissa
 }

@@ -1,8 +1,10 @@
 //! What a recorder writes while the job runs: one record after another, each whole or not there.
 //!
-//! The job's process writes these (it may be killed at any moment, and should spend little time on it); [`super::assemble`] makes a
-//! [`super::Trace`] of them afterwards. A file begins with [`MAGIC`]; each record is its length (two bytes, little-endian) and that many
-//! bytes of bincode. A torn record at the end is left out. The format is private to one version of weft: its files live for the time of a run.
+//! The job's process writes these (it may be killed at any moment, and should spend little time on
+//! it); [`super::assemble`] makes a [`super::Trace`] of them afterwards. A file begins with
+//! [`MAGIC`]; each record is its length (two bytes, little-endian) and that many bytes of bincode.
+//! A torn record at the end is left out. The format is private to one version of weft: its files
+//! live for the time of a run.
 
 use std::{
     collections::HashMap,
@@ -66,7 +68,8 @@ pub struct Moment {
     pub entered: Ns,
     /// The job went on.
     pub left: Ns,
-    /// Of the time since the thread's call before, what it was ready to run but had no processor: other work's time, not the job's.
+    /// Of the time since the thread's call before, what it was ready to run but had no processor:
+    /// other work's time, not the job's.
     pub preempted: Ns,
 }
 
@@ -89,9 +92,11 @@ pub struct Operation {
     pub returned: Ns,
     /// The job went on.
     pub left: Ns,
-    /// Where it is work: device nanoseconds of the events before and behind it, on one axis. `None` where it could not be timed.
+    /// Where it is work: device nanoseconds of the events before and behind it, on one axis. `None`
+    /// where it could not be timed.
     pub device: Option<(f64, f64)>,
-    /// Device nanoseconds between this event behind it and one more, where one was recorded: what an event takes.
+    /// Device nanoseconds between this event behind it and one more, where one was recorded: what
+    /// an event takes.
     pub tick: Option<f64>,
 }
 

@@ -12,7 +12,7 @@ use weft_profiles::{Aggregator, Ns, Profile, Sketch, json as profile_json, show}
 
 /// What is to be seen of a trace.
 #[derive(Debug, Default)]
-struct Figures {
+struct TraceFigures {
     launches: Sketch,
     copies: Sketch,
     waits: Sketch,
@@ -26,7 +26,8 @@ struct Figures {
 }
 
 impl Trace {
-    /// The profile that a stage 1 of this trace would have given: kernel times as they are in the trace, gaps as they are when it is played alone.
+    /// The profile that a stage 1 of this trace would have given: kernel times as they are in the
+    /// trace, gaps as they are when it is played alone.
     pub fn profile(&self) -> Profile {
         let mut aggregator = Aggregator::new();
         aggregator.device(self.gpu.clone());
@@ -48,8 +49,8 @@ impl Trace {
         aggregator.finish(&self.name, self.taken)
     }
 
-    fn figures(&self, timeline: &Timeline) -> Figures {
-        let mut figures = Figures::default();
+    fn figures(&self, timeline: &Timeline) -> TraceFigures {
+        let mut figures = TraceFigures::default();
         for (step, span) in self.steps.iter().zip(&timeline.steps) {
             let count = |wanted: fn(&Call) -> bool| {
                 let calls = step.operations.iter().map(|operation| &operation.call);
@@ -69,7 +70,8 @@ impl Trace {
     }
 }
 
-/// The whole text: heading, steps, kernels (those with most time first, at most `limit`), histogram of gaps.
+/// The whole text: heading, steps, kernels (those with most time first, at most `limit`), histogram
+/// of gaps.
 pub fn table(trace: &Trace, limit: usize) -> String {
     let mut out = String::new();
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));
@@ -80,7 +82,7 @@ pub fn table(trace: &Trace, limit: usize) -> String {
     out
 }
 
-fn steps(out: &mut String, trace: &Trace, figures: &Figures) -> std::fmt::Result {
+fn steps(out: &mut String, trace: &Trace, figures: &TraceFigures) -> std::fmt::Result {
     writeln!(
         out,
         "trace {}: {} steps, {} operations of {} kernels, times {}",

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Two requests of one sequence and one of another: two threads, a graph, a copy back, a second stream.
+/// Two requests of one sequence and one of another: two threads, a graph, a copy back, a second
+/// stream.
 pub(crate) fn sample() -> Trace {
     let mut trace = Trace {
         name: "resnet".into(),

@@ -1,9 +1,12 @@
-//! A trace played alone on an ideal device: when each piece of work runs, and how long the device idles after it.
+//! A trace played alone on an ideal device: when each piece of work runs, and how long the device
+//! idles after it.
 //!
-//! The device runs one piece at a time, in the order in which pieces become ready (streams are in order; a [`Call::Wait`] holds
-//! its stream); copies in either direction have an engine each. The host lets `host_before` pass before each call, a call takes
-//! [`Trace::launch_cost`], a call that waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
-//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of its own.
+//! The device runs one piece at a time, in the order in which pieces become ready (streams are in
+//! order; a [`Call::Wait`] holds its stream); copies in either direction have an engine each. The
+//! host lets `host_before` pass before each call, a call takes [`Trace::launch_cost`], a call that
+//! waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
+//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of
+//! its own.
 
 use std::collections::HashMap;
 
@@ -20,8 +23,9 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// What literature says of an A100 with a current driver: a launch is seen by the device after about 4 us, a waiting host spins and
-    /// goes on after about 2 us. `weft-gpu-probe calibration` measures both.
+    /// What literature says of an A100 with a current driver: a launch is seen by the device after
+    /// about 4 us, a waiting host spins and goes on after about 2 us. `weft-gpu-probe calibration`
+    /// measures both.
     fn default() -> Costs {
         Costs {
             latency: 4_000,
@@ -41,8 +45,8 @@ pub struct Span {
     pub begin: Ns,
     /// When it ends.
     pub end: Ns,
-    /// How long the device then has nothing of this job to do: until the next piece begins, however long that is. `None` for the last one, and
-    /// for copies, which run beside kernels.
+    /// How long the device then has nothing of this job to do: until the next piece begins, however
+    /// long that is. `None` for the last one, and for copies, which run beside kernels.
     pub gap: Option<Ns>,
 }
 
@@ -66,14 +70,14 @@ pub struct Timeline {
 
 /// Engines of the device: kernels (and copies on the device), copies in, copies out.
 #[derive(Debug, Default)]
-struct Device {
+struct IdealDevice {
     engines: [Ns; 3],
     streams: HashMap<u16, Ns>,
     events: HashMap<u16, Ns>,
     last: Ns,
 }
 
-impl Device {
+impl IdealDevice {
     fn run(&mut self, engine: usize, stream: u16, ready: Ns, duration: Ns) -> (Ns, Ns) {
         let in_stream = self.streams.get(&stream).copied().unwrap_or(0);
         let free = self.engines.get(engine).copied().unwrap_or(0);
@@ -99,7 +103,7 @@ impl Device {
 /// Plays the trace.
 pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
     let mut timeline = Timeline::default();
-    let mut device = Device::default();
+    let mut device = IdealDevice::default();
     // Where each host thread is, and the operation before in the list ended.
     let mut mark: Ns = 0;
     for (number, step) in trace.steps.iter().enumerate() {
@@ -136,14 +140,14 @@ pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
 /// One call that begins at `called`; when it returns.
 fn call(
     trace: &Trace,
-    device: &mut Device,
+    device: &mut IdealDevice,
     timeline: &mut Timeline,
     (step, at): (usize, usize),
     operation: &Operation,
     called: Ns,
     costs: Costs,
 ) -> Ns {
-    let mut work = |device: &mut Device, engine, stream, duration| {
+    let mut work = |device: &mut IdealDevice, engine, stream, duration| {
         let (begin, end) = device.run(engine, stream, called.saturating_add(costs.latency), duration);
         timeline.spans.push(Span {
             step,

@@ -1,4 +1,5 @@
-//! The predictor on the recorded models: gaps of steps that it was not trained on, beside the mean by kernel.
+//! The predictor on the recorded models: gaps of steps that it was not trained on, beside the mean
+//! by kernel.
 //!
 //! For people: `cargo test -p weft-trace-format --test foresight -- --nocapture`.
 #![forbid(unsafe_code)]
@@ -59,6 +60,7 @@ fn gaps_of_recorded_models_are_foreseen() {
         over.gain(),
         gains.exp()
     );
-    // The project's aim is 2 over all gaps (`scripts/lab --kind predictor` judges it); this guards what is reached.
+    // The project's aim is 2 over all gaps (`scripts/lab --kind predictor` judges it); this guards
+    // what is reached.
     assert!(all.len() >= 12 && over.gain() >= 1.7 && gains.exp() >= 2.0, "{over:?}");
 }

@@ -1,4 +1,5 @@
-//! The traces that the repository keeps: all there, readable, small, and of the kind that the README beside them says.
+//! The traces that the repository keeps: all there, readable, small, and of the kind that the
+//! README beside them says.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,8 +9,8 @@ use weft_trace_format::timeline::{self, Costs};
 use weft_trace_format::{Call, Source, Step, Trace};
 
 /// What a repository bears: `scripts/traces` says so too.
-const MOST_BYTES: u64 = 400_000;
-const MOST_BYTES_ALL: u64 = 6_000_000;
+const MAX_TRACE_BYTES: u64 = 400_000;
+const MAX_TOTAL_BYTES: u64 = 6_000_000;
 
 const MODELS: [&str; 12] = [
     "resnet50",
@@ -60,11 +61,11 @@ fn every_model_is_there_in_both_modes_and_they_are_small() {
         for mode in ["infer", "train"] {
             let bytes = fs::metadata(folder().join(format!("{model}-{mode}.trace"))).map(|file| file.len());
             let bytes = bytes.unwrap_or_else(|error| panic!("{model}-{mode}: {error}"));
-            assert!(bytes <= MOST_BYTES, "{model}-{mode}: {bytes}");
+            assert!(bytes <= MAX_TRACE_BYTES, "{model}-{mode}: {bytes}");
             all += bytes;
         }
     }
-    assert!(all <= MOST_BYTES_ALL, "{all}");
+    assert!(all <= MAX_TOTAL_BYTES, "{all}");
 }
 
 #[test]
@@ -110,7 +111,8 @@ fn every_kernel_has_a_name_and_every_piece_of_work_a_time() {
             .iter()
             .flat_map(|step| &step.operations)
             .filter_map(|op| op.call.duration());
-        // Half a microsecond is the least of an estimate, ten milliseconds more than any kernel of these takes but a graph.
+        // Half a microsecond is the least of an estimate, ten milliseconds more than any kernel of
+        // these takes but a graph.
         assert!(durations.clone().all(|time| time >= 490), "{name}");
         assert!(
             durations.clone().max() < Some(40_000_000),
@@ -143,7 +145,8 @@ fn training_runs_on_two_threads_that_hand_over_and_inference_on_one() {
 
 #[test]
 fn one_identity_has_many_durations() {
-    // What no mean per identity can tell: the same kernel at two places of a model, with other tensors.
+    // What no mean per identity can tell: the same kernel at two places of a model, with other
+    // tensors.
     let (_, trace) = traces().into_iter().find(|(name, _)| name == "resnet50-train").unwrap();
     let mut by_kernel: HashMap<u32, Vec<u64>> = HashMap::new();
     for operation in &trace.steps[0].operations {

@@ -1,7 +1,8 @@
 //! A thin layer over cudarc's driver calls: one device, one module of test kernels, streams.
 //!
-//! It opens the driver as cudarc does (by name, `libcuda.so` first), holds the primary context for the life of the process, and frees nothing
-//! but what it is asked to free: a test program ends soon.
+//! It opens the driver as cudarc does (by name, `libcuda.so` first), holds the primary context for
+//! the life of the process, and frees nothing but what it is asked to free: a test program ends
+//! soon.
 
 use std::ffi::{CString, c_void};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{result, sys};
 
-/// The test kernels; the same text runs on a real GPU and on the simulated one. See its head for what each computes.
+/// The test kernels; the same text runs on a real GPU and on the simulated one. See its head for
+/// what each computes.
 pub const KERNELS: &str = include_str!("../../simgpu/driver/src/kernels/simgpu.ptx");
 
 /// The device's memory, typed by what the program put there.
@@ -65,7 +67,8 @@ pub struct Gpu {
     context: sys::CUcontext,
 }
 
-// SAFETY: the driver's module and context handles may be used from any thread; `Gpu` never changes or ends them.
+// SAFETY: the driver's module and context handles may be used from any thread; `Gpu` never changes
+// or ends them.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
@@ -119,10 +122,12 @@ impl Gpu {
         unsafe { result::free_sync(memory.address) }.context("cuMemFree")
     }
 
-    /// Copies numbers to the device, in stream order. The data must live until the stream was synchronised.
+    /// Copies numbers to the device, in stream order. The data must live until the stream was
+    /// synchronised.
     pub fn upload(&self, memory: Memory, data: &[u32], stream: Stream) -> Result<()> {
         ensure!(size_of_val(data) <= memory.bytes, "more data than memory");
-        // SAFETY: the destination is large enough (checked above); callers synchronise before `data` goes.
+        // SAFETY: the destination is large enough (checked above); callers synchronise before
+        // `data` goes.
         unsafe { result::memcpy_htod_async(memory.address, data, stream.0) }.context("cuMemcpyHtoDAsync")
     }
 
@@ -130,7 +135,8 @@ impl Gpu {
     pub fn download(&self, memory: Memory, count: usize, stream: Stream) -> Result<Vec<u32>> {
         ensure!(count * 4 <= memory.bytes, "more data than memory");
         let mut data = vec![0u32; count];
-        // SAFETY: the source is large enough (checked above); the stream is synchronised before `data` is read or dropped.
+        // SAFETY: the source is large enough (checked above); the stream is synchronised before
+        // `data` is read or dropped.
         unsafe { result::memcpy_dtoh_async(&mut data, memory.address, stream.0) }.context("cuMemcpyDtoHAsync")?;
         self.synchronize(stream)?;
         Ok(data)
@@ -159,7 +165,8 @@ impl Gpu {
                 Argument::Float(value) => std::ptr::from_mut(value).cast(),
             })
             .collect();
-        // SAFETY: the pointers live across the call, which copies what they point to; callers pass what the kernel takes.
+        // SAFETY: the pointers live across the call, which copies what they point to; callers pass
+        // what the kernel takes.
         let launched =
             unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (block, 1, 1), 0, stream.0, &mut pointers) };
         launched.context("cuLaunchKernel")

@@ -1,5 +1,5 @@
-//! A bare CUDA program: the driver opened by name and called through pointers, as the CUDA runtime does, so that whatever is preloaded is
-//! measured or tested and nothing else is.
+//! A bare CUDA program: the driver opened by name and called through pointers, as the CUDA runtime
+//! does, so that whatever is preloaded is measured or tested and nothing else is.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -127,7 +127,8 @@ impl Launcher {
         let mut worst = 0;
         for _ in 0..count {
             let arguments = arguments.as_mut_ptr();
-            // SAFETY: kernel and stream are live handles of this driver; the arguments fit `simgpu_fill` with a count of 0, which touches no memory.
+            // SAFETY: kernel and stream are live handles of this driver; the arguments fit
+            // `simgpu_fill` with a count of 0, which touches no memory.
             worst |= unsafe { (self.launch)(self.kernel, 1, 1, 1, 32, 1, 1, 0, self.stream, arguments, null_mut()) };
             if SYNC {
                 // SAFETY: the stream is alive.

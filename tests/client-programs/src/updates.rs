@@ -1,4 +1,5 @@
-//! A graph of many kernels that is updated from others of the same shape again and again, as llama.cpp does it for each token: the driver's calls and nothing else.
+//! A graph of many kernels that is updated from others of the same shape again and again, as
+//! llama.cpp does it for each token: the driver's calls and nothing else.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
@@ -34,7 +35,8 @@ struct Info {
     from: *mut c_void,
 }
 
-/// An executable graph, and two graphs of the same kernels with different arguments that it is updated from in turn.
+/// An executable graph, and two graphs of the same kernels with different arguments that it is
+/// updated from in turn.
 #[derive(Debug)]
 pub struct Updates<'a> {
     launcher: &'a Launcher,
@@ -75,7 +77,8 @@ impl Updates<'_> {
                     kernel: null_mut(),
                     context: null_mut(),
                 };
-                // SAFETY: the graph and the node before are live; the parameters fit the kernel and are copied by the call.
+                // SAFETY: the graph and the node before are live; the parameters fit the kernel and
+                // are copied by the call.
                 let added = unsafe { add(&mut node, *graph, &before, usize::from(number > 0), &parameters) };
                 check("cuGraphAddKernelNode", added)?;
                 before = node;
@@ -112,7 +115,8 @@ impl Updates<'_> {
             from: null_mut(),
         };
         for source in self.sources.iter().cycle().take(count as usize) {
-            // SAFETY: both graphs are live and of the same shape; the place for the answer is a local.
+            // SAFETY: both graphs are live and of the same shape; the place for the answer is a
+            // local.
             worst |= unsafe { (self.update)(self.exec, *source, &mut info) };
             if LAUNCH {
                 // SAFETY: graph and stream are live.

@@ -1,4 +1,5 @@
-//! What a probe works with: the device, its report, the time it has, and the ways to measure that several probes share.
+//! What a probe works with: the device, its report, the time it has, and the ways to measure that
+//! several probes share.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ impl Bench {
     pub fn pair(&self) -> Result<Pair<'_>> {
         Ok(Pair {
             gpu: &self.gpu,
-            spin: self.gpu.kernel("weft_probe_spin")?,
+            spin: self.gpu.kernel("gpu_probe_spin")?,
             from: self.gpu.event()?,
             to: self.gpu.event()?,
         })
@@ -80,8 +81,8 @@ pub struct Pair<'g> {
 }
 
 impl Pair<'_> {
-    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel holds the stream up until a few calls are queued, so that the
-    /// host's pace does not count.
+    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel
+    /// holds the stream up until a few calls are queued, so that the host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.behind(HOLD_NS, stream, body)
     }

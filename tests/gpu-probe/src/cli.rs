@@ -17,8 +17,10 @@ use crate::{calibration, host, peer};
 
 /// Measures a GPU through its driver, as JSON lines on stdout.
 ///
-/// Needs libcuda.so.1 and nothing else. Memory is bounded by what is free, no device setting is changed, and each probe runs in a process of its own: one
-/// that fails says so in a line, and the next one runs. Exits with 2 for a wrong command line, 3 where there is no driver or no device, else 0.
+/// Needs libcuda.so.1 and nothing else. Memory is bounded by what is free, no device setting is
+/// changed, and each probe runs in a process of its own: one that fails says so in a line, and the
+/// next one runs. Exits with 2 for a wrong command line, 3 where there is no driver or no device,
+/// else 0.
 ///
 ///   weft-gpu-probe calibration --budget 120 > run.jsonl
 ///   weft-gpu-probe calibration --only copy --only event
@@ -70,7 +72,8 @@ struct Chosen {
 
 #[derive(Debug, Args)]
 struct Given {
-    /// Pipe directory of a running MPS daemon (CUDA_MPS_PIPE_DIRECTORY); without it nothing is measured under MPS
+    /// Pipe directory of a running MPS daemon (CUDA_MPS_PIPE_DIRECTORY); without it nothing is
+    /// measured under MPS
     #[arg(long, value_name = "DIR")]
     mps_pipe: Option<PathBuf>,
     /// CUPTI's library; without it the usual places are looked at

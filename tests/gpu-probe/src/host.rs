@@ -1,4 +1,5 @@
-//! What the probes need of the host: free memory, pages touched from the host's side, the process's page table, the parent's death.
+//! What the probes need of the host: free memory, pages touched from the host's side, the process's
+//! page table, the parent's death.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -34,7 +35,8 @@ pub fn write_pages(address: u64, bytes: usize, value: u8) {
 pub struct PageTable {
     /// Which pages are present in the host's memory.
     pub present: Vec<bool>,
-    /// Whether the kernel told frame numbers (it hides them from ordinary users; the present bit it does not).
+    /// Whether the kernel told frame numbers (it hides them from ordinary users; the present bit it
+    /// does not).
     pub frames: bool,
 }
 
@@ -62,7 +64,8 @@ pub fn page_table(address: u64, bytes: usize) -> Result<PageTable> {
     Ok(table)
 }
 
-/// Has the kernel end this process when its parent ends, so that a killed probe leaves nobody behind.
+/// Has the kernel end this process when its parent ends, so that a killed probe leaves nobody
+/// behind.
 pub fn end_with_parent(parent: u32) -> Result<()> {
     let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     set.context("the parent's death cannot be watched")?;

@@ -1,4 +1,5 @@
-//! `weft-gpu-probe`: measures a GPU through its driver; what comes out calibrates the simulated GPU.
+//! `weft-gpu-probe`: measures a GPU through its driver; what comes out calibrates the simulated
+//! GPU.
 //!
 //! | file | what |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | `driver/` | the driver's functions, the device, allocations, the kernels |
 //! | `bench.rs`, `report.rs`, `host.rs` | measuring, JSON lines, the host's side |
 //!
-//! What holds: no device setting is changed, memory is bounded by what is free (`driver/memory.rs`), every wait has a bound.
+//! What holds: no device setting is changed, memory is bounded by what is free
+//! (`driver/memory.rs`), every wait has a bound.
 
 mod bench;
 mod calibration;

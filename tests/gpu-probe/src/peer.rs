@@ -1,7 +1,7 @@
 //! Further processes of a probe, which hold a context of their own: one line in, one line out.
 //!
-//! What holds: a peer lives no longer than the probe that started it (it is ended when dropped, and by the kernel when the probe dies), and nobody waits for it
-//! without a bound.
+//! What holds: a peer lives no longer than the probe that started it (it is ended when dropped, and
+//! by the kernel when the probe dies), and nobody waits for it without a bound.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -17,7 +17,8 @@ use crate::{calibration, host, memory};
 
 /// What a peer's line begins with when it could not do what it was told.
 const FAILED: &str = "failed: ";
-/// The variable by which programs find an MPS daemon, where they look without it, and what stands there so that they find none.
+/// The variable by which programs find an MPS daemon, where they look without it, and what stands
+/// there so that they find none.
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const MPS_USUAL: &str = "/tmp/nvidia-mps";
 const NO_MPS: &str = "/nonexistent/weft-gpu-probe";

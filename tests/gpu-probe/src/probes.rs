@@ -17,7 +17,8 @@ pub enum Group {
     Selftest,
 }
 
-/// One probe: runs in a process of its own, so that nothing it does to the driver reaches another one.
+/// One probe: runs in a process of its own, so that nothing it does to the driver reaches another
+/// one.
 pub struct Probe {
     /// How it is called, and what its lines say under `probe`.
     pub name: &'static str,

@@ -1,4 +1,5 @@
-//! What comes out: JSON lines on stdout, each flushed, so that a run that is cut short leaves what it had.
+//! What comes out: JSON lines on stdout, each flushed, so that a run that is cut short leaves what
+//! it had.
 //!
 //! ```text
 //! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"max":22211.0,"clock":"device","bytes":67108864}

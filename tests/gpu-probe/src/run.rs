@@ -1,7 +1,8 @@
 //! Runs probes one after another, each in a process of its own with a bound on its time.
 //!
-//! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next one runs; the budget is kept to within the time that ending a
-//! process takes; only processes started here are ended, by their id; lines come out whole and as they are made.
+//! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next
+//! one runs; the budget is kept to within the time that ending a process takes; only processes
+//! started here are ended, by their id; lines come out whole and as they are made.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -93,8 +94,8 @@ fn fair(left: Duration) -> Duration {
     (left / 2).max(ENOUGH).min(left)
 }
 
-/// The device files, held open as long as probes run: a device that nobody has open forgets its state, and each probe would wait a second or more for it to
-/// start. This sets nothing.
+/// The device files, held open as long as probes run: a device that nobody has open forgets its
+/// state, and each probe would wait a second or more for it to start. This sets nothing.
 fn awake() -> Vec<std::fs::File> {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return Vec::new();

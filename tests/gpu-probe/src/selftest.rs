@@ -1,4 +1,5 @@
-//! Probes that measure nothing: what the runner is tested with (`weft-gpu-probe selftest`, not shown in the help).
+//! Probes that measure nothing: what the runner is tested with (`weft-gpu-probe selftest`, not
+//! shown in the help).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

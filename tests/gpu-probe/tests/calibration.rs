@@ -1,4 +1,5 @@
-//! What the probes measure on a simulated GPU is what that GPU is told to be; and a file made of it makes the same GPU again. Device times only.
+//! What the probes measure on a simulated GPU is what that GPU is told to be; and a file made of it
+//! makes the same GPU again. Device times only.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;
@@ -89,7 +90,8 @@ fn what_is_measured_is_what_was_told_and_makes_the_same_device_again() {
                 .own(key)
                 .unwrap_or_else(|| panic!("no {key} in {what}"))
                 .value;
-            // A switch is seen up to two kernels of 10 us late (their pauses do not show), a slice as much shorter.
+            // A switch is seen up to two kernels of 10 us late (their pauses do not show), a slice
+            // as much shorter.
             let slack = if ["switch_ns", "slice_ns"].contains(&key) {
                 20_000.0
             } else {
@@ -99,7 +101,8 @@ fn what_is_measured_is_what_was_told_and_makes_the_same_device_again() {
         }
     };
     close(&file, "the first run");
-    // One way and the other are two engines: both at once is their sum, until the faster one is done.
+    // One way and the other are two engines: both at once is their sum, until the faster one is
+    // done.
     let both = first.value("copy", "both_ways");
     assert!((2.0 * 9_000.0 * 0.95..=2.0 * 9_000.0 * 1.05).contains(&both), "{both}");
     let duplex = first.value("prefetch", "duplex");

@@ -1,4 +1,5 @@
-//! How probes are run: each by itself, within the budget, with one line for each that did not do it.
+//! How probes are run: each by itself, within the budget, with one line for each that did not do
+//! it.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod simulated;

@@ -1,4 +1,5 @@
-//! What is to be reached, and whether it was. The aims are the project's and stand here as they were set; what they are measured by stands beside each.
+//! What is to be reached, and whether it was. The aims are the project's and stand here as they
+//! were set; what they are measured by stands beside each.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -6,9 +7,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use weft_profiles::predictor::Evaluation;
 
-use crate::foresight::Foresight;
-use crate::pairs::Row;
-use crate::report::causes;
+use crate::foresight::GapForesight;
+use crate::lost;
+use crate::pairs::CaseRow;
 use crate::speed::Speed;
 
 /// An aim.
@@ -76,12 +77,12 @@ impl Judge {
 
 /// One case under the rules that aims speak of.
 struct Together<'a> {
-    weft: &'a Row,
-    fikit: Option<&'a Row>,
-    default: Option<&'a Row>,
+    weft: &'a CaseRow,
+    fikit: Option<&'a CaseRow>,
+    default: Option<&'a CaseRow>,
 }
 
-fn name(row: &Row) -> String {
+fn name(row: &CaseRow) -> String {
     format!(
         "{} {}: {} beside {}, seed {}",
         row.device,
@@ -92,8 +93,8 @@ fn name(row: &Row) -> String {
     )
 }
 
-fn together(rows: &[Row]) -> Vec<Together<'_>> {
-    let mut cases: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+fn together(rows: &[CaseRow]) -> Vec<Together<'_>> {
+    let mut cases: BTreeMap<String, Vec<&CaseRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.kind != "frontier") {
         cases.entry(name(row)).or_default().push(row);
     }
@@ -126,7 +127,7 @@ pub fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// All aims, with what was found; those too that nothing was run for.
-pub fn judge(rows: &[Row], foresight: &[Foresight], speed: &[Speed]) -> Vec<Aim> {
+pub fn judge(rows: &[CaseRow], foresight: &[GapForesight], speed: &[Speed]) -> Vec<Aim> {
     let cases = together(rows);
     let mut aims = Vec::new();
     answered(&cases, &mut aims);
@@ -157,7 +158,7 @@ pub fn judge(rows: &[Row], foresight: &[Foresight], speed: &[Speed]) -> Vec<Aim>
 
 /// What a run says of the aims in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AimVerdict {
     /// Every aim that was judged is met.
     Met,
     /// One is missed.
@@ -166,14 +167,14 @@ pub enum Verdict {
     Nothing,
 }
 
-impl Verdict {
+impl AimVerdict {
     /// Of these aims.
-    pub fn of(aims: &[Aim]) -> Verdict {
+    pub fn of(aims: &[Aim]) -> AimVerdict {
         let judged: Vec<&Aim> = aims.iter().filter(|aim| aim.is_judged()).collect();
         match judged.iter().all(|aim| aim.met) {
-            _ if judged.is_empty() => Verdict::Nothing,
-            true => Verdict::Met,
-            false => Verdict::Missed,
+            _ if judged.is_empty() => AimVerdict::Nothing,
+            true => AimVerdict::Met,
+            false => AimVerdict::Missed,
         }
     }
 }
@@ -279,7 +280,7 @@ fn efficiency(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
                     "{}: {:.3} (lost of what the packer fills: {}); {:.2} of the gap time filled, direct delay {:.0} us a gap, gaps foreseen {}",
                     name(case.weft),
                     figures.efficiency,
-                    causes::split(case.weft),
+                    lost::split(case.weft),
                     figures.filled_share(),
                     figures.direct_per_gap_us,
                     figures.foreseen,
@@ -363,7 +364,7 @@ fn against_fikit(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     aims.push(aim);
 }
 
-fn predictor(foresight: &[Foresight], aims: &mut Vec<Aim>) {
+fn predictor(foresight: &[GapForesight], aims: &mut Vec<Aim>) {
     let mut covered = Judge::new("gap predictor: the low quantile covers 90 +- 3 % on steps not trained on, per model");
     for one in foresight {
         if one.material > 0 {

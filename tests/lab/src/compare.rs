@@ -1,7 +1,8 @@
 //! One set of jobs under several rules on the same seed, and the figures.
 //!
-//! Each job is first run alone: that is what its latency and its throughput are measured against, and (with another seed) what weft's profile of it is
-//! made of, so nothing is known of a run that a stage-1 run could not have told.
+//! Each job is first run alone: that is what its latency and its throughput are measured against,
+//! and (with another seed) what weft's profile of it is made of, so nothing is known of a run that
+//! a stage-1 run could not have told.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -11,12 +12,12 @@ use serde::Serialize;
 use simgpu_engine::{Mode, Settings};
 use weft_profiles::{Aggregator, Profile};
 
-use crate::job::Job;
+use crate::job::PlayedJob;
 use crate::measure::{Analysis, Floor, Latency, Spent};
 use crate::oracle;
 use crate::rule::Rule;
-use crate::why::{Why, why};
-use crate::world::{Control, Hosts, LONGEST, Piece, Run, Setup, World};
+use crate::why::{UnfilledCauses, why};
+use crate::world::{Hosts, KernelPiece, LabMachine, LaunchControl, MAX_RUN_NS, MachineRun, MachineSetup};
 use crate::{MS, Ns};
 
 /// Requests of a run alone that make a profile.
@@ -26,11 +27,11 @@ const LEARNING: u64 = 40;
 const OTHER_SEED: u64 = 0x0001_0000;
 
 /// A batch job alone runs for so much virtual time at least.
-const ALONE: Ns = 1_000 * MS;
+const MIN_ALONE_NS: Ns = 1_000 * MS;
 
 /// The machine and how long to look.
 #[derive(Debug, Clone, Copy)]
-pub struct Bench {
+pub struct Fixture {
     /// The device.
     pub device: Settings,
     /// The host.
@@ -64,8 +65,8 @@ pub struct Tuning {
 
 impl Tuning {
     /// Changes what is to be changed.
-    fn apply(self, control: &mut Control) {
-        if let Control::Weft(config) = control {
+    fn apply(self, control: &mut LaunchControl) {
+        if let LaunchControl::Weft(config) = control {
             config.grace &= !self.no_grace;
             config.risk = self.risk.unwrap_or(config.risk);
             config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
@@ -75,33 +76,34 @@ impl Tuning {
 
 /// A job with what is known of it from runs alone.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct KnownJob {
     /// The job.
-    pub job: Job,
+    pub job: PlayedJob,
     /// Stage 1.
     pub profile: Arc<Profile>,
-    /// Latency of each request alone (or among its equals, see [`Bench::know_all`]), warm-up included.
+    /// Latency of each request alone (or among its equals, see [`Fixture::know_all`]), warm-up
+    /// included.
     pub latencies: Vec<Ns>,
     /// The part of the time that the device works for it when it is alone.
     pub busy: f64,
 }
 
-impl Bench {
+impl Fixture {
     fn run(
         &self,
-        jobs: Vec<(Job, Option<Arc<Profile>>)>,
-        control: Control,
+        jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
+        control: LaunchControl,
         requests: u64,
         least: Ns,
         seed: u64,
-    ) -> Run {
+    ) -> MachineRun {
         let hosts = Hosts {
             queue: self.tuning.queue.unwrap_or(self.hosts.queue),
             gate_spin: self.tuning.gate_spin.unwrap_or(self.hosts.gate_spin),
             stirs: self.hosts.stirs && !self.tuning.no_stir,
             ..self.hosts
         };
-        World::new(Setup {
+        LabMachine::new(MachineSetup {
             device: self.device,
             hosts,
             control,
@@ -109,13 +111,14 @@ impl Bench {
             seed,
             requests,
             least,
-            longest: LONGEST,
+            longest: MAX_RUN_NS,
         })
         .run()
     }
 
-    /// Runs a job alone in the place that it will have in the set: its times then are the same to the nanosecond.
-    pub fn know(&self, job: &Job, place: usize, service: bool) -> Known {
+    /// Runs a job alone in the place that it will have in the set: its times then are the same to
+    /// the nanosecond.
+    pub fn know(&self, job: &PlayedJob, place: usize, service: bool) -> KnownJob {
         let alone = |requests, least, seed| {
             let jobs = vec![(job.clone(), None)];
             self.run_at(jobs, place, requests, least, seed)
@@ -123,11 +126,11 @@ impl Bench {
         let learning = alone(LEARNING, 0, self.seed + OTHER_SEED);
         let (requests, least) = match service {
             true => (self.requests + self.warmup, 0),
-            false => (5, ALONE),
+            false => (5, MIN_ALONE_NS),
         };
         let run = alone(requests, least, self.seed);
         let compute = run.jobs[0].compute;
-        Known {
+        KnownJob {
             job: job.clone(),
             profile: Arc::new(profile(&learning)),
             latencies: run.jobs[0].latencies.clone(),
@@ -135,17 +138,18 @@ impl Bench {
         }
     }
 
-    /// What is known of a set of jobs, the service first. Beside others of its own priority, which stand right behind it, the service is measured against what it has among
-    /// them: weft does not stand between equals, and is to add nothing to that.
-    pub fn know_all(&self, jobs: &[Job]) -> Vec<Known> {
+    /// What is known of a set of jobs, the service first. Beside others of its own priority, which
+    /// stand right behind it, the service is measured against what it has among them: weft does not
+    /// stand between equals, and is to add nothing to that.
+    pub fn know_all(&self, jobs: &[PlayedJob]) -> Vec<KnownJob> {
         let alone = |(place, job)| self.know(job, place, place == 0);
-        let mut known: Vec<Known> = jobs.iter().enumerate().map(alone).collect();
+        let mut known: Vec<KnownJob> = jobs.iter().enumerate().map(alone).collect();
         self.among_equals(&mut known);
         known
     }
 
-    /// See [`Bench::know_all`].
-    pub fn among_equals(&self, known: &mut [Known]) {
+    /// See [`Fixture::know_all`].
+    pub fn among_equals(&self, known: &mut [KnownJob]) {
         let service = &known[0].job;
         let equals = known.iter().take_while(|one| one.job.priority == service.priority);
         let jobs: Vec<_> = equals.map(|one| (one.job.clone(), None)).collect();
@@ -155,22 +159,29 @@ impl Bench {
         }
     }
 
-    fn run_at(&self, jobs: Vec<(Job, Option<Arc<Profile>>)>, place: usize, requests: u64, least: Ns, seed: u64) -> Run {
-        let setup = Setup {
+    fn run_at(
+        &self,
+        jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
+        place: usize,
+        requests: u64,
+        least: Ns,
+        seed: u64,
+    ) -> MachineRun {
+        let setup = MachineSetup {
             device: self.device,
             hosts: self.hosts,
-            control: Control::Plain,
+            control: LaunchControl::Plain,
             jobs,
             seed,
             requests,
             least,
-            longest: LONGEST,
+            longest: MAX_RUN_NS,
         };
-        World::numbered(setup, place).run()
+        LabMachine::numbered(setup, place).run()
     }
 
     /// The first job is the service; the others share the device with it.
-    pub fn compare(&self, jobs: &[Known], rule: Rule) -> Figures {
+    pub fn compare(&self, jobs: &[KnownJob], rule: Rule) -> CaseFigures {
         let setup = jobs
             .iter()
             .map(|known| {
@@ -185,7 +196,7 @@ impl Bench {
         self.figures(jobs, rule, &run)
     }
 
-    fn figures(&self, jobs: &[Known], rule: Rule, run: &Run) -> Figures {
+    fn figures(&self, jobs: &[KnownJob], rule: Rule, run: &MachineRun) -> CaseFigures {
         let warmup = self.warmup as usize;
         let mut analysis = Analysis::of(run, warmup);
         let service = &jobs[0];
@@ -216,7 +227,7 @@ impl Bench {
         let us = |ns: f64| ns / 1e3;
         let per = |sum: Ns, count: u64| if count == 0 { 0.0 } else { sum as f64 / count as f64 };
         let ms = |ns: Ns| ns as f64 / 1e6;
-        Figures {
+        CaseFigures {
             rule: rule.to_string(),
             seed: run.seed,
             finished: run.finished,
@@ -261,7 +272,7 @@ impl Bench {
 }
 
 /// Stage 1 of what a job did alone: the time of each kernel and the gap after it.
-pub fn profile(run: &Run) -> Profile {
+pub fn profile(run: &MachineRun) -> Profile {
     let mut aggregator = Aggregator::new();
     // The kernels of a graph are one launch and are timed as one, as the interposer does.
     for launch in launches(&run.pieces).collect::<Vec<_>>().windows(2) {
@@ -275,8 +286,8 @@ pub fn profile(run: &Run) -> Profile {
 }
 
 /// The first piece of each launch and the end of its last one.
-fn launches(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Ns)> {
-    let same = |one: &Piece, other: &Piece| one.job == other.job && one.op == other.op;
+fn launches(pieces: &[KernelPiece]) -> impl Iterator<Item = (&KernelPiece, Ns)> {
+    let same = |one: &KernelPiece, other: &KernelPiece| one.job == other.job && one.op == other.op;
     pieces
         .chunk_by(same)
         .filter_map(|launch| Some((launch.first()?, launch.last()?.end)))
@@ -284,7 +295,7 @@ fn launches(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Ns)> {
 
 /// What came of one rule.
 #[derive(Debug, Clone, Serialize)]
-pub struct Figures {
+pub struct CaseFigures {
     /// The rule.
     pub rule: String,
     /// All chance.
@@ -307,7 +318,8 @@ pub struct Figures {
     pub direct_worst_us: f64,
     /// Direct delay in all.
     pub direct_ms: f64,
-    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum share does (and slices without weft).
+    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum
+    /// share does (and slices without weft).
     pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
     pub floor: Floor,
@@ -333,7 +345,8 @@ pub struct Figures {
     pub efficiency: f64,
     /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
     pub gate_us: f64,
-    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet or on its way. What is held back for the holder's sake is not in it.
+    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet
+    /// or on its way. What is held back for the holder's sake is not in it.
     pub gate_own_us: f64,
     /// How well the core foresaw the service's gaps in this run.
     pub foreseen: Foreseen,
@@ -342,7 +355,7 @@ pub struct Figures {
     /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
     pub spent: Vec<Spent>,
     /// By length of gap and cause (see [`crate::why`]), what was not filled.
-    pub why: Why,
+    pub why: UnfilledCauses,
     /// How long it was looked at.
     pub span_ms: f64,
     /// Changes of context.
@@ -372,13 +385,15 @@ impl fmt::Display for Foreseen {
 }
 
 impl Foreseen {
-    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine in ten, as the predictor is to), and lie within a fifth of the mean gap
-    /// in the mean. Beyond that the part of a gap that may be used with little risk is soon less than nine tenths of it.
+    /// Whether the gaps of this service are predictable: the forecasts keep what they promise (nine
+    /// in ten, as the predictor is to), and lie within a fifth of the mean gap in the mean. Beyond
+    /// that the part of a gap that may be used with little risk is soon less than nine tenths of
+    /// it.
     pub fn is_good(&self) -> bool {
         self.kept.is_some_and(|kept| (kept - 0.9).abs() <= 0.03) && self.error.is_some_and(|error| error <= 0.2)
     }
 
-    fn of(run: &Run) -> Foreseen {
+    fn of(run: &MachineRun) -> Foreseen {
         let snapshot = run.snapshot.as_ref();
         let service = snapshot.and_then(|snapshot| snapshot.clients.first());
         service.map_or(Foreseen::default(), |client| Foreseen {
@@ -389,7 +404,7 @@ impl Foreseen {
     }
 }
 
-impl Figures {
+impl CaseFigures {
     /// Filled over gap time.
     pub fn filled_share(&self) -> f64 {
         if self.gap_ms == 0.0 {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
-use weft_profiles::predictor::{self, Evaluation, MATERIAL};
+use weft_profiles::predictor::{self, Evaluation, MATERIAL_NS};
 use weft_trace_format::timeline::{self, Costs};
 use weft_trace_format::{Call, Trace};
 
@@ -10,7 +10,7 @@ use crate::Ns;
 
 /// How well one trace's gaps are foreseen.
 #[derive(Debug, Clone, Serialize)]
-pub struct Foresight {
+pub struct GapForesight {
     /// The trace.
     pub trace: String,
     /// Steps trained on, steps judged by.
@@ -35,7 +35,7 @@ pub struct Foresight {
 }
 
 /// Trains on the first half of a trace's steps, judges by the second.
-pub fn of(name: &str, trace: &Trace) -> Foresight {
+pub fn of(name: &str, trace: &Trace) -> GapForesight {
     let spans = timeline::alone(trace, Costs::default()).spans;
     let half = trace.steps.len() / 2;
     let gap = |span: &timeline::Span| -> Option<(u64, Ns)> {
@@ -49,7 +49,7 @@ pub fn of(name: &str, trace: &Trace) -> Foresight {
         spans.filter_map(gap).collect()
     };
     let judged = predictor::evaluate(&part(true), &part(false));
-    Foresight {
+    GapForesight {
         trace: name.to_string(),
         steps: (half, trace.steps.len() - half),
         gaps: judged.values,
@@ -64,4 +64,4 @@ pub fn of(name: &str, trace: &Trace) -> Foresight {
 }
 
 /// A gap shorter than this is not worth a forecast, us.
-pub const LEAST_US: f64 = MATERIAL as f64 / 1e3;
+pub const LEAST_US: f64 = MATERIAL_NS as f64 / 1e3;

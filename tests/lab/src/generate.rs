@@ -1,4 +1,5 @@
-//! Made-up jobs of the shapes that matter, as traces: what cannot be recorded at will, and what tests need small.
+//! Made-up jobs of the shapes that matter, as traces: what cannot be recorded at will, and what
+//! tests need small.
 #![forbid(unsafe_code)]
 
 pub mod shapes;
@@ -9,7 +10,7 @@ use weft_trace_format::{Call, Direction, Kernel, Node, Operation, Source, Step, 
 use crate::{Ns, US};
 
 /// What a launch call takes: 4-6 us a submit on recent cards.
-const LAUNCH: Ns = 5 * US;
+const LAUNCH_NS: Ns = 5 * US;
 
 /// Builds a trace.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Builder {
         Builder(Trace {
             name: name.to_string(),
             source: Source::Generated,
-            launch_cost: LAUNCH,
+            launch_cost: LAUNCH_NS,
             ..Trace::default()
         })
     }
@@ -148,7 +149,8 @@ pub fn training(times: &[Ns], host: Ns, think: Ns) -> Trace {
     builder.done()
 }
 
-/// Tokens of a language model: one graph each, sampling on the host between two, a prompt every `tokens`.
+/// Tokens of a language model: one graph each, sampling on the host between two, a prompt every
+/// `tokens`.
 pub fn decode(kernels: usize, time: Ns, sampling: Ns, tokens: u32, think: Ns) -> Trace {
     let mut builder = Builder::new("decode");
     let graph = builder.graph(&vec![time; kernels]);

@@ -1,7 +1,8 @@
 //! A job: what it asks of the device, in a form that replays fast, and when its requests come.
 //!
-//! A [`Program`] is a trace with its order worked out: each operation knows which operations begin when it returns. How long host and device take in a
-//! given request follows from the seed, the job's number, the request and the operation alone ([`crate::random::at`]).
+//! A [`Program`] is a trace with its order worked out: each operation knows which operations begin
+//! when it returns. How long host and device take in a given request follows from the seed, the
+//! job's number, the request and the operation alone ([`crate::random::at`]).
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -64,7 +65,7 @@ pub enum Play {
 
 /// An operation of a step.
 #[derive(Debug, Clone, Copy)]
-pub struct Op {
+pub struct JobOp {
     /// Host time before the call.
     pub host_before: Ns,
     /// The call.
@@ -81,7 +82,7 @@ pub struct StepProgram {
     /// Host time before it.
     pub think: Ns,
     /// In host order.
-    pub ops: Vec<Op>,
+    pub ops: Vec<JobOp>,
     /// Operations that begin with the step.
     pub roots: Vec<u32>,
 }
@@ -134,7 +135,7 @@ impl Program {
             }
             last_of_thread.insert(operation.thread, at);
             let play = self.play(trace, &operation.call, graphs);
-            out.ops.push(Op {
+            out.ops.push(JobOp {
                 host_before: operation.host_before,
                 play,
                 next_same: NONE,
@@ -263,7 +264,8 @@ impl Program {
 /// When requests come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// The next one comes so long after the last was answered (the trace's own think time where `None`).
+    /// The next one comes so long after the last was answered (the trace's own think time where
+    /// `None`).
     Closed {
         /// Host time between requests.
         think: Option<Ns>,
@@ -316,8 +318,8 @@ pub struct Jitter {
 }
 
 impl Default for Jitter {
-    /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies more. Unverified; a trace of a real GPU brings its own
-    /// variation and wants zeros here.
+    /// Kernels of one shape repeat within some percent on a GPU with fixed clocks; host code varies
+    /// more. Unverified; a trace of a real GPU brings its own variation and wants zeros here.
     fn default() -> Jitter {
         Jitter {
             device: 0.02,
@@ -328,7 +330,7 @@ impl Default for Jitter {
 
 /// A job of a run.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct PlayedJob {
     /// Its name.
     pub name: String,
     /// 0 (most important) to 9.
@@ -343,10 +345,10 @@ pub struct Job {
     pub profiled: bool,
 }
 
-impl Job {
+impl PlayedJob {
     /// A closed loop with the program's own think times.
-    pub fn new(name: &str, priority: u8, program: Arc<Program>) -> Job {
-        Job {
+    pub fn new(name: &str, priority: u8, program: Arc<Program>) -> PlayedJob {
+        PlayedJob {
             name: name.to_string(),
             priority,
             program,

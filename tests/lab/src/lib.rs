@@ -1,12 +1,18 @@
-//! The laboratory: several jobs on one GPU in virtual time, under any policy, and what each of them gets.
+//! The laboratory: several jobs on one GPU in virtual time, under any policy, and what each of them
+//! gets.
 //!
-//! * [`job`]: what a job asks of the device, from a launch trace or a [`generate`]d one, and when its requests come.
-//! * [`world`]: the machine. The simulated GPU's engine, host threads that launch ahead, and what stands between them: nothing, the broker's core as
-//!   the daemon drives it, or a [`policy`] of the lab's own (other projects' rules, for comparison).
-//! * [`measure`]: what came of a run; [`oracle`]: what could have come of it at best; [`why`]: what stood in the way.
-//! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]: what is to be reached; [`report`]: for people.
+//! * [`job`]: what a job asks of the device, from a launch trace or a [`generate`]d one, and when
+//!   its requests come.
+//! * [`world`]: the machine. The simulated GPU's engine, host threads that launch ahead, and what
+//!   stands between them: nothing, the broker's core as the daemon drives it, or a [`policy`] of
+//!   the lab's own (other projects' rules, for comparison).
+//! * [`measure`]: what came of a run; [`oracle`]: what could have come of it at best; [`why`]: what
+//!   stood in the way.
+//! * [`scenario`]: runs as TOML files; [`pairs`]: the large set behind `scripts/lab`; [`aims`]:
+//!   what is to be reached; [`report`]: for people.
 //!
-//! What holds: a run is its scenario and a seed. The same two give the same result to the last nanosecond, on any machine.
+//! What holds: a run is its scenario and a seed. The same two give the same result to the last
+//! nanosecond, on any machine.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -15,6 +21,7 @@ pub mod compare;
 pub mod foresight;
 pub mod generate;
 pub mod job;
+mod lost;
 pub mod measure;
 pub mod memory;
 pub mod oracle;

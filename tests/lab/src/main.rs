@@ -1,4 +1,5 @@
-//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds and starts it.
+//! `weft-lab`: runs a scenario, or the large set, and says what came of it. `scripts/lab` builds
+//! and starts it.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -13,10 +14,10 @@ use serde::Serialize;
 use simgpu_engine::Mode;
 
 use weft_lab::US;
-use weft_lab::aims::{self, Aim, Verdict};
+use weft_lab::aims::{self, Aim, AimVerdict};
 use weft_lab::compare::Tuning;
-use weft_lab::foresight::{self, Foresight};
-use weft_lab::pairs::{self, Plan, Row};
+use weft_lab::foresight::{self, GapForesight};
+use weft_lab::pairs::{self, CasePlan, CaseRow};
 use weft_lab::report;
 use weft_lab::rule::Rule;
 use weft_lab::scenario::Scenario;
@@ -24,7 +25,8 @@ use weft_lab::speed::{self, Speed};
 
 /// Jobs on one GPU in virtual time, under every policy on the same seed.
 ///
-/// Without --scenario: every recorded model as a service beside every model as a batch job, and the cases beyond pairs (see tests/lab/src/pairs.rs).
+/// Without --scenario: every recorded model as a service beside every model as a batch job, and the
+/// cases beyond pairs (see tests/lab/src/pairs.rs).
 ///
 ///   weft-lab --scenario tests/lab/scenarios/service-and-training.toml
 ///   weft-lab --quick --check
@@ -33,7 +35,7 @@ use weft_lab::speed::{self, Speed};
 ///   weft-lab --kind pair --device mps --model resnet50 --model lstm
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
-struct Options {
+struct LabOptions {
     /// Run this scenario instead of the set
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
@@ -43,7 +45,8 @@ struct Options {
     /// Every service beside every batch job, every case with every seed: hours
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was run is enough to judge any
+    /// Exit 1 where an aim is missed (which, with figures, comes last), 2 where nothing that was
+    /// run is enough to judge any
     #[arg(long)]
     check: bool,
     /// Everything, for programs
@@ -82,7 +85,8 @@ struct Options {
     /// Every rule on every pair, not only weft, fikit and the device's own
     #[arg(long)]
     all_rules: bool,
-    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare rules are not judged then
+    /// Only these rules (weft, fikit, default, ...): enough to try something out; aims that compare
+    /// rules are not judged then
     #[arg(long)]
     rule: Vec<Rule>,
     /// Try another `risk` of policy weft
@@ -91,13 +95,15 @@ struct Options {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that the interposer's queue holds; 0: as with WEFT_QUEUE=off
+    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that
+    /// the interposer's queue holds; 0: as with WEFT_QUEUE=off
     #[arg(long)]
     queue: Option<usize>,
     /// Let fillers spin so many microseconds at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
-    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment, or the stir (a holder's calls that are no launches are then no sign of it)
+    /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
+    /// or the stir (a holder's calls that are no launches are then no sign of it)
     #[arg(long, value_parser = ["grace", "stir"])]
     without: Vec<String>,
     /// Where the time of gaps went, by their length and policy
@@ -110,7 +116,7 @@ struct Options {
 
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
-struct Results {
+struct LabResults {
     command: String,
     commit: String,
     seeds: Vec<u64>,
@@ -120,9 +126,9 @@ struct Results {
     seconds: f64,
     events: u64,
     aims: Vec<Aim>,
-    foresight: Vec<Foresight>,
+    foresight: Vec<GapForesight>,
     speed: Vec<Speed>,
-    rows: Vec<Row>,
+    rows: Vec<CaseRow>,
 }
 
 fn main() -> ExitCode {
@@ -133,12 +139,12 @@ fn main() -> ExitCode {
     if arguments.peek().is_some_and(|first| first == "memory") {
         return weft_lab::memory::command::main(arguments.skip(1));
     }
-    let options = Options::parse();
+    let options = LabOptions::parse();
     match run(&options) {
         Ok(_) if !options.check => ExitCode::SUCCESS,
-        Ok(Verdict::Met) => ExitCode::SUCCESS,
-        Ok(Verdict::Missed) => ExitCode::FAILURE,
-        Ok(Verdict::Nothing) => {
+        Ok(AimVerdict::Met) => ExitCode::SUCCESS,
+        Ok(AimVerdict::Missed) => ExitCode::FAILURE,
+        Ok(AimVerdict::Nothing) => {
             eprintln!(
                 "weft-lab: nothing was judged: no case of those asked for was run to its end that any aim speaks of"
             );
@@ -151,36 +157,36 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<Verdict> {
+fn run(options: &LabOptions) -> Result<AimVerdict> {
     match &options.scenario {
         Some(path) => the_scenario(options, path),
         None => the_set(options),
     }
 }
 
-fn the_scenario(options: &Options, path: &Path) -> Result<Verdict> {
+fn the_scenario(options: &LabOptions, path: &Path) -> Result<AimVerdict> {
     let start = Instant::now();
     let scenario = Scenario::load(path)?;
     let rows = one_scenario(&scenario);
-    let results = Results {
+    let results = LabResults {
         seeds: scenario.benches.iter().map(|bench| bench.seed).collect(),
         requests: scenario.benches.first().map_or(0, |bench| bench.requests),
         cases: (scenario.benches.len(), scenario.benches.len()),
         seconds: start.elapsed().as_secs_f64(),
-        ..Results::of(rows, Vec::new(), Vec::new())
+        ..LabResults::of(rows, Vec::new(), Vec::new())
     };
     print!("{}", report::text(&results.rows));
     tell(options, &results)
 }
 
-fn one_scenario(scenario: &Scenario) -> Vec<Row> {
+fn one_scenario(scenario: &Scenario) -> Vec<CaseRow> {
     let mut rows = Vec::new();
     for bench in &scenario.benches {
         let known = bench.know_all(&scenario.jobs);
         let (service, batch) = pairs::names(&scenario.jobs);
         for rule in &scenario.rules {
             eprintln!("{}: seed {}, {rule}", scenario.name, bench.seed);
-            rows.push(Row {
+            rows.push(CaseRow {
                 kind: "scenario",
                 device: pairs::mode_name(bench.device.mode),
                 service: service.clone(),
@@ -193,7 +199,7 @@ fn one_scenario(scenario: &Scenario) -> Vec<Row> {
     rows
 }
 
-fn plan(options: &Options) -> Result<Plan> {
+fn plan(options: &LabOptions) -> Result<CasePlan> {
     let modes = match options.device.as_deref() {
         None => vec![Mode::Mps, Mode::TimeSlice],
         Some("mps") => vec![Mode::Mps],
@@ -202,7 +208,7 @@ fn plan(options: &Options) -> Result<Plan> {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requests = options.requests.unwrap_or(if options.quick { 100 } else { 1_000 });
-    Ok(Plan {
+    Ok(CasePlan {
         modes,
         seeds: options.seeds.clone(),
         every_seed: options.full,
@@ -249,7 +255,7 @@ fn plan(options: &Options) -> Result<Plan> {
     })
 }
 
-fn the_set(options: &Options) -> Result<Verdict> {
+fn the_set(options: &LabOptions) -> Result<AimVerdict> {
     let start = Instant::now();
     let plan = plan(options)?;
     let models = pairs::models(&options.traces)?;
@@ -285,7 +291,7 @@ fn the_set(options: &Options) -> Result<Verdict> {
         .collect::<std::collections::HashSet<_>>()
         .len();
     let wants = |kind: &str| plan.kinds.is_empty() || plan.kinds.iter().any(|wanted| wanted == kind);
-    let foresight: Vec<Foresight> = models
+    let foresight: Vec<GapForesight> = models
         .iter()
         .filter(|_| wants("predictor"))
         .flat_map(|model| [(&model.infer, "infer"), (&model.train, "train")].map(|(trace, mode)| (model, trace, mode)))
@@ -299,21 +305,21 @@ fn the_set(options: &Options) -> Result<Verdict> {
         .filter(|_| wants("core"))
         .flat_map(|(policy, _, _)| [100, 1_000].map(|clients| speed::measure(*policy, clients)))
         .collect();
-    let results = Results {
+    let results = LabResults {
         seeds: plan.seeds.clone(),
         requests: plan.requests,
         cases: (run, cases.len()),
         seconds: start.elapsed().as_secs_f64(),
-        ..Results::of(rows, foresight, speed)
+        ..LabResults::of(rows, foresight, speed)
     };
     print!("{}", report::text_of_set(&results.rows));
     tell(options, &results)
 }
 
-impl Results {
+impl LabResults {
     /// Of what was run, judged; what is known of the run itself is for the caller to say.
-    fn of(rows: Vec<Row>, foresight: Vec<Foresight>, speed: Vec<Speed>) -> Results {
-        Results {
+    fn of(rows: Vec<CaseRow>, foresight: Vec<GapForesight>, speed: Vec<Speed>) -> LabResults {
+        LabResults {
             command: std::env::args().collect::<Vec<String>>().join(" "),
             commit: commit(),
             seeds: Vec::new(),
@@ -330,12 +336,12 @@ impl Results {
 }
 
 /// Writes what is to be written, and says the rest: aims last.
-fn tell(options: &Options, results: &Results) -> Result<Verdict> {
+fn tell(options: &LabOptions, results: &LabResults) -> Result<AimVerdict> {
     if let Some(path) = &options.json {
         write(path, &serde_json::to_string(results)?)?;
     }
     if let Some(path) = &options.page {
-        let made = report::Made {
+        let made = report::PageOrigin {
             command: &results.command,
             commit: &results.commit,
             seeds: &results.seeds,
@@ -368,7 +374,7 @@ fn tell(options: &Options, results: &Results) -> Result<Verdict> {
     }
     print!("{}", report::text_of_aims(&results.aims));
     std::io::stdout().flush()?;
-    Ok(Verdict::of(&results.aims))
+    Ok(AimVerdict::of(&results.aims))
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {

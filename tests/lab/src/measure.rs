@@ -1,15 +1,17 @@
 //! What came of a run: the holder's delays, its gaps and what filled them, latencies.
 //!
-//! The **holder** is the most important job (several, if equal). A **gap** is a time in which nothing of it could have run: from the end of its work to the
-//! moment when its next kernel could begin. A **direct delay** is the time from that moment to the kernel's beginning: others had the device, or it was switching.
-//! Everything counts from the arrival of the first request after the warm-up.
+//! The **holder** is the most important job (several, if equal). A **gap** is a time in which
+//! nothing of it could have run: from the end of its work to the moment when its next kernel could
+//! begin. A **direct delay** is the time from that moment to the kernel's beginning: others had the
+//! device, or it was switching. Everything counts from the arrival of the first request after the
+//! warm-up.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
 
 use crate::Ns;
 use crate::job::Program;
-use crate::world::{Piece, Run};
+use crate::world::{KernelPiece, MachineRun};
 
 /// An operation that never ran, in [`Analysis::inside`].
 pub const NOT_RUN: u32 = u32::MAX;
@@ -62,7 +64,8 @@ pub fn bucket(length: Ns) -> usize {
 pub struct Analysis {
     /// Gaps.
     pub windows: Vec<(Ns, Ns)>,
-    /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at all. Empty for holders.
+    /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at
+    /// all. Empty for holders.
     pub inside: Vec<Vec<u32>>,
     /// By length of gap, where its time went.
     pub spent: [Spent; EDGES.len() + 1],
@@ -74,7 +77,8 @@ pub struct Analysis {
     pub direct: Ns,
     /// See `direct`.
     pub direct_worst: Ns,
-    /// Of the direct delay, what fills no gap: nothing of the fillers had reached the device while there was one.
+    /// Of the direct delay, what fills no gap: nothing of the fillers had reached the device while
+    /// there was one.
     pub forced: Ns,
     /// Time in gaps in which the device ran nothing while a filler stood at the gate.
     pub gate: Ns,
@@ -88,7 +92,7 @@ pub struct Analysis {
 
 impl Analysis {
     /// Of a run, without what came before the arrival of request number `warmup` of the first job.
-    pub fn of(run: &Run, warmup: usize) -> Analysis {
+    pub fn of(run: &MachineRun, warmup: usize) -> Analysis {
         let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
         let begin = run.jobs[0].arrivals.get(warmup).copied().unwrap_or(0);
         let holds: Vec<bool> = run.jobs.iter().map(|job| job.job.priority == first).collect();
@@ -100,7 +104,7 @@ impl Analysis {
         };
         let mut last_end: Option<Ns> = None;
         let mut last_job = None;
-        let mut pending: Vec<&Piece> = Vec::new();
+        let mut pending: Vec<&KernelPiece> = Vec::new();
         let mut gates = Gates::of(run, &holds);
         for piece in &run.pieces {
             let job = usize::from(piece.job);
@@ -116,7 +120,8 @@ impl Analysis {
                 continue;
             }
             if let Some(last) = last_end {
-                // Between two holders nobody else had the device: what passes there is the device's own change from one to the other.
+                // Between two holders nobody else had the device: what passes there is the device's
+                // own change from one to the other.
                 let own = pending.is_empty() && last_job != Some(piece.job);
                 analysis.holder_piece(piece, last, &pending, own, &mut gates);
             }
@@ -127,7 +132,7 @@ impl Analysis {
         analysis
     }
 
-    fn note(&mut self, piece: &Piece) {
+    fn note(&mut self, piece: &KernelPiece) {
         let inside = &mut self.inside[usize::from(piece.job)];
         let op = piece.op as usize;
         if inside.len() <= op {
@@ -138,7 +143,14 @@ impl Analysis {
         }
     }
 
-    fn holder_piece(&mut self, piece: &Piece, last: Ns, pending: &[&Piece], own: bool, gates: &mut Gates<'_>) {
+    fn holder_piece(
+        &mut self,
+        piece: &KernelPiece,
+        last: Ns,
+        pending: &[&KernelPiece],
+        own: bool,
+        gates: &mut Gates<'_>,
+    ) {
         let from = piece.ready.max(last);
         let wait = if own { 0 } else { piece.start.saturating_sub(from) };
         self.direct += wait;
@@ -195,12 +207,13 @@ impl Analysis {
 struct Gates<'a>(Vec<(&'a [(Ns, Ns)], usize)>);
 
 impl<'a> Gates<'a> {
-    fn of(run: &'a Run, holds: &[bool]) -> Gates<'a> {
+    fn of(run: &'a MachineRun, holds: &[bool]) -> Gates<'a> {
         let fillers = run.jobs.iter().zip(holds).filter(|(_, holds)| !**holds);
         Gates(fillers.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
     }
 
-    /// How much of a time somebody stood there: the one who stood longest. Asked in the order of time.
+    /// How much of a time somebody stood there: the one who stood longest. Asked in the order of
+    /// time.
     fn within(&mut self, from: Ns, to: Ns) -> Ns {
         let mut most = 0;
         for (waits, at) in &mut self.0 {
@@ -258,7 +271,8 @@ impl Latency {
     }
 }
 
-/// What an unforeseen arrival finds of a filler's kernel in progress, ns: non-preemptive filling cannot do better.
+/// What an unforeseen arrival finds of a filler's kernel in progress, ns: non-preemptive filling
+/// cannot do better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Floor {
     /// Mean residual, E\[S^2\] / (2 E\[S\]).
@@ -283,7 +297,8 @@ impl Floor {
         }
         times.sort_by(f64::total_cmp);
         let squares: f64 = times.iter().map(|time| time * time).sum();
-        // The part of arrivals that find more than r left is the sum of (S - r) over all longer kernels, over the sum of S.
+        // The part of arrivals that find more than r left is the sum of (S - r) over all longer
+        // kernels, over the sum of S.
         let beyond = |r: f64| times.iter().map(|time| (time - r).max(0.0)).sum::<f64>() / sum;
         let (mut low, mut high) = (0.0, times[times.len() - 1]);
         for _ in 0..40 {

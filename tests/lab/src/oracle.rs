@@ -1,54 +1,66 @@
-//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the same order.
+//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the
+//! same order.
 //!
 //! It is given the gaps of a run and its fillers, and knows all of them in advance. Its rules:
 //!
-//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a time-sliced device it may be stopped and go on in the next
-//!   gap, and each gap loses one switch.
-//! * A filler's launches keep their order (in each stream, and behind events), and each comes when its host has got there: host time between calls passes, who waits for the device waits
-//!   here too, and a call that puts work on the device returns after [`DEFER`] or what a launch takes, if that is less: no sooner can a program be told that it is launched, whoever
-//!   launches it. Nobody waits at a gate, and nobody is ever more than just in time.
-//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran on over the end of a gap it owes only the part inside.
+//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a
+//!   time-sliced device it may be stopped and go on in the next gap, and each gap loses one switch.
+//! * A filler's launches keep their order (in each stream, and behind events), and each comes when
+//!   its host has got there: host time between calls passes, who waits for the device waits here
+//!   too, and a call that puts work on the device returns after [`DEFER_NS`] or what a launch
+//!   takes, if that is less: no sooner can a program be told that it is launched, whoever launches
+//!   it. Nobody waits at a gate, and nobody is ever more than just in time.
+//! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran
+//!   on over the end of a gap it owes only the part inside.
 //!
-//! By the last rule the run's own schedule is one that the packer may choose, so its result is at least the run's ([`most`] is an upper bound for any
-//! policy; the tests compare it with every policy, with and without a launch queue, and with brute force). Proof, for one filler with one stream: let any schedule under these rules
-//! and the packer's be given. By induction over the calls none is made later by the packer, and no kernel of it ends later. A call comes when the one before it has returned and
-//! its host time is over; a return follows from the call, or from ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a policy holds up
-//! comes when it is done, and is not woken); a kernel may start when it is launched and the one before it has ended, and the
-//! packer takes the first place from then on into which it fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any schedule has completed by the last
-//! gap, the packer has too: it is also exact. Several fillers, and several streams of one, are each given all gaps for themselves; together they get no more than the gaps' length.
+//! By the last rule the run's own schedule is one that the packer may choose, so its result is at
+//! least the run's ([`most`] is an upper bound for any policy; the tests compare it with every
+//! policy, with and without a launch queue, and with brute force). Proof, for one filler with one
+//! stream: let any schedule under these rules and the packer's be given. By induction over the
+//! calls none is made later by the packer, and no kernel of it ends later. A call comes when the
+//! one before it has returned and its host time is over; a return follows from the call, or from
+//! ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a
+//! policy holds up comes when it is done, and is not woken); a kernel may start when it is launched
+//! and the one before it has ended, and the packer takes the first place from then on into which it
+//! fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any
+//! schedule has completed by the last gap, the packer has too: it is also exact. Several fillers,
+//! and several streams of one, are each given all gaps for themselves; together they get no more
+//! than the gaps' length.
 //!
-//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on over a gap's end, the minimum share) is free, so a policy that does more there has a higher
-//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no bound for a policy that delays the holder, and exact for one that never does.
+//! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on
+//! over a gap's end, the minimum share) is free, so a policy that does more there has a higher
+//! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no
+//! bound for a policy that delays the holder, and exact for one that never does.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Until;
 
-use crate::job::{Job, NONE, Play};
+use crate::job::{NONE, Play, PlayedJob};
 use crate::measure::{Analysis, NOT_RUN, bucket};
-use crate::world::{DEFER, Run, SYNC_RETURN};
-use crate::{Ns, job::Op};
+use crate::world::{DEFER_NS, MachineRun, SYNC_RETURN_NS};
+use crate::{Ns, job::JobOp};
 
 use simgpu_engine::Mode;
 
 /// A time that never comes.
-const NEVER: Ns = Ns::MAX / 4;
+const NEVER_NS: Ns = Ns::MAX / 4;
 
 /// The gaps, and what they may be used for.
 #[derive(Debug, Clone)]
-pub struct Gaps {
+pub struct HolderGaps {
     /// From, to; in order.
     pub windows: Vec<(Ns, Ns)>,
     /// Kernels may be stopped.
     pub preemptive: bool,
 }
 
-impl Gaps {
+impl HolderGaps {
     /// Of a run: on a time-sliced device each gap loses the switch to the filler.
-    pub fn of(run: &Run, analysis: &Analysis) -> Gaps {
+    pub fn of(run: &MachineRun, analysis: &Analysis) -> HolderGaps {
         let sliced = run.device.mode == Mode::TimeSlice;
         let lost = if sliced { run.device.switch } else { 0 };
         let windows = analysis.windows.iter().map(|(from, to)| (from + lost, *to));
-        Gaps {
+        HolderGaps {
             windows: windows.filter(|(from, to)| from < to).collect(),
             preemptive: sliced,
         }
@@ -70,12 +82,13 @@ impl Gaps {
             }
             *at += 1;
         }
-        NEVER
+        NEVER_NS
     }
 
-    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it found room. `at` is where to look from.
-    fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut Used) -> (Ns, Ns) {
-        if time == 0 || ready >= NEVER {
+    /// Runs `time` from `ready` on, as early as can be. Returns when it ends and how much of it
+    /// found room. `at` is where to look from.
+    fn place(&self, at: &mut usize, ready: Ns, time: Ns, preemptive: bool, used: &mut GapUse) -> (Ns, Ns) {
+        if time == 0 || ready >= NEVER_NS {
             return (ready, 0);
         }
         let mut left = time;
@@ -92,29 +105,31 @@ impl Gaps {
             }
             *at += 1;
         }
-        (NEVER, time - left)
+        (NEVER_NS, time - left)
     }
 }
 
 /// How much of each gap is used.
 #[derive(Debug, Default)]
-pub struct Used(pub Vec<Ns>);
+pub struct GapUse(pub Vec<Ns>);
 
-/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate then, as weft's do. No bound for anybody; what lies between the two
-/// is what hosts would gain by running ahead while the holder works.
-pub fn gated(run: &Run, analysis: &Analysis) -> Ns {
+/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate
+/// then, as weft's do. No bound for anybody; what lies between the two is what hosts would gain by
+/// running ahead while the holder works.
+pub fn gated(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |filler| filler.gated = true)
 }
 
-/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to its end. The most for any policy that never delays the holder, and less than one may
-/// get that does.
-pub fn own(run: &Run, analysis: &Analysis) -> Ns {
+/// The same packer where nothing is done for it: every kernel runs within gaps from its begin to
+/// its end. The most for any policy that never delays the holder, and less than one may get that
+/// does.
+pub fn own(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |filler| filler.inside = &[])
 }
 
-fn together(run: &Run, analysis: &Analysis, change: impl Fn(&mut Filler<'_>)) -> Ns {
-    let gaps = Gaps::of(run, analysis);
-    let mut used = Used(vec![0; gaps.windows.len()]);
+fn together(run: &MachineRun, analysis: &Analysis, change: impl Fn(&mut OracleFiller<'_>)) -> Ns {
+    let gaps = HolderGaps::of(run, analysis);
+    let mut used = GapUse(vec![0; gaps.windows.len()]);
     let mut sum = 0;
     for mut filler in fillers(run, analysis) {
         change(&mut filler);
@@ -123,11 +138,11 @@ fn together(run: &Run, analysis: &Analysis, change: impl Fn(&mut Filler<'_>)) ->
     sum.min(gaps.length())
 }
 
-fn fillers<'a>(run: &'a Run, analysis: &'a Analysis) -> impl Iterator<Item = Filler<'a>> {
+fn fillers<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iterator<Item = OracleFiller<'a>> {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let jobs = run.jobs.iter().enumerate();
     jobs.filter(move |(_, job)| job.job.priority != first)
-        .map(move |(number, job)| Filler {
+        .map(move |(number, job)| OracleFiller {
             job: &job.job,
             number: number as u64,
             seed: run.seed,
@@ -137,10 +152,11 @@ fn fillers<'a>(run: &'a Run, analysis: &'a Analysis) -> impl Iterator<Item = Fil
         })
 }
 
-/// The most filler work that could have been in the gaps of a run; where it lies by length of gap is entered in `analysis`.
-pub fn most(run: &Run, analysis: &mut Analysis) -> Ns {
-    let gaps = Gaps::of(run, analysis);
-    let mut used = Used(vec![0; gaps.windows.len()]);
+/// The most filler work that could have been in the gaps of a run; where it lies by length of gap
+/// is entered in `analysis`.
+pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
+    let gaps = HolderGaps::of(run, analysis);
+    let mut used = GapUse(vec![0; gaps.windows.len()]);
     let sum: Ns = fillers(run, analysis).map(|filler| filler.most(&gaps, &mut used)).sum();
     let lost = if gaps.preemptive { run.device.switch } else { 0 };
     for ((from, to), used) in gaps.windows.iter().zip(&used.0) {
@@ -151,14 +167,15 @@ pub fn most(run: &Run, analysis: &mut Analysis) -> Ns {
 
 /// One filler, as the packer sees it.
 #[derive(Debug)]
-pub struct Filler<'a> {
+pub struct OracleFiller<'a> {
     /// The job.
-    pub job: &'a Job,
+    pub job: &'a PlayedJob,
     /// Its number in the run.
     pub number: u64,
     /// The run's.
     pub seed: u64,
-    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did not run, owe all of their time.
+    /// What each of its operations owes ([`Analysis::inside`]); those beyond, and those that did
+    /// not run, owe all of their time.
     pub inside: &'a [u32],
     /// The device's.
     pub launch_latency: Ns,
@@ -168,16 +185,16 @@ pub struct Filler<'a> {
 
 /// A stream of the packer's.
 #[derive(Debug, Clone, Copy, Default)]
-struct Stream {
+struct OracleStream {
     end: Ns,
     at: usize,
 }
 
-impl Filler<'_> {
+impl OracleFiller<'_> {
     /// The most of its work that fits.
-    pub fn most(&self, gaps: &Gaps, used: &mut Used) -> Ns {
+    pub fn most(&self, gaps: &HolderGaps, used: &mut GapUse) -> Ns {
         let program = &self.job.program;
-        let mut streams = vec![Stream::default(); program.streams.max(1)];
+        let mut streams = vec![OracleStream::default(); program.streams.max(1)];
         let mut events: Vec<Ns> = vec![0; program.events];
         let mut done = 0;
         // Launches in gaps only: where the next one is looked for.
@@ -193,7 +210,7 @@ impl Filler<'_> {
         while next_begin.max(busy_until) <= gaps.horizon() {
             let begin = next_begin.max(busy_until);
             let step = program.step_of(request);
-            let mut starts: Vec<Ns> = vec![NEVER; step.ops.len()];
+            let mut starts: Vec<Ns> = vec![NEVER_NS; step.ops.len()];
             for root in &step.roots {
                 starts[*root as usize] = begin;
             }
@@ -210,7 +227,7 @@ impl Filler<'_> {
                 let place = (request, at as u32, base + at);
                 let back = self
                     .call(gaps, &mut streams, &mut events, place, op, called, used, &mut done)
-                    .min(NEVER);
+                    .min(NEVER_NS);
                 for next in [op.next_same, op.next_handed] {
                     if next != NONE {
                         starts[next as usize] = back;
@@ -237,13 +254,13 @@ impl Filler<'_> {
     #[allow(clippy::too_many_arguments)]
     fn call(
         &self,
-        gaps: &Gaps,
-        streams: &mut [Stream],
+        gaps: &HolderGaps,
+        streams: &mut [OracleStream],
         events: &mut [Ns],
         (request, at, number): (u64, u32, usize),
-        op: &Op,
+        op: &JobOp,
         called: Ns,
-        used: &mut Used,
+        used: &mut GapUse,
         done: &mut Ns,
     ) -> Ns {
         let visible = called + self.launch_latency;
@@ -265,7 +282,7 @@ impl Filler<'_> {
                 let (end, placed) = gaps.place(&mut stream.at, ready, owed, preemptive, used);
                 stream.end = end;
                 *done += placed;
-                called + self.job.program.launch_cost.min(DEFER)
+                called + self.job.program.launch_cost.min(DEFER_NS)
             }
             Play::Copy {
                 stream,
@@ -277,9 +294,9 @@ impl Filler<'_> {
                 let time = self.job.device_time(self.seed, self.number, request, at, duration);
                 stream.end = visible.max(stream.end) + time;
                 if waits {
-                    stream.end + SYNC_RETURN
+                    stream.end + SYNC_RETURN_NS
                 } else {
-                    called + self.job.program.launch_cost.min(DEFER)
+                    called + self.job.program.launch_cost.min(DEFER_NS)
                 }
             }
             Play::Sync(until) => {
@@ -288,7 +305,8 @@ impl Filler<'_> {
                     Until::Stream(stream) => streams[usize::from(stream)].end,
                     Until::Event(event) => events[usize::from(event)],
                 };
-                // Who comes when it is done already is told at once, and who is held up on the way there may come just then: no time to be woken.
+                // Who comes when it is done already is told at once, and who is held up on the way
+                // there may come just then: no time to be woken.
                 end.max(called)
             }
             Play::Record { event, stream } => {

@@ -1,4 +1,5 @@
-//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job, and the cases beyond pairs.
+//! The large set behind `scripts/lab`: every model as a service beside every model as a batch job,
+//! and the cases beyond pairs.
 //!
 //! | kind | the service | beside it | rules |
 //! |---|---|---|---|
@@ -22,24 +23,25 @@ use serde::Serialize;
 use simgpu_engine::{Mode, Settings};
 use weft_trace_format::Trace;
 
-use crate::compare::{Bench, Figures, Known, Tuning};
-use crate::job::{Arrivals, Jitter, Job, Play, Program};
-use crate::rule::{Named, Rule};
+use crate::compare::{CaseFigures, Fixture, KnownJob, Tuning};
+use crate::job::{Arrivals, Jitter, Play, PlayedJob, Program};
+use crate::rule::{NamedRule, Rule};
 use crate::world::Hosts;
 use crate::{MS, Ns, US, generate};
 
 /// Rules that every pair runs under.
 pub const PAIR_RULES: [Rule; 3] = [Rule::WEFT, Rule::FIKIT, Rule::Default];
 
-/// A trace's times vary from step to step by themselves; so that a step that comes again is not the same to the nanosecond, a little more.
+/// A trace's times vary from step to step by themselves; so that a step that comes again is not the
+/// same to the nanosecond, a little more.
 const REPEATED: Jitter = Jitter {
     device: 0.01,
     host: 0.05,
 };
 
-/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is that of a loop that does nothing else, and a service that
-/// leaves no gap has none to fill.
-pub const THINK: Ns = 4 * MS;
+/// Host time between two requests of a service: it reads, decodes and answers. A trace's own is
+/// that of a loop that does nothing else, and a service that leaves no gap has none to fill.
+pub const THINK_NS: Ns = 4 * MS;
 
 /// The load of services whose requests come on their own.
 const LOAD: f64 = 0.4;
@@ -54,14 +56,14 @@ pub struct Case {
     /// All chance.
     pub seed: u64,
     /// The service first.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<PlayedJob>,
     /// What to compare.
     pub rules: Vec<Rule>,
 }
 
 /// One rule in one case.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct CaseRow {
     /// Which kind of case.
     pub kind: &'static str,
     /// "mps" or "time-sliced".
@@ -75,7 +77,7 @@ pub struct Row {
     pub closed: bool,
     /// What came of it.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: CaseFigures,
 }
 
 /// A kind of case in a sentence.
@@ -114,7 +116,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
 
 /// What to run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct CasePlan {
     /// Devices.
     pub modes: Vec<Mode>,
     /// Seeds.
@@ -152,7 +154,8 @@ pub struct Model {
     pub train: Option<Trace>,
 }
 
-/// Reads a folder of recordings. A file that cannot be read is an error: a set with holes would look like a whole one.
+/// Reads a folder of recordings. A file that cannot be read is an error: a set with holes would
+/// look like a whole one.
 pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     use anyhow::Context;
     let mut models: HashMap<String, Model> = HashMap::new();
@@ -185,11 +188,11 @@ pub fn models(folder: &Path) -> anyhow::Result<Vec<Model>> {
     Ok(models)
 }
 
-fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> Job {
-    Job {
+fn job(name: &str, priority: u8, program: &Arc<Program>, think: Option<Ns>) -> PlayedJob {
+    PlayedJob {
         jitter: REPEATED,
         arrivals: Arrivals::Closed { think },
-        ..Job::new(name, priority, Arc::clone(program))
+        ..PlayedJob::new(name, priority, Arc::clone(program))
     }
 }
 
@@ -203,7 +206,7 @@ fn chatty(program: &Program) -> Program {
             place.push(ops.len() as u32);
             ops.push(*op);
             if let Play::Compute { stream, .. } = op.play {
-                ops.push(crate::job::Op {
+                ops.push(crate::job::JobOp {
                     host_before: 0,
                     play: Play::Sync(weft_trace_format::Until::Stream(stream)),
                     next_same: crate::job::NONE,
@@ -233,13 +236,14 @@ fn chatty(program: &Program) -> Program {
     program
 }
 
-/// A generated job. Its requests differ by themselves; when the drawn ones are through they come again.
-fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64) -> Job {
+/// A generated job. Its requests differ by themselves; when the drawn ones are through they come
+/// again.
+fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64) -> PlayedJob {
     /// Requests or iterations that are drawn.
     const DRAWN: usize = 60;
-    Job {
+    PlayedJob {
         jitter: REPEATED,
-        ..Job::new(
+        ..PlayedJob::new(
             name,
             priority,
             Arc::new(Program::of(&shape(seed, DRAWN), 0, usize::MAX)),
@@ -248,7 +252,7 @@ fn generated(name: &str, priority: u8, shape: generate::shapes::Shape, seed: u64
 }
 
 /// Generated services with generated batch jobs, drawn from a seed.
-fn shapes(seed: u64) -> Vec<(Job, Job)> {
+fn shapes(seed: u64) -> Vec<(PlayedJob, PlayedJob)> {
     use generate::shapes::{bursty, decode_with_graphs, loader_stalls, long_kernels, syncs_after_every_kernel};
     let decode = generated("decode with graphs", 0, decode_with_graphs, seed);
     let bursts = generated("bursty", 0, bursty, seed);
@@ -269,7 +273,7 @@ fn shapes(seed: u64) -> Vec<(Job, Job)> {
 }
 
 /// The cases of a plan.
-pub fn cases(models: &[Model], plan: &Plan) -> Vec<Case> {
+pub fn cases(models: &[Model], plan: &CasePlan) -> Vec<Case> {
     let wanted = |name: &str| plan.models.is_empty() || plan.models.iter().any(|model| model == name);
     let programs = |pick: fn(&Model) -> Option<&Trace>, suffix: &str| -> Vec<(String, Arc<Program>)> {
         models
@@ -318,23 +322,23 @@ fn take_turns(cases: &mut [Case], seeds: &[u64]) {
 
 /// Rules with their one parameter swept.
 fn swept() -> Vec<Rule> {
-    let mut rules = vec![Rule::Default, Rule::Core(Named::Exclusive, None)];
+    let mut rules = vec![Rule::Default, Rule::Core(NamedRule::Exclusive, None)];
     for bound in [50, 100, 200, 500, 1_000, 2_000, 4_000] {
-        rules.push(Rule::Core(Named::Weft, Some(bound * US)));
-        rules.push(Rule::Core(Named::Fikit, Some(bound * US)));
+        rules.push(Rule::Core(NamedRule::Weft, Some(bound * US)));
+        rules.push(Rule::Core(NamedRule::Fikit, Some(bound * US)));
     }
     for window in [1, 2, 4, 8, 16, 32] {
         rules.push(Rule::Xsched(window));
         rules.push(Rule::Count(window));
     }
-    rules.push(Rule::Core(Named::Timeslice, None));
+    rules.push(Rule::Core(NamedRule::Timeslice, None));
     rules.extend([100, 1_000, 5_000].map(Rule::Nvshare));
     rules
 }
 
 type Named2 = (String, Arc<Program>);
 
-fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, seed: u64, out: &mut Vec<Case>) {
+fn cases_of(services: &[Named2], batches: &[Named2], plan: &CasePlan, mode: Mode, seed: u64, out: &mut Vec<Case>) {
     let mut case = |kind, jobs, rules: &[Rule]| {
         out.push(Case {
             kind,
@@ -344,7 +348,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
             rules: rules.to_vec(),
         });
     };
-    let service = |(name, program): &Named2| job(name, 0, program, Some(THINK));
+    let service = |(name, program): &Named2| job(name, 0, program, Some(THINK_NS));
     let batch = |at: usize, priority| {
         let (name, program) = &batches[at % batches.len()];
         job(name, priority, program, None)
@@ -388,7 +392,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
                     },
                 ),
             ] {
-                let first = Job {
+                let first = PlayedJob {
                     arrivals,
                     ..first.clone()
                 };
@@ -398,7 +402,7 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
         if let Some(named) = services.first() {
             let rules = swept();
             case("frontier", vec![service(named), batch(services.len() - 1, 5)], &rules);
-            let first = Job {
+            let first = PlayedJob {
                 arrivals: Arrivals::Poisson {
                     mean: (work_of(&named.1) as f64 / LOAD) as Ns,
                 },
@@ -408,7 +412,8 @@ fn cases_of(services: &[Named2], batches: &[Named2], plan: &Plan, mode: Mode, se
         }
     }
     for (service, batch) in shapes(seed) {
-        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside training whose data comes late.
+        // A frontier of three of them: graphs, bursts and a wait after every kernel, beside
+        // training whose data comes late.
         if batch.name == "loader stalls" {
             case("frontier", vec![service.clone(), batch.clone()], &swept());
         }
@@ -447,12 +452,12 @@ pub fn device(mode: Mode) -> Settings {
 }
 
 /// Runs all cases; rows come in the order of the cases. `progress` is told what was done.
-pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+pub fn run(cases: &[Case], plan: &CasePlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<CaseRow> {
     let next = AtomicUsize::new(0);
     let stride = stride(cases.len());
     let done = AtomicUsize::new(0);
-    let rows: Mutex<Vec<(usize, Vec<Row>)>> = Mutex::new(Vec::new());
-    let known: Mutex<HashMap<String, Arc<Known>>> = Mutex::new(HashMap::new());
+    let rows: Mutex<Vec<(usize, Vec<CaseRow>)>> = Mutex::new(Vec::new());
+    let known: Mutex<HashMap<String, Arc<KnownJob>>> = Mutex::new(HashMap::new());
     std::thread::scope(|scope| {
         for _ in 0..plan.threads.max(1) {
             scope.spawn(|| {
@@ -462,7 +467,8 @@ pub fn run(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)
                     if late || at >= cases.len() {
                         break;
                     }
-                    // Not in their order: what there is no time for is to be a little of everything.
+                    // Not in their order: what there is no time for is to be a little of
+                    // everything.
                     let at = at * stride % cases.len();
                     let case = &cases[at];
                     let made = run_case(case, plan, &known);
@@ -490,20 +496,21 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What a set of jobs is called: those of the service's priority together, and each of the others; of whom there is no profile, with a word on it.
-pub fn names(jobs: &[Job]) -> (String, Vec<String>) {
-    let called = |job: &Job| match job.profiled {
+/// What a set of jobs is called: those of the service's priority together, and each of the others;
+/// of whom there is no profile, with a word on it.
+pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
+    let called = |job: &PlayedJob| match job.profiled {
         true => job.name.clone(),
         false => format!("{} (no profile)", job.name),
     };
     let first = jobs.first().map_or(0, |job| job.priority);
-    let (holders, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.priority == first);
+    let (holders, others): (Vec<&PlayedJob>, Vec<&PlayedJob>) = jobs.iter().partition(|job| job.priority == first);
     let service: Vec<String> = holders.into_iter().map(called).collect();
     (service.join(" & "), others.into_iter().map(called).collect())
 }
 
-fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>) -> Vec<Row> {
-    let bench = Bench {
+fn run_case(case: &Case, plan: &CasePlan, cache: &Mutex<HashMap<String, Arc<KnownJob>>>) -> Vec<CaseRow> {
+    let bench = Fixture {
         device: device(case.mode),
         hosts: Hosts::default(),
         seed: case.seed,
@@ -511,7 +518,7 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
         warmup: 20,
         tuning: plan.tuning,
     };
-    let mut known: Vec<Known> = case
+    let mut known: Vec<KnownJob> = case
         .jobs
         .iter()
         .enumerate()
@@ -532,7 +539,7 @@ fn run_case(case: &Case, plan: &Plan, cache: &Mutex<HashMap<String, Arc<Known>>>
     let (service, batch) = names(&case.jobs);
     case.rules
         .iter()
-        .map(|rule| Row {
+        .map(|rule| CaseRow {
             kind: case.kind,
             device: mode_name(case.mode),
             service: service.clone(),

@@ -1,7 +1,8 @@
 //! Chance that depends on a seed alone.
 //!
-//! [`Random`] is a stream of numbers, for what happens in an order of its own (wake-ups). [`at`] is a number for a place (this job, this request, this
-//! operation): the same whatever happened before, so that every policy of a comparison meets the same job.
+//! [`Random`] is a stream of numbers, for what happens in an order of its own (wake-ups). [`at`] is
+//! a number for a place (this job, this request, this operation): the same whatever happened
+//! before, so that every policy of a comparison meets the same job.
 #![forbid(unsafe_code)]
 
 /// SplitMix64: passes the usual tests of randomness, one word of state.
@@ -52,7 +53,8 @@ pub fn at(seed: u64, place: [u64; 3]) -> u64 {
     word
 }
 
-/// A factor about 1 for a place: a bell (the sum of four even draws) with this deviation, never below 0.05.
+/// A factor about 1 for a place: a bell (the sum of four even draws) with this deviation, never
+/// below 0.05.
 pub fn factor(word: u64, deviation: f64) -> f64 {
     if deviation == 0.0 {
         return 1.0;

@@ -8,14 +8,14 @@ use simgpu_engine::{Mode, Settings};
 use weft_scheduler::{Config, PolicyName};
 
 use crate::policy::{Count, Nvshare, Xsched};
-use crate::world::Control;
+use crate::world::LaunchControl;
 use crate::{MS, Ns, US};
 
 /// A rule and its parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
     /// A policy of the broker's core, with this delay bound where it is not the default.
-    Core(Named, Option<Ns>),
+    Core(NamedRule, Option<Ns>),
     /// The device without weft: slices, or turns kernel by kernel under MPS.
     Default,
     /// XSched's highest-priority-first with this in-flight window.
@@ -28,7 +28,7 @@ pub enum Rule {
 
 /// A policy of the core's, in an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Named {
+pub enum NamedRule {
     /// The default.
     Weft,
     /// The paper's.
@@ -39,7 +39,8 @@ pub enum Named {
     Timeslice,
 }
 
-/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to run and some on their way).
+/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to
+/// run and some on their way).
 const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
 const COUNT: usize = 4;
@@ -54,10 +55,10 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Rule, Unknown> {
         Ok(match text {
-            "weft" => Rule::Core(Named::Weft, None),
-            "fikit" => Rule::Core(Named::Fikit, None),
-            "exclusive" => Rule::Core(Named::Exclusive, None),
-            "timeslice" => Rule::Core(Named::Timeslice, None),
+            "weft" => Rule::Core(NamedRule::Weft, None),
+            "fikit" => Rule::Core(NamedRule::Fikit, None),
+            "exclusive" => Rule::Core(NamedRule::Exclusive, None),
+            "timeslice" => Rule::Core(NamedRule::Timeslice, None),
             "default" => Rule::Default,
             "xsched" => Rule::Xsched(XSCHED),
             "nvshare" => Rule::Nvshare(NVSHARE),
@@ -85,13 +86,13 @@ impl fmt::Display for Rule {
     }
 }
 
-impl Named {
+impl NamedRule {
     fn policy(self) -> PolicyName {
         match self {
-            Named::Weft => PolicyName::Weft,
-            Named::Fikit => PolicyName::Fikit,
-            Named::Exclusive => PolicyName::Exclusive,
-            Named::Timeslice => PolicyName::Timeslice,
+            NamedRule::Weft => PolicyName::Weft,
+            NamedRule::Fikit => PolicyName::Fikit,
+            NamedRule::Exclusive => PolicyName::Exclusive,
+            NamedRule::Timeslice => PolicyName::Timeslice,
         }
     }
 }
@@ -99,23 +100,24 @@ impl Named {
 impl Rule {
     /// All of them with the parameters of their projects.
     pub const ALL: [Rule; 8] = [
-        Rule::Core(Named::Weft, None),
-        Rule::Core(Named::Fikit, None),
+        Rule::Core(NamedRule::Weft, None),
+        Rule::Core(NamedRule::Fikit, None),
         Rule::Xsched(XSCHED),
         Rule::Count(COUNT),
         Rule::Nvshare(NVSHARE),
         Rule::Default,
-        Rule::Core(Named::Timeslice, None),
-        Rule::Core(Named::Exclusive, None),
+        Rule::Core(NamedRule::Timeslice, None),
+        Rule::Core(NamedRule::Exclusive, None),
     ];
 
     /// weft.
-    pub const WEFT: Rule = Rule::Core(Named::Weft, None);
+    pub const WEFT: Rule = Rule::Core(NamedRule::Weft, None);
     /// The paper.
-    pub const FIKIT: Rule = Rule::Core(Named::Fikit, None);
+    pub const FIKIT: Rule = Rule::Core(NamedRule::Fikit, None);
 
-    /// What stands between jobs and device under this rule. What weft knows of the device (`weft doctor` measures it) is the cost of a switch.
-    pub fn control(self, device: &Settings) -> Control {
+    /// What stands between jobs and device under this rule. What weft knows of the device (`weft
+    /// doctor` measures it) is the cost of a switch.
+    pub fn control(self, device: &Settings) -> LaunchControl {
         match self {
             Rule::Core(named, bound) => {
                 let mut config = Config {
@@ -124,12 +126,12 @@ impl Rule {
                     ..Config::default()
                 };
                 config.delay_bound = bound.unwrap_or(config.delay_bound);
-                Control::Weft(Box::new(config))
+                LaunchControl::Weft(Box::new(config))
             }
-            Rule::Default => Control::Plain,
-            Rule::Xsched(window) => Control::Own(Box::new(Xsched::new(window))),
-            Rule::Nvshare(ms) => Control::Own(Box::new(Nvshare::new(ms * MS))),
-            Rule::Count(window) => Control::Own(Box::new(Count::new(window))),
+            Rule::Default => LaunchControl::Plain,
+            Rule::Xsched(window) => LaunchControl::Own(Box::new(Xsched::new(window))),
+            Rule::Nvshare(ms) => LaunchControl::Own(Box::new(Nvshare::new(ms * MS))),
+            Rule::Count(window) => LaunchControl::Own(Box::new(Count::new(window))),
         }
     }
 

@@ -10,16 +10,16 @@ use serde::Deserialize;
 use simgpu_engine::{Mode, Settings};
 use weft_trace_format::Trace;
 
-use crate::compare::Bench;
+use crate::compare::Fixture;
 use crate::generate::{self, shapes};
-use crate::job::{Arrivals, Jitter, Job, Program};
+use crate::job::{Arrivals, Jitter, PlayedJob, Program};
 use crate::rule::Rule;
 use crate::world::Hosts;
 use crate::{Ns, US};
 
 /// Why a scenario is none. One line: where, what, what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ScenarioError {
     /// The file cannot be read.
     #[error("{path}: {why}", path = .0.display(), why = .1)]
     Unreadable(PathBuf, std::io::Error),
@@ -37,11 +37,11 @@ pub struct Scenario {
     /// Its name.
     pub name: String,
     /// The first is the service that is looked at.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<PlayedJob>,
     /// What is compared.
     pub rules: Vec<Rule>,
     /// By seed.
-    pub benches: Vec<Bench>,
+    pub benches: Vec<Fixture>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,7 +56,7 @@ struct File {
     requests: u64,
     #[serde(default = "twenty")]
     warmup: u64,
-    device: Device,
+    device: DeviceTable,
     #[serde(default)]
     job: Vec<JobFile>,
 }
@@ -83,7 +83,7 @@ fn twenty() -> u64 {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
+struct DeviceTable {
     mode: ModeName,
     slice_us: Option<u64>,
     switch_us: Option<u64>,
@@ -151,7 +151,8 @@ enum Generator {
     SyncsAfterEveryKernel(Drawn),
 }
 
-/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it that differ.
+/// A shape of [`generate::shapes`]: a model drawn from a seed, so many requests or iterations of it
+/// that differ.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Drawn {
@@ -211,14 +212,14 @@ impl Generator {
 
 impl Scenario {
     /// Reads a file. Traces that it names lie beside it, unless their paths are absolute.
-    pub fn load(path: &Path) -> Result<Scenario, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::Unreadable(path.to_owned(), error))?;
+    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ScenarioError::Unreadable(path.to_owned(), error))?;
         Scenario::parse(&text, path)
     }
 
     /// Of a text; `path` is where it stands.
-    pub fn parse(text: &str, path: &Path) -> Result<Scenario, Error> {
-        let wrong = |line: usize, what: String| Error::Wrong(path.to_owned(), line, what);
+    pub fn parse(text: &str, path: &Path) -> Result<Scenario, ScenarioError> {
+        let wrong = |line: usize, what: String| ScenarioError::Wrong(path.to_owned(), line, what);
         let line_of = |needle: &str| {
             text.lines()
                 .position(|line| line.contains(needle))
@@ -237,7 +238,7 @@ impl Scenario {
                 name.parse::<Rule>()
                     .map_err(|error| wrong(line_of(name), error.to_string()))
             })
-            .collect::<Result<Vec<Rule>, Error>>()?;
+            .collect::<Result<Vec<Rule>, ScenarioError>>()?;
         if file.job.len() < 2 {
             return Err(wrong(
                 1,
@@ -286,7 +287,7 @@ impl Scenario {
             launch_latency: us(file.device.launch_latency_us, default.launch_latency),
             ..default
         };
-        let bench = |seed: &u64| Bench {
+        let bench = |seed: &u64| Fixture {
             device,
             hosts: Hosts::default(),
             seed: *seed,
@@ -302,12 +303,12 @@ impl Scenario {
         })
     }
 
-    fn job(job: &JobFile, path: &Path, line: usize) -> Result<Job, Error> {
-        let wrong = |what: &str| Error::Wrong(path.to_owned(), line, format!("job {:?}: {what}", job.name));
+    fn job(job: &JobFile, path: &Path, line: usize) -> Result<PlayedJob, ScenarioError> {
+        let wrong = |what: &str| ScenarioError::Wrong(path.to_owned(), line, format!("job {:?}: {what}", job.name));
         let trace = match (&job.trace, &job.generator) {
             (Some(trace), None) => {
                 let at = path.parent().unwrap_or(Path::new(".")).join(trace);
-                Trace::load(&at).map_err(|error| Error::Trace(path.to_owned(), error.to_string()))?
+                Trace::load(&at).map_err(|error| ScenarioError::Trace(path.to_owned(), error.to_string()))?
             }
             (None, Some(generator)) => generator.trace(),
             _ => return Err(wrong("either `trace` or `generator`, one of them")),
@@ -319,7 +320,7 @@ impl Scenario {
             return Err(wrong("launches nothing"));
         }
         let default = Jitter::default();
-        let mut made = Job::new(&job.name, job.priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
+        let mut made = PlayedJob::new(&job.name, job.priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
         made.jitter = Jitter {
             device: job.device_jitter.unwrap_or(default.device),
             host: job.host_jitter.unwrap_or(default.host),

@@ -1,14 +1,17 @@
-//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to one cause.
+//! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to
+//! one cause.
 //!
-//! Of several fillers the one counts that was nearest to running. A time in which somebody was held back although nothing that he wanted would have ended before the holder
-//! came back is nobody's fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is not among them).
+//! Of several fillers the one counts that was nearest to running. A time in which somebody was held
+//! back although nothing that he wanted would have ended before the holder came back is nobody's
+//! fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is
+//! not among them).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
 
 use crate::Ns;
 use crate::measure::{EDGES, bucket};
-use crate::world::{Held, Piece, Run, Stand};
+use crate::world::{HeldReason, KernelPiece, MachineRun, Stand};
 
 /// Causes, nearest to running first: number, short name, what it means.
 pub const CAUSES: [(&str, &str); COUNT] = [
@@ -65,13 +68,13 @@ pub const GRANULARITY: usize = 10;
 /// The place of `host`.
 pub const HOST: usize = 11;
 
-fn held(held: Held) -> usize {
+fn held(held: HeldReason) -> usize {
     match held {
-        Held::Bound => 5,
-        Held::Busy => 6,
-        Held::Unseen => 7,
-        Held::Short => 8,
-        Held::Rule => 9,
+        HeldReason::Bound => 5,
+        HeldReason::Busy => 6,
+        HeldReason::Unseen => 7,
+        HeldReason::Short => 8,
+        HeldReason::Rule => 9,
     }
 }
 
@@ -80,9 +83,9 @@ pub type Causes = [Ns; COUNT];
 
 /// By length of gap (see [`EDGES`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Why(pub [Causes; EDGES.len() + 1]);
+pub struct UnfilledCauses(pub [Causes; EDGES.len() + 1]);
 
-impl Why {
+impl UnfilledCauses {
     /// Over all lengths.
     pub fn sum(&self) -> Causes {
         let mut sum = Causes::default();
@@ -94,14 +97,15 @@ impl Why {
         sum
     }
 
-    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on its way.
+    /// What the gate alone costs: somebody could go, and the word for it was not given yet, or on
+    /// its way.
     pub fn of_the_gate(&self) -> Ns {
         let sum = self.sum();
         sum[ORDER] + sum[NEWS]
     }
 
     /// Adds another's.
-    pub fn add(&mut self, other: &Why) {
+    pub fn add(&mut self, other: &UnfilledCauses) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             for (mine, theirs) in mine.iter_mut().zip(theirs) {
                 *mine += theirs;
@@ -141,7 +145,7 @@ impl Track {
 }
 
 /// How a job stood at its gate.
-fn at_the_gate(run: &Run, job: usize) -> Track {
+fn at_the_gate(run: &MachineRun, job: usize) -> Track {
     let changes = &run.jobs[job].stands;
     let ends = changes.iter().skip(1).map(|next| next.at).chain([run.span]);
     let stays = changes.iter().zip(ends).filter_map(|(change, to)| {
@@ -167,7 +171,7 @@ fn at_the_gate(run: &Run, job: usize) -> Track {
 }
 
 /// What a job had launched that did not run yet. `pieces`: its own, in order of start.
-fn on_its_way<'a>(run: &Run, pieces: impl Iterator<Item = &'a Piece>) -> Track {
+fn on_its_way<'a>(run: &MachineRun, pieces: impl Iterator<Item = &'a KernelPiece>) -> Track {
     let mut stays = Vec::new();
     let mut before = 0;
     for piece in pieces {
@@ -194,7 +198,7 @@ fn on_its_way<'a>(run: &Run, pieces: impl Iterator<Item = &'a Piece>) -> Track {
 }
 
 /// Takes the gaps of a run apart. `windows`: the gaps, in order.
-pub fn why(run: &Run, windows: &[(Ns, Ns)]) -> Why {
+pub fn why(run: &MachineRun, windows: &[(Ns, Ns)]) -> UnfilledCauses {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let fills = |job: usize| run.jobs[job].job.priority != first;
     let fillers: Vec<usize> = (0..run.jobs.len()).filter(|job| fills(*job)).collect();
@@ -209,7 +213,7 @@ pub fn why(run: &Run, windows: &[(Ns, Ns)]) -> Why {
         .iter()
         .filter(|piece| fills(usize::from(piece.job)))
         .peekable();
-    let mut why = Why::default();
+    let mut why = UnfilledCauses::default();
     let mut stays = Vec::new();
     for (from, to) in windows {
         let causes = &mut why.0[bucket(to - from)];
@@ -229,7 +233,14 @@ pub fn why(run: &Run, windows: &[(Ns, Ns)]) -> Why {
 }
 
 /// One stretch in which nothing ran, of a gap that ended at `until`.
-fn idle(tracks: &mut [Track], (from, to): (Ns, Ns), until: Ns, run: &Run, stays: &mut Vec<Stay>, causes: &mut Causes) {
+fn idle(
+    tracks: &mut [Track],
+    (from, to): (Ns, Ns),
+    until: Ns,
+    run: &MachineRun,
+    stays: &mut Vec<Stay>,
+    causes: &mut Causes,
+) {
     if from >= to {
         return;
     }

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A service of long requests and long pauses beside a training job of short kernels, on a device that slices time; `{}`: the policies.
+/// A service of long requests and long pauses beside a training job of short kernels, on a device
+/// that slices time; `{}`: the policies.
 const SCENE: &str = r#"
 name = "scene"
 policies = [{}]
@@ -80,7 +81,8 @@ fn a_check_ends_with_what_it_found() {
     let results: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(results["rows"].as_array().map(Vec::len), Some(2));
     assert!(results["aims"].as_array().is_some_and(|aims| aims.len() >= 14));
-    // Missed: a service that leaves no gap gives nobody more batch work than the minimum share, whatever the policy.
+    // Missed: a service that leaves no gap gives nobody more batch work than the minimum share,
+    // whatever the policy.
     let full = with("\"weft\", \"fikit\"")
         .replace("think_us = 20000", "think_us = 0")
         .replace("time-sliced", "mps");

@@ -1,27 +1,29 @@
-//! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one filler, by brute force.
+//! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one
+//! filler, by brute force.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use simgpu_engine::{Mode, Settings};
-use weft_lab::compare::{Bench, Tuning};
+use weft_lab::compare::{Fixture, Tuning};
 use weft_lab::generate;
-use weft_lab::job::{Arrivals, Jitter, Job, Program};
-use weft_lab::oracle::{Filler, Gaps, Used};
+use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
+use weft_lab::oracle::{GapUse, HolderGaps, OracleFiller};
 use weft_lab::rule::Rule;
 use weft_lab::world::Hosts;
 use weft_lab::{Ns, US};
 use weft_trace_format::Call;
 
-fn still(trace: &weft_trace_format::Trace) -> Job {
-    Job {
+fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
+    PlayedJob {
         jitter: Jitter { device: 0.0, host: 0.0 },
-        ..Job::new("filler", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
+        ..PlayedJob::new("filler", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
     }
 }
 
-/// A small job: device time and host time before each kernel, and after how many the host waits for the device.
+/// A small job: device time and host time before each kernel, and after how many the host waits for
+/// the device.
 struct Small<'a> {
     kernels: &'a [(Ns, Ns)],
     sync_every: usize,
@@ -30,8 +32,9 @@ struct Small<'a> {
 }
 
 impl Small<'_> {
-    /// The most that can be packed, by trying every start on the grid, and every moment up to its end at which the launch may return: kernel `next` may begin once the one before it
-    /// has ended (`ready`) and its host has come to it from `host` on.
+    /// The most that can be packed, by trying every start on the grid, and every moment up to its
+    /// end at which the launch may return: kernel `next` may begin once the one before it has ended
+    /// (`ready`) and its host has come to it from `host` on.
     fn brute(&self, gaps: &[(Ns, Ns)], next: usize, ready: Ns, host: Ns) -> Ns {
         let Some((time, before)) = self.kernels.get(next) else {
             return 0;
@@ -73,7 +76,8 @@ proptest! {
             gaps.push((at + busy, at + busy + idle));
             at += busy + idle;
         }
-        // All in units that make launches and synchronisations cost nothing beside them, but for the return of a synchronisation: 2 us, two units.
+        // All in units that make launches and synchronisations cost nothing beside them, but for
+        // the return of a synchronisation: 2 us, two units.
         let mut builder = generate::Builder::new("filler");
         builder.step(0);
         for (kernel, (time, _)) in kernels.iter().enumerate() {
@@ -97,10 +101,10 @@ proptest! {
         let mut program = (*job.program).clone();
         program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
-        let filler = Filler { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
+        let filler = OracleFiller { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
         let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
-        let mut used = Used(vec![0; windows.len()]);
-        let most = filler.most(&Gaps { windows, preemptive: false }, &mut used);
+        let mut used = GapUse(vec![0; windows.len()]);
+        let most = filler.most(&HolderGaps { windows, preemptive: false }, &mut used);
         prop_assert_eq!(used.0.iter().sum::<Ns>(), most);
         let best = Small { kernels: &kernels, sync_every, wake: 2 }.brute(&gaps, 0, 0, 0);
         prop_assert_eq!(most, best * US);
@@ -121,7 +125,7 @@ proptest! {
         queue in prop::sample::select(vec![0usize, 3, 1_024]),
         fillers in prop::collection::vec((prop::collection::vec(3u64..900, 1..12), 0u64..50, 0u64..800, any::<bool>()), 1..4),
     ) {
-        let bench = Bench {
+        let bench = Fixture {
             device: Settings { mode: if mps { Mode::Mps } else { Mode::TimeSlice }, ..Settings::default() },
             hosts: Hosts::default(),
             seed,
@@ -134,7 +138,7 @@ proptest! {
         } else {
             generate::service(kernels, time * US, think * US)
         };
-        let mut jobs = vec![Job::new("service", 0, Arc::new(Program::of(&trace, 0, usize::MAX)))];
+        let mut jobs = vec![PlayedJob::new("service", 0, Arc::new(Program::of(&trace, 0, usize::MAX)))];
         for (at, (times, host, think, graph)) in fillers.into_iter().enumerate() {
             let times: Vec<Ns> = times.into_iter().map(|time| time * US).collect();
             let trace = if graph {
@@ -142,7 +146,7 @@ proptest! {
             } else {
                 generate::training(&times, host * US, think * US)
             };
-            jobs.push(Job::new("filler", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
+            jobs.push(PlayedJob::new("filler", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
         }
         let known: Vec<_> = jobs.iter().enumerate().map(|(place, job)| bench.know(job, place, place == 0)).collect();
         for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {

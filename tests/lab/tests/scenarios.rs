@@ -21,7 +21,7 @@ fn the_examples_run_under_every_policy_they_name() {
     for entry in std::fs::read_dir(folder).expect("the folder").flatten() {
         let scenario = Scenario::load(&entry.path()).expect("an example");
         found += 1;
-        let bench = weft_lab::compare::Bench {
+        let bench = weft_lab::compare::Fixture {
             requests: 20,
             warmup: 2,
             ..scenario.benches[0]

@@ -1,4 +1,5 @@
-//! The core's own cost: in steady state it allocates nothing. (Events a second: `scripts/lab --kind core`.)
+//! The core's own cost: in steady state it allocates nothing. (Events a second: `scripts/lab --kind
+//! core`.)
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,7 +14,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a const-initialised thread-local without a destructor.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches a const-initialised
+// thread-local without a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use simgpu_engine::{Mode, Settings};
-use weft_lab::compare::{Bench, Figures, Known};
+use weft_lab::compare::{CaseFigures, Fixture, KnownJob};
 use weft_lab::generate;
-use weft_lab::job::{Arrivals, Jitter, Job, Program};
+use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
 use weft_lab::rule::Rule;
-use weft_lab::world::{Control, Hosts, Run, Setup, World};
+use weft_lab::world::{Hosts, LabMachine, LaunchControl, MachineRun, MachineSetup};
 use weft_lab::{MS, US};
 use weft_trace_format::Trace;
 
@@ -16,13 +16,13 @@ fn program(trace: &Trace) -> Arc<Program> {
     Arc::new(Program::of(trace, 0, usize::MAX))
 }
 
-fn service() -> Job {
-    Job::new("service", 0, program(&generate::service(60, 80 * US, 12 * MS)))
+fn service() -> PlayedJob {
+    PlayedJob::new("service", 0, program(&generate::service(60, 80 * US, 12 * MS)))
 }
 
-fn training() -> Job {
+fn training() -> PlayedJob {
     let times = [30 * US, 120 * US, 400 * US, 60 * US].repeat(10);
-    Job::new("training", 5, program(&generate::training(&times, 2 * US, 500 * US)))
+    PlayedJob::new("training", 5, program(&generate::training(&times, 2 * US, 500 * US)))
 }
 
 fn device(mode: Mode) -> Settings {
@@ -32,8 +32,8 @@ fn device(mode: Mode) -> Settings {
     }
 }
 
-fn bench(mode: Mode) -> Bench {
-    Bench {
+fn bench(mode: Mode) -> Fixture {
+    Fixture {
         device: device(mode),
         hosts: Hosts::default(),
         seed: 1,
@@ -43,21 +43,21 @@ fn bench(mode: Mode) -> Bench {
     }
 }
 
-fn known(bench: &Bench, jobs: &[Job]) -> Vec<Known> {
-    let know = |(place, job): (usize, &Job)| bench.know(job, place, place == 0);
+fn known(bench: &Fixture, jobs: &[PlayedJob]) -> Vec<KnownJob> {
+    let know = |(place, job): (usize, &PlayedJob)| bench.know(job, place, place == 0);
     jobs.iter().enumerate().map(know).collect()
 }
 
-fn compare(mode: Mode, jobs: &[Job], rule: Rule) -> Figures {
+fn compare(mode: Mode, jobs: &[PlayedJob], rule: Rule) -> CaseFigures {
     let bench = bench(mode);
     bench.compare(&known(&bench, jobs), rule)
 }
 
-fn plain(jobs: Vec<Job>, device: Settings, requests: u64) -> Run {
-    World::new(Setup {
+fn plain(jobs: Vec<PlayedJob>, device: Settings, requests: u64) -> MachineRun {
+    LabMachine::new(MachineSetup {
         device,
         hosts: Hosts::default(),
-        control: Control::Plain,
+        control: LaunchControl::Plain,
         jobs: jobs.into_iter().map(|job| (job, None)).collect(),
         seed: 3,
         requests,
@@ -73,7 +73,8 @@ fn a_job_alone_takes_what_its_trace_says() {
     job.jitter = Jitter { device: 0.0, host: 0.0 };
     let run = plain(vec![job], device(Mode::Mps), 10);
     assert!(run.finished);
-    // The input: 2 us before, 5 us latency, 30 us; sixty kernels of 80 us behind it; 2 us to return.
+    // The input: 2 us before, 5 us latency, 30 us; sixty kernels of 80 us behind it; 2 us to
+    // return.
     let expected = 2 * US + 5 * US + 30 * US + 60 * 80 * US + 2 * US;
     assert_eq!(run.jobs[0].latencies, vec![expected; 10]);
     assert_eq!(run.pieces.len(), 600);
@@ -83,7 +84,7 @@ fn a_job_alone_takes_what_its_trace_says() {
 fn a_host_is_only_so_far_ahead() {
     let mut trace = generate::training(&[MS; 3_000], 0, 0);
     trace.steps.truncate(1);
-    let job = Job::new("long", 0, program(&trace));
+    let job = PlayedJob::new("long", 0, program(&trace));
     let run = plain(vec![job], device(Mode::Mps), 1);
     assert!(run.finished);
     assert_eq!(run.pieces.len(), 3_000);
@@ -93,7 +94,7 @@ fn a_host_is_only_so_far_ahead() {
 fn the_same_seed_is_the_same_run_and_another_is_not() {
     for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {
         let figures = |seed| {
-            let bench = Bench {
+            let bench = Fixture {
                 seed,
                 requests: 40,
                 ..bench(Mode::TimeSlice)
@@ -151,7 +152,7 @@ fn requests_that_come_by_themselves_queue() {
     let alone = plain(vec![job.clone()], device(Mode::Mps), 50);
     job.arrivals = Arrivals::Poisson { mean: 6 * MS };
     let queued = plain(vec![job.clone()], device(Mode::Mps), 400);
-    let mean = |run: &Run| run.jobs[0].latencies.iter().sum::<u64>() / run.jobs[0].latencies.len() as u64;
+    let mean = |run: &MachineRun| run.jobs[0].latencies.iter().sum::<u64>() / run.jobs[0].latencies.len() as u64;
     assert!(
         mean(&queued) > mean(&alone) * 3 / 2,
         "{} {}",

@@ -1,6 +1,8 @@
-//! Code, kernels and captures: as much as a test needs to see whether a layer above keeps names and captures apart.
+//! Code, kernels and captures: as much as a test needs to see whether a layer above keeps names and
+//! captures apart.
 //!
-//! Handles are made up: a number for each module, library and name, never reused, and never dereferenced by anybody.
+//! Handles are made up: a number for each module, library and name, never reused, and never
+//! dereferenced by anybody.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

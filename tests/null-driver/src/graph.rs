@@ -1,4 +1,5 @@
-//! Graphs: as much as a test needs to see whether a layer above keeps a graph's kernels right as it changes. Nothing is launched.
+//! Graphs: as much as a test needs to see whether a layer above keeps a graph's kernels right as it
+//! changes. Nothing is launched.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

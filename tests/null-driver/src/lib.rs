@@ -1,10 +1,11 @@
 //! A libcuda whose launch only counts.
 //!
-//! `scripts/bench launch` measures against it what weft adds to a launch: with a driver that does nothing, whatever is
-//! measured is weft's. It answers just enough for a program that loads a module, launches, records events and synchronises;
-//! every other symbol of the table answers `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others,
-//! so that a test can ask in what order calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy for so long,
-//! to come nearer to life. Work "ends" at once: every query says so.
+//! `scripts/bench launch` measures against it what weft adds to a launch: with a driver that does
+//! nothing, whatever is measured is weft's. It answers just enough for a program that loads a
+//! module, launches, records events and synchronises; every other symbol of the table answers
+//! `CUDA_ERROR_NOT_SUPPORTED`. It notes how many launches came before each call of the others, so
+//! that a test can ask in what order calls arrive. `NULLCUDA_LAUNCH_NS` makes a launch busy for so
+//! long, to come nearer to life. Work "ends" at once: every query says so.
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -25,7 +26,8 @@ const NOT_SUPPORTED: i32 = 801;
 const VERSION: c_int = 13020;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM` in cuda.h.
 const PER_THREAD: u64 = 2;
-/// Handles that clients get: never dereferenced by anybody, different from zero and from the special streams 1 and 2.
+/// Handles that clients get: never dereferenced by anybody, different from zero and from the
+/// special streams 1 and 2.
 const CONTEXT: usize = 0x1000;
 const STREAM: usize = 0x4000;
 const EVENT: usize = 0x5000;
@@ -60,7 +62,8 @@ pub extern "C" fn nullcuda_syncs() -> u64 {
     SYNCS.load(Ordering::Relaxed)
 }
 
-/// Launches that had reached this driver when a symbol was last called, plus one; 0 if it never was, or is not known.
+/// Launches that had reached this driver when a symbol was last called, plus one; 0 if it never
+/// was, or is not known.
 ///
 /// # Safety
 /// `symbol` is a C string.

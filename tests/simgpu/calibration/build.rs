@@ -1,4 +1,5 @@
-//! Puts the folder's calibration files into the program, so that a device process finds them by name wherever it runs.
+//! Puts the folder's calibration files into the program, so that a device process finds them by
+//! name wherever it runs.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

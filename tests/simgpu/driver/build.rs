@@ -1,5 +1,6 @@
-//! Turns the symbol table into what the sources do not write by hand: answers for entry points that are not implemented,
-//! the per-thread-stream twins of those that are, and the table behind `cuGetProcAddress`.
+//! Turns the symbol table into what the sources do not write by hand: answers for entry points that
+//! are not implemented, the per-thread-stream twins of those that are, and the table behind
+//! `cuGetProcAddress`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,7 +29,8 @@ fn main() {
     fs::write(out.join("exports.rs"), exports(&table, &written)).expect("OUT_DIR is writable");
 }
 
-/// Names of the entry points that the sources define: lines that begin with `fn cu` and a capital letter.
+/// Names of the entry points that the sources define: lines that begin with `fn cu` and a capital
+/// letter.
 fn implemented(dir: &Path, names: &mut BTreeSet<String>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -107,7 +109,8 @@ fn absent(text: &mut String, symbol: &str) {
     );
 }
 
-/// The per-thread-stream twin of a function: stream 0 becomes the per-thread default stream, the rest is a jump.
+/// The per-thread-stream twin of a function: stream 0 becomes the per-thread default stream, the
+/// rest is a jump.
 fn twin(text: &mut String, symbol: &str, plain: &str, stream: u8) {
     let handle = match REGISTERS.get(usize::from(stream)) {
         Some(register) => (*register).to_string(),

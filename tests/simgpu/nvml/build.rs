@@ -1,4 +1,5 @@
-//! Writes the entry points that the sources do not define: every other name of the public header answers "not supported".
+//! Writes the entry points that the sources do not define: every other name of the public header
+//! answers "not supported".
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use weft_scheduler::PolicyName;
 
 use crate::check::Broken;
-use crate::scenario::Scenario;
-use crate::world::{Manner, Outcome, run};
+use crate::scenario::FaultScenario;
+use crate::world::{Manner, RunOutcome, run};
 
 /// A seed that failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedSeed {
     /// The smallest scenario found that fails in the same way.
-    pub scenario: Scenario,
+    pub scenario: FaultScenario,
     /// How.
     pub broken: Broken,
     /// The last of what happened.
@@ -23,7 +23,7 @@ pub struct Failure {
 
 /// What many runs came by.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub struct CampaignSums {
     /// Runs.
     pub scenarios: u64,
     /// Events that cores took in.
@@ -32,9 +32,9 @@ pub struct Sums {
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-impl Sums {
+impl CampaignSums {
     /// Adds a run.
-    pub fn add(&mut self, outcome: &Outcome) {
+    pub fn add(&mut self, outcome: &RunOutcome) {
         self.scenarios += 1;
         self.events += outcome.events;
         for (what, count) in &outcome.counts {
@@ -43,7 +43,7 @@ impl Sums {
     }
 
     /// Adds others.
-    pub fn merge(&mut self, other: &Sums) {
+    pub fn merge(&mut self, other: &CampaignSums) {
         self.scenarios += other.scenarios;
         self.events += other.events;
         for (what, count) in &other.counts {
@@ -53,23 +53,23 @@ impl Sums {
 }
 
 /// A run whose panic is a failure like others.
-pub fn guarded(scenario: &Scenario, manner: Manner) -> Outcome {
+pub fn guarded(scenario: &FaultScenario, manner: Manner) -> RunOutcome {
     catch_unwind(AssertUnwindSafe(|| run(scenario, manner))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Outcome {
+        RunOutcome {
             broken: Some(Broken {
                 what: "nothing panics",
                 how: said.unwrap_or_default(),
             }),
-            ..Outcome::default()
+            ..RunOutcome::default()
         }
     })
 }
 
 /// Runs one seed. `Err` if it fails.
-pub fn one(seed: u64, policy: Option<PolicyName>, sums: &mut Sums) -> Result<(), Box<Failure>> {
-    let scenario = Scenario::of(seed, policy);
+pub fn one(seed: u64, policy: Option<PolicyName>, sums: &mut CampaignSums) -> Result<(), Box<FailedSeed>> {
+    let scenario = FaultScenario::of(seed, policy);
     let outcome = guarded(&scenario, Manner::default());
     sums.add(&outcome);
     match outcome.broken {
@@ -81,7 +81,7 @@ pub fn one(seed: u64, policy: Option<PolicyName>, sums: &mut Sums) -> Result<(),
 /// Runs that making a scenario smaller may take.
 const TRIES: usize = 300;
 
-fn smallest(mut scenario: Scenario, mut broken: Broken) -> Failure {
+fn smallest(mut scenario: FaultScenario, mut broken: Broken) -> FailedSeed {
     let mut tries = 0;
     'smaller: loop {
         for smaller in scenario.smaller() {
@@ -106,7 +106,7 @@ fn smallest(mut scenario: Scenario, mut broken: Broken) -> Failure {
         },
     )
     .log;
-    Failure {
+    FailedSeed {
         scenario,
         broken,
         log: log.into(),

@@ -1,13 +1,14 @@
-//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that leaving one thing out of a scenario changes no other's draws.
+//! Chance that is the same in every run: splitmix64, a stream for each thing that draws, so that
+//! leaving one thing out of a scenario changes no other's draws.
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Chance(u64);
+pub(crate) struct SeededChance(u64);
 
-impl Chance {
+impl SeededChance {
     /// The stream of a seed and of a place in it.
-    pub(crate) fn new(seed: u64, place: u64) -> Chance {
-        let mut chance = Chance(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    pub(crate) fn new(seed: u64, place: u64) -> SeededChance {
+        let mut chance = SeededChance(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         chance.next();
         chance
     }
@@ -52,7 +53,11 @@ mod tests {
 
     #[test]
     fn a_stream_is_the_same_again_and_within_its_limits() {
-        let (mut a, mut b, mut c) = (Chance::new(7, 1), Chance::new(7, 1), Chance::new(7, 2));
+        let (mut a, mut b, mut c) = (
+            SeededChance::new(7, 1),
+            SeededChance::new(7, 1),
+            SeededChance::new(7, 2),
+        );
         assert_eq!(a.next(), b.next());
         assert_ne!(a.next(), c.next());
         let mut seen = [0; 5];

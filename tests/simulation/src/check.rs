@@ -1,21 +1,33 @@
 //! What holds after every event that the core takes in, and after every turn of the broker.
 //!
-//! * **The holder never waits**: whoever is of the most important priority present is a holder (or alone, or under `timeslice` and where equals take long turns a filler like everybody); so
-//!   says the core after every event, and so says its lane after every turn. And no thread of it stands at the gate, but those that stood there when it became one, until they are out.
-//! * **The bound**: no event raises what fillers have out above the larger of the delay bound and half of it plus the one kernel the credit is given for. What raises it
-//!   beyond is counted and must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a client that took more than it had.
-//!   And over all honest fillers, by their own lanes (credit in the word that they can use, plus what they issued and did not report as ended), the same bound holds.
-//! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say that more was issued than was taken from the word; and after
-//!   each turn granted - revoked - taken is what stands in the word, to the nanosecond, of every client that does not write into it.
-//! * **A dead client holds nothing**: it is not in the books, no decision is about it, and what is out is the sum over those who live.
-//! * **Somebody wakes the broker**: while anybody waits in the books, a time is set at which the core wants to be asked again, not ever again without time
-//!   passing, and not unreasonably far away.
-//! * **A client's launches are told in order**, each thread's; not looked at of liars, of clients whose ring ran over (records are lost then), and, after a clock jumped, until all that was
+//! * **The holder never waits**: whoever is of the most important priority present is a holder (or
+//!   alone, or under `timeslice` and where equals take long turns a filler like everybody); so says
+//!   the core after every event, and so says its lane after every turn. And no thread of it stands
+//!   at the gate, but those that stood there when it became one, until they are out.
+//! * **The bound**: no event raises what fillers have out above the larger of the delay bound and
+//!   half of it plus the one kernel the credit is given for. What raises it beyond is counted and
+//!   must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a
+//!   client that took more than it had. And over all honest fillers, by their own lanes (credit in
+//!   the word that they can use, plus what they issued and did not report as ended), the same bound
+//!   holds.
+//! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say
+//!   that more was issued than was taken from the word; and after each turn granted - revoked -
+//!   taken is what stands in the word, to the nanosecond, of every client that does not write into
+//!   it.
+//! * **A dead client holds nothing**: it is not in the books, no decision is about it, and what is
+//!   out is the sum over those who live.
+//! * **Somebody wakes the broker**: while anybody waits in the books, a time is set at which the
+//!   core wants to be asked again, not ever again without time passing, and not unreasonably far
+//!   away.
+//! * **A client's launches are told in order**, each thread's; not looked at of liars, of clients
+//!   whose ring ran over (records are lost then), and, after a clock jumped, until all that was
 //!   launched before is told.
 //! * **An honest client is never let go**.
 //!
-//! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if nobody else were there: what neighbours do to each other's times is in the draw alone. So a
-//! holder's delay on the device is not judged here (the lab does), only that nothing but the stated bound is ever out. A graph is a launch like others.
+//! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if
+//! nobody else were there: what neighbours do to each other's times is in the draw alone. So a
+//! holder's delay on the device is not judged here (the lab does), only that nothing but the stated
+//! bound is ever out. A graph is a launch like others.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,11 +35,12 @@ use std::sync::atomic::Ordering;
 
 use weft_scheduler::{Client, ClientView, Core, Decision, Event, Mode, Ns, PolicyName, Snapshot};
 
-use crate::process::{Life, Process};
+use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::MS;
 
-/// The farthest time that the core may ask for while somebody waits: the minimum share of a kernel of the longest cost, 10 s / 0.02.
-const FARTHEST: Ns = 600_000 * MS;
+/// The farthest time that the core may ask for while somebody waits: the minimum share of a kernel
+/// of the longest cost, 10 s / 0.02.
+const MAX_DEADLINE_NS: Ns = 600_000 * MS;
 
 /// Turns that may ask for the next one at once, without time passing.
 const AT_ONCE: u32 = 64;
@@ -155,7 +168,8 @@ impl Books {
         if let Event::Progress { client, .. } | Event::Revoked { client, left: ..0 } = event {
             room = room.saturating_add(of(now, *client).saturating_sub(of(before, *client)));
         }
-        // Credit that comes back is bounded with what was out before. What a liar says it has out is not there: beside it the lease goes on as it was given.
+        // Credit that comes back is bounded with what was out before. What a liar says it has out
+        // is not there: beside it the lease goes on as it was given.
         if let Event::Renewed { client, .. } = event {
             let lied: Ns = before
                 .clients
@@ -166,15 +180,17 @@ impl Books {
             let growth = of(now, *client).saturating_sub(of(before, *client));
             room = room.saturating_add(growth.min(lied));
         }
-        // Of a liar nothing is said but that it harms nobody else: what it reports of credit is its own affair.
+        // Of a liar nothing is said but that it harms nobody else: what it reports of credit is its
+        // own affair.
         if let Event::Renewed { client, .. } | Event::Holds { client, .. } = event
             && honest(*client) == Some(false)
         {
             room = room.saturating_add(of(now, *client));
         }
-        // A word below zero: a launch went without credit (its wait expired), and took what was in the word with it. While its client waited that counted
-        // for nothing, since only the wait's end could use it: it is on its way as well, and a client that took more than it had.
-        // A report of the launch itself says so first where another thread of the process waits on.
+        // A word below zero: a launch went without credit (its wait expired), and took what was in
+        // the word with it. While its client waited that counted for nothing, since only the wait's
+        // end could use it: it is on its way as well, and a client that took more than it had. A
+        // report of the launch itself says so first where another thread of the process waits on.
         let overdrawn = match event {
             Event::Holds { client, left: ..0 } | Event::Revoked { client, left: ..0 } => Some(*client),
             Event::Progress { client, .. } => now.client(*client).filter(|view| view.left < 0).map(|_| *client),
@@ -185,7 +201,8 @@ impl Books {
         {
             room = room.saturating_add(view.left.max(0).unsigned_abs());
         }
-        // Credit that could not be used while its client waited for more counts again when the wait is over.
+        // Credit that could not be used while its client waited for more counts again when the wait
+        // is over.
         for view in &before.clients {
             let waits_still = now
                 .client(Client(view.client))
@@ -237,8 +254,10 @@ impl Books {
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
             }
         }
-        // Who becomes a holder while he stands at the gate goes, without credit: that is in the books and no filler's work. A lease that was told before knew nothing of it, and goes on
-        // beside it as it was given until the holder's sign or the revocation ends it. So credit may come back beside it, as long as fillers alone have no more out than they may.
+        // Who becomes a holder while he stands at the gate goes, without credit: that is in the
+        // books and no filler's work. A lease that was told before knew nothing of it, and goes on
+        // beside it as it was given until the holder's sign or the revocation ends it. So credit
+        // may come back beside it, as long as fillers alone have no more out than they may.
         if let Event::Renewed { .. } = event {
             let of_fillers = now.clients.iter().filter(|view| view.mode == "filler").map(out_of);
             if of_fillers.fold(0, Ns::saturating_add) <= most {
@@ -257,14 +276,14 @@ impl Books {
     }
 
     /// After a turn, all decisions carried out. `wake`: when the core wants to be asked again.
-    pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[Process]) -> Check {
+    pub(crate) fn turn(&mut self, core: &Core, wake: Option<Ns>, now: Ns, processes: &[SimProcess]) -> Check {
         let snapshot = core.snapshot();
         let config = core.config();
         let mut out: i64 = 0;
         let mut excused = self.excused;
         for process in processes
             .iter()
-            .filter(|process| process.life == Life::Lives && !process.lies)
+            .filter(|process| process.life == ProcessLife::Lives && !process.lies)
         {
             let Some(view) = process.client.and_then(|client| snapshot.client(client)) else {
                 continue;
@@ -306,15 +325,16 @@ impl Books {
         self.wakes(wake, &snapshot, now, processes)
     }
 
-    fn wakes(&mut self, wake: Option<Ns>, snapshot: &Snapshot, now: Ns, processes: &[Process]) -> Check {
+    fn wakes(&mut self, wake: Option<Ns>, snapshot: &Snapshot, now: Ns, processes: &[SimProcess]) -> Check {
         let waits = snapshot.clients.iter().find(|view| view.waiting.is_some());
         let Some(waits) = waits else {
             self.at_once = 0;
             return Ok(());
         };
         let Some(wake) = wake else {
-            // Whoever has taken its credit and is about to say so waits for nobody, and a wait that the core has not heard of is news to come.
-            let known = |process: &Process| {
+            // Whoever has taken its credit and is about to say so waits for nobody, and a wait that
+            // the core has not heard of is news to come.
+            let known = |process: &SimProcess| {
                 let sleep = process.at_the_gate()?;
                 let view = snapshot.client(process.client?)?;
                 // So is what another of its threads has taken and not told yet.
@@ -330,7 +350,7 @@ impl Books {
                 None => Ok(()),
             };
         };
-        if wake < now || wake > now.saturating_add(FARTHEST) {
+        if wake < now || wake > now.saturating_add(MAX_DEADLINE_NS) {
             return broken(name::WAKE, || format!("at {wake}, it is {now}, and {waits:?}"));
         }
         self.at_once = if wake == now { self.at_once + 1 } else { 0 };
@@ -351,7 +371,7 @@ fn let_go_as_holders(snapshot: &Snapshot) -> Ns {
 }
 
 /// The books of one client against its memory.
-fn credit(process: &Process, view: &ClientView, word: i64) -> Check {
+fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
     // What came back meanwhile is in the word and not in the books yet.
     let renewed = process.lane().reports.renewed.load(Ordering::Relaxed);
     let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);
@@ -423,8 +443,10 @@ mod tests {
     const FILLER: Client = Client(3);
     const US: Ns = 1_000;
 
-    /// A holder dies while two fillers stand at the gate. The more important one becomes the holder and goes without credit; the other one, under the lease that it was given before that
-    /// was told, has back what it used. What does not hold of it, if the bound is divided by `strict` at that moment.
+    /// A holder dies while two fillers stand at the gate. The more important one becomes the holder
+    /// and goes without credit; the other one, under the lease that it was given before that was
+    /// told, has back what it used. What does not hold of it, if the bound is divided by `strict`
+    /// at that moment.
     fn goes_on_beside_a_new_holder(strict: Ns) -> Option<Broken> {
         let mut run = Aggregator::new();
         (0..20).for_each(|_| run.sampled(9, 100 * US, None));
@@ -484,7 +506,8 @@ mod tests {
             checked.expect("nothing is out");
             assert_eq!(decisions, [], "the holder works");
         }
-        // Before anybody is due beside the holder. Nobody knows when the new one begins, so the gap opens after some silence.
+        // Before anybody is due beside the holder. Nobody knows when the new one begins, so the gap
+        // opens after some silence.
         let mut now = begin + MS;
         let (mut checked, mut decisions) = tell(&mut core, now, Event::Gone(HOLDER));
         let granted = |decisions: &[Decision]| {
@@ -508,7 +531,8 @@ mod tests {
             .any(|decision| matches!(decision, Decision::Lease(FILLER, Some(_))));
         let credit = granted(&decisions).expect("nobody else waits");
         assert!(leased && credit > 100 * US, "{decisions:?}");
-        // The new holder's launch is told by its figures first; then the filler's, which has used all of its credit and seen the end of a part.
+        // The new holder's launch is told by its figures first; then the filler's, which has used
+        // all of its credit and seen the end of a part.
         for event in [
             progress(NEXT, long, 0),
             progress(FILLER, credit, 100 * US),

@@ -6,10 +6,10 @@ use std::cell::Cell;
 use weft_scheduler::Ns;
 
 /// A run begins at this time, so that a clock can jump back.
-pub(crate) const BEGIN: Ns = 100_000_000_000;
+pub(crate) const BEGIN_NS: Ns = 100_000_000_000;
 
 thread_local! {
-    static BROKER: Cell<Ns> = const { Cell::new(BEGIN) };
+    static BROKER: Cell<Ns> = const { Cell::new(BEGIN_NS) };
 }
 
 /// What the broker reads.

@@ -1,6 +1,8 @@
-//! The device as one thread's stream sees it: work ends in the order in which it was queued, whenever it likes.
+//! The device as one thread's stream sees it: work ends in the order in which it was queued,
+//! whenever it likes.
 //!
-//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers what neighbours would do.
+//! Other streams' work is not in it: how late an end may be is drawn at random, and that covers
+//! what neighbours would do.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -8,21 +10,21 @@ use std::collections::VecDeque;
 use weft_scheduler::Ns;
 
 #[derive(Debug, Clone, Copy)]
-struct Work {
+struct QueuedWork {
     number: u64,
     end: Ns,
 }
 
 /// One stream.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stream {
-    work: VecDeque<Work>,
+pub(crate) struct DeviceStream {
+    work: VecDeque<QueuedWork>,
     next: u64,
     /// The last one spins until something is queued behind it; it then takes so long.
     spins: Option<Ns>,
 }
 
-impl Stream {
+impl DeviceStream {
     /// Queues work. With `spins` it ends only after something else was queued.
     pub(crate) fn queue(&mut self, now: Ns, time: Ns, spins: bool) {
         if let (Some(rest), Some(last)) = (self.spins.take(), self.work.back_mut()) {
@@ -31,7 +33,7 @@ impl Stream {
         let begin = self.work.back().map_or(now, |last| last.end.max(now));
         let end = if spins { Ns::MAX } else { begin.saturating_add(time) };
         self.spins = spins.then_some(time);
-        self.work.push_back(Work { number: self.next, end });
+        self.work.push_back(QueuedWork { number: self.next, end });
         self.next += 1;
     }
 

@@ -1,8 +1,11 @@
-//! Deterministic simulation: the broker's real scheduler among processes that come, die, stall, lie, fork and change priority at any event, with clocks that jump.
+//! Deterministic simulation: the broker's real scheduler among processes that come, die, stall,
+//! lie, fork and change priority at any event, with clocks that jump.
 //!
-//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`): its core, its way of reading lanes as allegations, its way of carrying out
-//! decisions and of waiting, on real shared memory; only its clock and its thread are the world's. Clients are written after the interposer, on the same
-//! memory and with the same code at the credit word. `check` says what must hold, and when it is looked at.
+//! A run is a seed. The scheduler is the daemon's own (`weft_daemon::test_driver`): its core,
+//! its way of reading lanes as allegations, its way of carrying out decisions and of waiting, on
+//! real shared memory; only its clock and its thread are the world's. Clients are written after the
+//! interposer, on the same memory and with the same code at the credit word. `check` says what must
+//! hold, and when it is looked at.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,8 +17,9 @@
 //! | `campaign` | many seeds |
 //! | `memory_model` | every order of single memory accesses, by loom |
 //!
-//! What it cannot see: orders of single memory accesses (`memory_model` does, exhaustively, on the same files), the real interposer's own code beyond the credit
-//! word (its tests and `tests/clients` do), and whether a schedule is *good* (the lab does).
+//! What it cannot see: orders of single memory accesses (`memory_model` does, exhaustively, on the
+//! same files), the real interposer's own code beyond the credit word (its tests and
+//! `tests/clients` do), and whether a schedule is *good* (the lab does).
 #![forbid(unsafe_code)]
 
 pub mod campaign;
@@ -35,5 +39,5 @@ mod thread;
 mod world;
 
 pub use check::Broken;
-pub use scenario::{SHORT_OF_ROOM, Scenario};
-pub use world::{Manner, Outcome, run};
+pub use scenario::{FaultScenario, SHORT_OF_ROOM};
+pub use world::{Manner, RunOutcome, run};

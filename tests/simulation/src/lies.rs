@@ -1,4 +1,5 @@
-//! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any sign on the board.
+//! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any
+//! sign on the board.
 #![forbid(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
@@ -6,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use weft_protocol::lane::{Kind, Lane, Orders, Reports};
 
-use crate::chance::Chance;
-use crate::process::Process;
+use crate::chance::SeededChance;
+use crate::process::SimProcess;
 
 /// A number that is as likely small as huge.
-fn any(chance: &mut Chance) -> u64 {
+fn any(chance: &mut SeededChance) -> u64 {
     match chance.between(0, 5) {
         0 => 0,
         1 => u64::MAX,
@@ -22,7 +23,7 @@ fn any(chance: &mut Chance) -> u64 {
 }
 
 /// One lie.
-pub(crate) fn tell(process: &mut Process, chance: &mut Chance) {
+pub(crate) fn tell(process: &mut SimProcess, chance: &mut SeededChance) {
     let lane = &process.lane;
     let (reports, orders) = (&lane.reports, &lane.orders);
     match chance.between(0, 12) {

@@ -1,4 +1,5 @@
-//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for as long as there is time.
+//! `weft-simulation`: the broker among clients that die, stall, lie and fork, for as long as there
+//! is time.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -8,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use weft_scheduler::PolicyName;
-use weft_simulation::campaign::{self, Failure, Sums};
-use weft_simulation::{Manner, Scenario};
+use weft_simulation::campaign::{self, CampaignSums, FailedSeed};
+use weft_simulation::{FaultScenario, Manner};
 
-/// Runs random scenarios against the broker's scheduler in virtual time and checks what must hold after every event.
+/// Runs random scenarios against the broker's scheduler in virtual time and checks what must hold
+/// after every event.
 ///
-/// The last line is `N scenarios, N events, N failures`; the exit code is 1 if anything failed. A failure prints its seed, the smallest scenario found that fails in
-/// the same way, and the last events.
+/// The last line is `N scenarios, N events, N failures`; the exit code is 1 if anything failed. A
+/// failure prints its seed, the smallest scenario found that fails in the same way, and the last
+/// events.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   weft-simulation --minutes 15                      a quarter of an hour, one thread, seeds from 1
@@ -22,7 +25,7 @@ use weft_simulation::{Manner, Scenario};
   weft-simulation --minutes 15 --scenarios 5000      seeds 1 to 5000, or as many of them as there is time for
   weft-simulation --seed 4711 --policy weft         one seed again
   weft-simulation --seed 4711 --verbose             with everything that happens, on stderr")]
-struct Options {
+struct CampaignOptions {
     /// For so long; without it one seed is run
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -50,7 +53,7 @@ struct Options {
 const PERIOD: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = CampaignOptions::parse();
     let (sums, failures) = match options.minutes {
         None => single(&options),
         Some(minutes) => many(&options, Duration::from_secs_f64((minutes * 60.0).max(0.0))),
@@ -74,10 +77,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn single(options: &Options) -> (Sums, Vec<Failure>) {
-    let mut sums = Sums::default();
+fn single(options: &CampaignOptions) -> (CampaignSums, Vec<FailedSeed>) {
+    let mut sums = CampaignSums::default();
     if options.verbose {
-        let scenario = Scenario::of(options.seed, options.policy);
+        let scenario = FaultScenario::of(options.seed, options.policy);
         eprint!("{scenario}");
         campaign::guarded(
             &scenario,
@@ -91,7 +94,7 @@ fn single(options: &Options) -> (Sums, Vec<Failure>) {
     (sums, failure.map(|failure| *failure).into_iter().collect())
 }
 
-fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
+fn many(options: &CampaignOptions, time: Duration) -> (CampaignSums, Vec<FailedSeed>) {
     let begin = Instant::now();
     let next = AtomicU64::new(options.seed);
     let end = options
@@ -99,7 +102,7 @@ fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
         .map_or(u64::MAX, |count| options.seed.saturating_add(count));
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
-    let sums = Mutex::new(Sums::default());
+    let sums = Mutex::new(CampaignSums::default());
     let lock = || sums.lock().unwrap_or_else(PoisonError::into_inner);
     let failed = || failures.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
@@ -111,7 +114,7 @@ fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
                     if seed >= end {
                         return;
                     }
-                    let mut own = Sums::default();
+                    let mut own = CampaignSums::default();
                     let result = campaign::one(seed, options.policy, &mut own);
                     lock().merge(&own);
                     if let Err(failure) = result {
@@ -146,7 +149,7 @@ fn many(options: &Options, time: Duration) -> (Sums, Vec<Failure>) {
     )
 }
 
-fn show(failure: &Failure, policy: Option<PolicyName>) {
+fn show(failure: &FailedSeed, policy: Option<PolicyName>) {
     println!("\n{}: {}", failure.broken.what, failure.broken.how);
     print!("{}", failure.scenario);
     for line in &failure.log {

@@ -1,7 +1,8 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
-//! The lane and the board are the real ones, and so is the code that changes the credit word (`Orders::take`). What waits and sleeps in the real
-//! interposer cannot be stepped in virtual time, so its rules are written down again in `thread`; each names the place it follows.
+//! The lane and the board are the real ones, and so is the code that changes the credit word
+//! (`Orders::take`). What waits and sleeps in the real interposer cannot be stepped in virtual
+//! time, so its rules are written down again in `thread`; each names the place it follows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,21 +14,21 @@ use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Mode, Ns};
 
-use crate::chance::Chance;
-use crate::device::Stream;
-use crate::scenario::{CHANCE_OF_THREADS, Job, Op};
+use crate::chance::SeededChance;
+use crate::device::DeviceStream;
+use crate::scenario::{CHANCE_OF_THREADS, ClientOp, ScenarioJob};
 use crate::thread::{Sleep, Stage};
 
 /// Work of one stream (`streams::Account`).
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Account {
+pub(crate) struct StreamAccount {
     pub issued: Ns,
     pub marked: Ns,
     pub settled: Ns,
     pub last: Ns,
 }
 
-impl Account {
+impl StreamAccount {
     pub(crate) fn outstanding(&self) -> Ns {
         self.issued - self.settled
     }
@@ -47,23 +48,24 @@ impl Account {
 
 /// An event of ours in the stream (`settle::Mark`).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct StreamMark {
     pub upto: Ns,
     /// Reached when so many of the stream's works have ended.
     pub behind: u64,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Thread {
-    pub ops: Vec<Op>,
+pub(crate) struct SimThread {
+    pub ops: Vec<ClientOp>,
     pub at: usize,
     pub stage: Stage,
     pub next_at: Ns,
-    pub chance: Chance,
-    pub stream: Stream,
-    pub account: Account,
-    pub marks: Vec<Mark>,
-    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it had new work.
+    pub chance: SeededChance,
+    pub stream: DeviceStream,
+    pub account: StreamAccount,
+    pub marks: Vec<StreamMark>,
+    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it
+    /// had new work.
     pub busy: bool,
     pub silence: u32,
     /// It has no core until then.
@@ -72,23 +74,23 @@ pub(crate) struct Thread {
 
 /// What became of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum ProcessLife {
     Lives,
     /// Dead; the broker does not know yet, or does.
     Dead,
 }
 
 #[derive(Clone)]
-pub(crate) struct Process {
+pub(crate) struct SimProcess {
     pub number: usize,
     /// Its number at the broker; a forked child has none.
     pub client: Option<Client>,
     pub lane: Arc<SharedLane>,
     pub host: Arc<Host>,
-    pub life: Life,
+    pub life: ProcessLife,
     pub lies: bool,
     pub costs: HashMap<u64, Ns>,
-    pub threads: Vec<Thread>,
+    pub threads: Vec<SimThread>,
     /// `turn::Turn`.
     pub next_ticket: u64,
     pub serving: u64,
@@ -107,34 +109,34 @@ pub(crate) struct Process {
     pub let_go: bool,
 }
 
-impl Process {
+impl SimProcess {
     pub(crate) fn new(
-        job: &Job,
+        job: &ScenarioJob,
         seed: u64,
         now: Ns,
         client: Client,
         lane: Arc<SharedLane>,
         host: Arc<Host>,
-    ) -> Process {
-        let threads = job.threads.iter().enumerate().map(|(number, ops)| Thread {
+    ) -> SimProcess {
+        let threads = job.threads.iter().enumerate().map(|(number, ops)| SimThread {
             ops: ops.clone(),
             at: 0,
             stage: Stage::Next,
             next_at: now,
-            chance: Chance::new(seed, CHANCE_OF_THREADS + (job.number * 10 + number) as u64),
-            stream: Stream::default(),
-            account: Account::default(),
+            chance: SeededChance::new(seed, CHANCE_OF_THREADS + (job.number * 10 + number) as u64),
+            stream: DeviceStream::default(),
+            account: StreamAccount::default(),
             marks: Vec::new(),
             busy: false,
             silence: 0,
             stalled_until: 0,
         });
-        Process {
+        SimProcess {
             number: job.number,
             client: Some(client),
             lane,
             host,
-            life: Life::Lives,
+            life: ProcessLife::Lives,
             lies: job.lies,
             costs: job
                 .profile
@@ -154,8 +156,9 @@ impl Process {
         }
     }
 
-    /// A child of a fork: the thread that forked, in private memory that reads as no broker (`map::Place::clear`).
-    pub(crate) fn child(&self, number: usize, lane: Arc<SharedLane>, host: Arc<Host>) -> Process {
+    /// A child of a fork: the thread that forked, in private memory that reads as no broker
+    /// (`map::Place::clear`).
+    pub(crate) fn child(&self, number: usize, lane: Arc<SharedLane>, host: Arc<Host>) -> SimProcess {
         let mut child = self.clone();
         child.number = number;
         child.client = None;
@@ -171,7 +174,7 @@ impl Process {
 
     /// The launch of an honest filler that waits at the gate and, as things stand, may not go.
     pub(crate) fn at_the_gate(&self) -> Option<Sleep> {
-        if self.lies || self.life != Life::Lives || self.mode() != Mode::Filler {
+        if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Filler {
             return None;
         }
         let orders = &self.lane.orders;
@@ -187,15 +190,20 @@ impl Process {
         })
     }
 
-    /// A thread at the gate of a holder, and how long after the process was told that it is one, and had a core, it stands there.
+    /// A thread at the gate of a holder, and how long after the process was told that it is one,
+    /// and had a core, it stands there.
     pub(crate) fn holds_up_a_holder(&self, now: Ns) -> Option<(usize, Ns)> {
-        if self.lies || self.let_go || self.life != Life::Lives || self.client.is_none() || self.mode() != Mode::Holder
+        if self.lies
+            || self.let_go
+            || self.life != ProcessLife::Lives
+            || self.client.is_none()
+            || self.mode() != Mode::Holder
         {
             return None;
         }
         let stalled = self.threads.iter().map(|thread| thread.stalled_until).max();
         let since = self.holder_since?.max(self.stalled_until).max(stalled.unwrap_or(0));
-        let at = |thread: &Thread| matches!(thread.stage, Stage::Queued { .. } | Stage::Asleep(_));
+        let at = |thread: &SimThread| matches!(thread.stage, Stage::Queued { .. } | Stage::Asleep(_));
         Some((self.threads.iter().position(at)?, now.saturating_sub(since)))
     }
 
@@ -298,7 +306,7 @@ impl Process {
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
         /// As in `settle`.
         const DOUBT: Ns = 2;
-        const SLACK: Ns = 5_000_000;
+        const SLACK_NS: Ns = 5_000_000;
         let clock = self.clock(now);
         let mut gained = 0;
         for thread in &mut self.threads {
@@ -309,7 +317,10 @@ impl Process {
             }
             let account = &mut thread.account;
             let outstanding = account.outstanding();
-            let late = account.last.saturating_add(outstanding * DOUBT).saturating_add(SLACK);
+            let late = account
+                .last
+                .saturating_add(outstanding * DOUBT)
+                .saturating_add(SLACK_NS);
             if outstanding > 0 && account.marked <= account.settled && clock > late {
                 gained += account.settle(Ns::MAX);
             }
@@ -340,7 +351,7 @@ impl Process {
             return;
         }
         thread.account.marked = thread.account.issued;
-        thread.marks.push(Mark {
+        thread.marks.push(StreamMark {
             upto: thread.account.issued,
             behind: thread.stream.queued(),
         });

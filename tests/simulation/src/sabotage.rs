@@ -1,4 +1,5 @@
-//! Shows that the invariants can fail: each kind of sabotage, done between the broker and the memory of its clients, is caught by the one that it breaks.
+//! Shows that the invariants can fail: each kind of sabotage, done between the broker and the
+//! memory of its clients, is caught by the one that it breaks.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -7,8 +8,8 @@ use std::sync::atomic::Ordering;
 use weft_scheduler::{Client, Decision, Mode, Ns, PolicyName};
 
 use crate::check::name;
-use crate::scenario::{MS, Op, Scenario, Trouble, US};
-use crate::world::{Manner, World, start};
+use crate::scenario::{ClientOp, FaultScenario, MS, PlannedTrouble, US};
+use crate::world::{FaultWorld, Manner, start};
 
 /// What is done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(crate) enum Sabotage {
     NoShare,
 }
 
-impl World {
+impl FaultWorld {
     fn word(&mut self, client: Client, change: impl FnOnce(i64) -> i64) {
         if let Some(process) = self.processes.iter().find(|process| process.client == Some(client)) {
             let credit = &process.lane.orders.credit;
@@ -108,7 +109,7 @@ impl World {
     }
 }
 
-impl World {
+impl FaultWorld {
     /// What the checker is shown of the core's wish to be asked again.
     pub(crate) fn sabotaged_wake(&self, wake: Option<Ns>, now: Ns) -> Option<Ns> {
         match self.sabotage {
@@ -130,7 +131,7 @@ impl World {
 /// Which invariants catch it, over some seeds.
 fn caught(sabotage: Sabotage) -> HashSet<&'static str> {
     let of = |seed| {
-        start(&Scenario::of(seed, None), Manner::default(), |world| {
+        start(&FaultScenario::of(seed, None), Manner::default(), |world| {
             world.sabotage = Some(sabotage)
         })
     };
@@ -161,9 +162,10 @@ fn a_holder_that_is_told_to_wait_is_caught() {
 
 #[test]
 fn a_holder_whose_launch_stays_at_the_gate_is_caught() {
-    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never comes.
+    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never
+    // comes.
     let mut scenario = beside_one_that_never_pauses(PolicyName::Weft);
-    let becomes = Trouble::Priority { job: 1, priority: 0 };
+    let becomes = PlannedTrouble::Priority { job: 1, priority: 0 };
     scenario.troubles = vec![(500 * MS, becomes)];
     let whole = start(&scenario, Manner::default(), |_| {});
     assert_eq!(whole.broken, None);
@@ -203,15 +205,16 @@ fn an_honest_client_that_is_let_go_is_caught() {
     assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
 }
 
-/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes wrong.
-fn beside_one_that_never_pauses(policy: PolicyName) -> Scenario {
-    let mut scenario = Scenario::of(1, Some(policy));
+/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes
+/// wrong.
+fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
+    let mut scenario = FaultScenario::of(1, Some(policy));
     let mut job = scenario.jobs[0].clone();
     (job.profile, job.profiling, job.attach_at, job.lies) = (None, false, 0, false);
     job.longest_wait = std::time::Duration::from_secs(30);
     let launches = |first: u64| {
         (0..6)
-            .map(|kernel| Op::Launch {
+            .map(|kernel| ClientOp::Launch {
                 kernel: first + kernel,
                 time: 100 * US,
             })

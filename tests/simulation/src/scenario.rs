@@ -1,6 +1,8 @@
-//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes wrong when.
+//! What happens in a run, drawn from its seed: the clients, what each of them does, and what goes
+//! wrong when.
 //!
-//! Everything in it can be left out without changing the rest, which is how a failing scenario is made small.
+//! Everything in it can be left out without changing the rest, which is how a failing scenario is
+//! made small.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,20 +12,20 @@ use std::time::Duration;
 use weft_profiles::{Aggregator, Profile};
 use weft_scheduler::{Config, Ns, PolicyName};
 
-use crate::chance::Chance;
+use crate::chance::SeededChance;
 
 pub(crate) const US: Ns = 1_000;
 pub(crate) const MS: Ns = 1_000_000;
 
 /// The longest kernel of a client that does not lie, as predicted.
-pub(crate) const LONGEST: Ns = 2 * MS;
+pub(crate) const MAX_KERNEL_NS: Ns = 2 * MS;
 
 /// Kernels a thread of a job has.
 const KERNELS: u64 = 6;
 
 /// What a thread does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum ClientOp {
     /// Launches a kernel.
     Launch { kernel: u64, time: Ns },
     /// Launches a kernel that ends only when something later is queued, as auto-tuners do.
@@ -38,14 +40,14 @@ pub(crate) enum Op {
 
 /// A process.
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
+pub(crate) struct ScenarioJob {
     pub number: usize,
     pub priority: u8,
     pub attach_at: Ns,
     pub profile: Option<Arc<Profile>>,
     pub profiling: bool,
     /// What each of its threads does, over and over.
-    pub threads: Vec<Vec<Op>>,
+    pub threads: Vec<Vec<ClientOp>>,
     /// It may write anything into the shared memory.
     pub lies: bool,
     pub longest_wait: Duration,
@@ -53,7 +55,7 @@ pub(crate) struct Job {
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum PlannedTrouble {
     /// A process ends at whatever instruction it is; the broker hears of it so much later.
     Dies { job: usize, heard_after: Ns },
     /// It says goodbye.
@@ -74,7 +76,8 @@ pub(crate) enum Trouble {
     Forks { job: usize },
     /// Its device is another than its profile's.
     Unprofiled { job: usize },
-    /// Its memory finds no room beside others', so that it takes turns of this length with its equals; or does again.
+    /// Its memory finds no room beside others', so that it takes turns of this length with its
+    /// equals; or does again.
     Crowded { job: usize, turn: Option<Ns> },
     /// It writes what an honest client would not (of jobs that lie). The number chooses what.
     Lies { job: usize, what: u64 },
@@ -82,27 +85,28 @@ pub(crate) enum Trouble {
 
 /// A run.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct FaultScenario {
     /// All of it follows from this.
     pub seed: u64,
     pub(crate) config: Config,
     pub(crate) spin: bool,
     pub(crate) length: Ns,
-    pub(crate) jobs: Vec<Job>,
-    pub(crate) troubles: Vec<(Ns, Trouble)>,
+    pub(crate) jobs: Vec<ScenarioJob>,
+    pub(crate) troubles: Vec<(Ns, PlannedTrouble)>,
 }
 
 /// Streams of chance of one scenario.
 pub(crate) const CHANCE_OF_BROKER: u64 = 2;
 pub(crate) const CHANCE_OF_THREADS: u64 = 1000;
 
-/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long turns. Those below stay what they were.
+/// In scenarios of seeds from here on jobs' memory may find no room, so that equals take long
+/// turns. Those below stay what they were.
 pub const SHORT_OF_ROOM: u64 = 40_000_000_000;
 
-impl Scenario {
+impl FaultScenario {
     /// The scenario of a seed, under one policy or under one that the seed chooses.
-    pub fn of(seed: u64, policy: Option<PolicyName>) -> Scenario {
-        let mut chance = Chance::new(seed, 1);
+    pub fn of(seed: u64, policy: Option<PolicyName>) -> FaultScenario {
+        let mut chance = SeededChance::new(seed, 1);
         let chosen = chance.of(&PolicyName::ALL.map(|(policy, _, _)| policy));
         let policy = policy.unwrap_or(chosen);
         let default = Config::default();
@@ -118,17 +122,17 @@ impl Scenario {
         let spin = chance.per_mille(300);
         let calm = chance.per_mille(150);
         let jobs = (0..chance.between(2, 7) as usize)
-            .map(|number| job(number, length, calm, &mut Chance::new(seed, 100 + number as u64)))
+            .map(|number| job(number, length, calm, &mut SeededChance::new(seed, 100 + number as u64)))
             .collect::<Vec<_>>();
         let count = if calm { 0 } else { chance.between(0, 12) };
-        let mut troubles: Vec<(Ns, Trouble)> = (0..count)
-            .filter_map(|number| trouble(&jobs, length, &mut Chance::new(seed, 500 + number)))
+        let mut troubles: Vec<(Ns, PlannedTrouble)> = (0..count)
+            .filter_map(|number| trouble(&jobs, length, &mut SeededChance::new(seed, 500 + number)))
             .collect();
         if seed >= SHORT_OF_ROOM {
-            troubles.extend(crowds(&jobs, length, &mut Chance::new(seed, 900)));
+            troubles.extend(crowds(&jobs, length, &mut SeededChance::new(seed, 900)));
         }
         troubles.sort_by_key(|(at, _)| *at);
-        Scenario {
+        FaultScenario {
             seed,
             config,
             spin,
@@ -139,7 +143,7 @@ impl Scenario {
     }
 
     /// Smaller ones, the smallest first.
-    pub(crate) fn smaller(&self) -> Vec<Scenario> {
+    pub(crate) fn smaller(&self) -> Vec<FaultScenario> {
         let mut all = Vec::new();
         for part in [4, 2] {
             if self.length > MS {
@@ -176,25 +180,25 @@ impl Scenario {
     }
 }
 
-impl Trouble {
+impl PlannedTrouble {
     pub(crate) fn job(self) -> Option<usize> {
         match self {
-            Trouble::Dies { job, .. }
-            | Trouble::Leaves { job }
-            | Trouble::Stalls { job, .. }
-            | Trouble::ThreadStalls { job, .. }
-            | Trouble::Priority { job, .. }
-            | Trouble::Jumps { job, .. }
-            | Trouble::Forks { job }
-            | Trouble::Unprofiled { job }
-            | Trouble::Crowded { job, .. }
-            | Trouble::Lies { job, .. } => Some(job),
-            Trouble::BrokerStalls { .. } | Trouble::BrokerJumps { .. } => None,
+            PlannedTrouble::Dies { job, .. }
+            | PlannedTrouble::Leaves { job }
+            | PlannedTrouble::Stalls { job, .. }
+            | PlannedTrouble::ThreadStalls { job, .. }
+            | PlannedTrouble::Priority { job, .. }
+            | PlannedTrouble::Jumps { job, .. }
+            | PlannedTrouble::Forks { job }
+            | PlannedTrouble::Unprofiled { job }
+            | PlannedTrouble::Crowded { job, .. }
+            | PlannedTrouble::Lies { job, .. } => Some(job),
+            PlannedTrouble::BrokerStalls { .. } | PlannedTrouble::BrokerJumps { .. } => None,
         }
     }
 }
 
-fn job(number: usize, length: Ns, calm: bool, chance: &mut Chance) -> Job {
+fn job(number: usize, length: Ns, calm: bool, chance: &mut SeededChance) -> ScenarioJob {
     let attach_at = if chance.per_mille(700) {
         0
     } else {
@@ -203,11 +207,11 @@ fn job(number: usize, length: Ns, calm: bool, chance: &mut Chance) -> Job {
     let grain = chance.of(&[20 * US, 60 * US, 150 * US, 400 * US, 1500 * US]);
     let count = if chance.per_mille(250) { 2 } else { 1 };
     let shape = chance.between(0, 4);
-    let threads: Vec<Vec<Op>> = (0..count)
+    let threads: Vec<Vec<ClientOp>> = (0..count)
         .map(|thread| program(number as u64 * 100 + thread * 10 + 10, grain, shape, chance))
         .collect();
     let profile = chance.per_mille(600).then(|| Arc::new(profile(&threads, chance)));
-    Job {
+    ScenarioJob {
         number,
         priority: chance.of(&[0, 0, 3, 5, 5, 5, 7, 9]),
         attach_at,
@@ -219,69 +223,76 @@ fn job(number: usize, length: Ns, calm: bool, chance: &mut Chance) -> Job {
     }
 }
 
-/// What a thread does: requests, endless training, a synchronisation after every kernel, or a mixture.
-fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut Chance) -> Vec<Op> {
+/// What a thread does: requests, endless training, a synchronisation after every kernel, or a
+/// mixture.
+fn program(first_kernel: u64, grain: Ns, shape: u64, chance: &mut SeededChance) -> Vec<ClientOp> {
     let mut ops = Vec::new();
-    let launch = |chance: &mut Chance| {
+    let launch = |chance: &mut SeededChance| {
         let kernel = first_kernel + chance.between(0, KERNELS - 1);
-        let time = chance.length(grain / 4 + 1, grain * 4).min(LONGEST);
-        Op::Launch { kernel, time }
+        let time = chance.length(grain / 4 + 1, grain * 4).min(MAX_KERNEL_NS);
+        ClientOp::Launch { kernel, time }
     };
     match shape {
         0 | 1 => {
             ops.extend((0..chance.between(1, 40)).map(|_| launch(chance)));
-            ops.extend([Op::Sync, Op::Host(chance.length(50 * US, 30 * MS))]);
+            ops.extend([ClientOp::Sync, ClientOp::Host(chance.length(50 * US, 30 * MS))]);
         }
         2 => {
             ops.extend((0..chance.between(1, 30)).map(|_| launch(chance)));
             if chance.per_mille(500) {
-                ops.push(Op::Sync);
+                ops.push(ClientOp::Sync);
             }
         }
         3 => {
             for _ in 0..chance.between(1, 8) {
-                ops.extend([launch(chance), Op::Sync, Op::Host(chance.length(2 * US, 300 * US))]);
+                ops.extend([
+                    launch(chance),
+                    ClientOp::Sync,
+                    ClientOp::Host(chance.length(2 * US, 300 * US)),
+                ]);
             }
         }
         _ => {
             for _ in 0..chance.between(4, 40) {
                 let op = match chance.between(0, 9) {
-                    0 => Op::Sync,
-                    1 => Op::Host(chance.length(US, 20 * MS)),
-                    2 => Op::Copy {
+                    0 => ClientOp::Sync,
+                    1 => ClientOp::Host(chance.length(US, 20 * MS)),
+                    2 => ClientOp::Copy {
                         bytes: chance.length(1 << 10, 8 << 20),
                     },
-                    3 => Op::Spin {
+                    3 => ClientOp::Spin {
                         kernel: first_kernel,
                         time: chance.length(5 * US, 100 * US),
                     },
                     _ => launch(chance),
                 };
                 ops.push(op);
-                if matches!(op, Op::Spin { .. }) {
+                if matches!(op, ClientOp::Spin { .. }) {
                     // What it spins for.
                     ops.push(launch(chance));
                 }
             }
-            ops.push(Op::Sync);
+            ops.push(ClientOp::Sync);
         }
     }
     ops
 }
 
 /// The profile of such a job: right for most kernels, wrong or missing for some.
-fn profile(threads: &[Vec<Op>], chance: &mut Chance) -> Profile {
+fn profile(threads: &[Vec<ClientOp>], chance: &mut SeededChance) -> Profile {
     let mut run = Aggregator::new();
     for ops in threads {
         for (at, op) in ops.iter().enumerate() {
-            let Op::Launch { kernel, time } = *op else { continue };
+            let ClientOp::Launch { kernel, time } = *op else {
+                continue;
+            };
             if chance.per_mille(100) {
                 continue;
             }
             let after: Ns = ops[at + 1..]
                 .iter()
-                .take_while(|op| !matches!(op, Op::Launch { .. }))
-                .map(|op| if let Op::Host(time) = op { *time } else { 0 })
+                .take_while(|op| !matches!(op, ClientOp::Launch { .. }))
+                .map(|op| if let ClientOp::Host(time) = op { *time } else { 0 })
                 .sum();
             let factor = chance.of(&[100, 100, 100, 50, 200]);
             run.sampled(kernel, time * factor / 100, Some(after));
@@ -291,7 +302,7 @@ fn profile(threads: &[Vec<Op>], chance: &mut Chance) -> Profile {
 }
 
 /// Most jobs of a run are short of room for a part of it, in turns of much the same length.
-fn crowds(jobs: &[Job], length: Ns, chance: &mut Chance) -> Vec<(Ns, Trouble)> {
+fn crowds(jobs: &[ScenarioJob], length: Ns, chance: &mut SeededChance) -> Vec<(Ns, PlannedTrouble)> {
     let mut all = Vec::new();
     for _ in 0..chance.between(1, 3) {
         let (begin, turn) = (chance.between(0, length), chance.length(2 * MS, 200 * MS));
@@ -299,12 +310,12 @@ fn crowds(jobs: &[Job], length: Ns, chance: &mut Chance) -> Vec<(Ns, Trouble)> {
             if chance.per_mille(800) {
                 all.push((
                     begin + chance.between(0, 2 * MS),
-                    Trouble::Crowded { job, turn: Some(turn) },
+                    PlannedTrouble::Crowded { job, turn: Some(turn) },
                 ));
             }
             if chance.per_mille(400) {
                 let end = begin + chance.between(0, length);
-                all.push((end, Trouble::Crowded { job, turn: None }));
+                all.push((end, PlannedTrouble::Crowded { job, turn: None }));
             }
         }
     }
@@ -312,48 +323,48 @@ fn crowds(jobs: &[Job], length: Ns, chance: &mut Chance) -> Vec<(Ns, Trouble)> {
     all
 }
 
-fn trouble(jobs: &[Job], length: Ns, chance: &mut Chance) -> Option<(Ns, Trouble)> {
+fn trouble(jobs: &[ScenarioJob], length: Ns, chance: &mut SeededChance) -> Option<(Ns, PlannedTrouble)> {
     let at = chance.between(0, length);
     let job = chance.between(0, jobs.len() as u64 - 1) as usize;
-    let signed = |chance: &mut Chance| {
+    let signed = |chance: &mut SeededChance| {
         let by = chance.length(US, 2_000 * MS) as i64;
         if chance.per_mille(500) { by } else { -by }
     };
     let trouble = match chance.between(0, 15) {
-        0 => Trouble::Dies {
+        0 => PlannedTrouble::Dies {
             job,
             heard_after: chance.length(10 * US, 100 * MS),
         },
-        1 => Trouble::Leaves { job },
-        2 | 3 => Trouble::Stalls {
+        1 => PlannedTrouble::Leaves { job },
+        2 | 3 => PlannedTrouble::Stalls {
             job,
             time: chance.length(50 * US, 700 * MS),
         },
-        4 => Trouble::ThreadStalls {
+        4 => PlannedTrouble::ThreadStalls {
             job,
             thread: chance.between(0, 1) as usize,
             time: chance.length(50 * US, 700 * MS),
         },
-        5 => Trouble::BrokerStalls {
+        5 => PlannedTrouble::BrokerStalls {
             time: chance.length(50 * US, 700 * MS),
         },
-        6..=8 => Trouble::Priority {
+        6..=8 => PlannedTrouble::Priority {
             job,
             priority: chance.between(0, 9) as u8,
         },
-        9 => Trouble::Jumps {
+        9 => PlannedTrouble::Jumps {
             job,
             by: signed(chance),
         },
-        10 => Trouble::BrokerJumps { by: signed(chance) },
-        11 => Trouble::Forks { job },
-        12 => Trouble::Unprofiled { job },
+        10 => PlannedTrouble::BrokerJumps { by: signed(chance) },
+        11 => PlannedTrouble::Forks { job },
+        12 => PlannedTrouble::Unprofiled { job },
         _ => {
             let liars: Vec<usize> = jobs.iter().filter(|job| job.lies).map(|job| job.number).collect();
             if liars.is_empty() {
                 return None;
             }
-            Trouble::Lies {
+            PlannedTrouble::Lies {
                 job: chance.of(&liars),
                 what: chance.next(),
             }
@@ -362,7 +373,7 @@ fn trouble(jobs: &[Job], length: Ns, chance: &mut Chance) -> Option<(Ns, Trouble
     Some((at, trouble))
 }
 
-impl fmt::Display for Scenario {
+impl fmt::Display for FaultScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,

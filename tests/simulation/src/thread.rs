@@ -1,4 +1,5 @@
-//! What one thread does next: the launch path, step by step, as the interposer has it. Between two steps anything may happen, its death too.
+//! What one thread does next: the launch path, step by step, as the interposer has it. Between two
+//! steps anything may happen, its death too.
 //!
 //! | here | interposer |
 //! |---|---|
@@ -15,29 +16,29 @@ use std::sync::atomic::Ordering;
 use weft_protocol::lane::{HOST_COPY, Kind};
 use weft_scheduler::{Mode, Ns};
 
-use crate::process::Process;
-use crate::scenario::{Op, US};
+use crate::process::SimProcess;
+use crate::scenario::{ClientOp, US};
 
 /// What a launch costs the job's own thread.
-const LAUNCH: Ns = 4_000;
+const LAUNCH_NS: Ns = 4_000;
 
 /// As in `gate`.
-const STANDSTILL: Ns = 300_000_000;
-const LONGEST_NAP: Ns = 1_000_000;
-const SHORTEST_NAP: Ns = 50_000;
-const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
-const UTMOST_WAIT: Ns = 30_000_000_000;
+const STANDSTILL_NS: Ns = 300_000_000;
+const MAX_NAP_NS: Ns = 1_000_000;
+const MIN_NAP_NS: Ns = 50_000;
+const DEFAULT_MAX_WAIT_NS: Ns = 1_000_000_000;
+const UTMOST_WAIT_NS: Ns = 30_000_000_000;
 const STUCK_PART: Ns = 8;
-const STUCK_LEAST: Ns = 5_000_000;
+const MIN_STUCK_NS: Ns = 5_000_000;
 /// As in `settle` and `state`.
-const QUANTUM: Ns = 100_000;
+const QUANTUM_NS: Ns = 100_000;
 const PLENTY: Ns = 4;
 const SMALL_TRANSFER: u64 = 64 * 1024;
 const HOST_BANDWIDTH: u64 = 20;
 
 /// A launch or copy on its way.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Launch {
+pub(crate) struct PendingLaunch {
     pub kernel: u64,
     pub cost: Ns,
     /// How long it really takes.
@@ -49,7 +50,7 @@ pub(crate) struct Launch {
 
 /// Why a wait ended (`gate::Passed`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passed {
+pub(crate) enum WaitEnd {
     Credit,
     Mode,
     Expired,
@@ -60,7 +61,7 @@ pub(crate) enum Passed {
 /// At the head of the queue, asleep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sleep {
-    pub launch: Launch,
+    pub launch: PendingLaunch,
     pub ticket: u64,
     pub arrived: Ns,
     pub deadline: Ns,
@@ -79,11 +80,11 @@ pub(crate) enum Stage {
     Next,
     /// A holder's record is written, the sign comes.
     Told {
-        launch: Launch,
+        launch: PendingLaunch,
         ends_silence: bool,
     },
     Queued {
-        launch: Launch,
+        launch: PendingLaunch,
         ticket: u64,
         arrived: Ns,
         deadline: Ns,
@@ -92,18 +93,18 @@ pub(crate) enum Stage {
     Asleep(Sleep),
     /// Through the gate, the turn not yet given on.
     Through {
-        launch: Launch,
+        launch: PendingLaunch,
         ticket: u64,
-        passed: Passed,
+        passed: WaitEnd,
         arrived: Ns,
     },
-    Took(Launch),
+    Took(PendingLaunch),
     Booked {
-        launch: Launch,
+        launch: PendingLaunch,
         at: Ns,
     },
     Queues {
-        launch: Launch,
+        launch: PendingLaunch,
         filler: bool,
     },
     Syncs,
@@ -117,11 +118,11 @@ pub(crate) struct Stepped {
     /// The broker's bell is rung.
     pub rings: bool,
     /// A wait at the gate ended.
-    pub passed: Option<(Passed, Ns)>,
+    pub passed: Option<(WaitEnd, Ns)>,
 }
 
 /// One step of a thread at `now`. Sets when the next one is due.
-pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
+pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
     let mut stepped = Stepped::default();
     let clock = process.clock(now);
     let mut next = pause(process, at);
@@ -150,7 +151,7 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
                     &mut stepped,
                 )
             } else if clock >= deadline {
-                through(process, at, now, (launch, ticket, arrived), Passed::Expired)
+                through(process, at, now, (launch, ticket, arrived), WaitEnd::Expired)
             } else {
                 // The futex of the turn wakes it; asking every so often is the same.
                 next = 20 * US;
@@ -166,8 +167,10 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
         } => {
             process.lane().reports.waiting.store(0, Ordering::Release);
             match passed {
-                Passed::Credit => {}
-                Passed::Mode | Passed::Expired | Passed::Stuck | Passed::Standstill => process.overdraw(launch.cost),
+                WaitEnd::Credit => {}
+                WaitEnd::Mode | WaitEnd::Expired | WaitEnd::Stuck | WaitEnd::Standstill => {
+                    process.overdraw(launch.cost)
+                }
             }
             process.leave_turn(ticket);
             stepped.passed = Some((passed, clock.saturating_sub(arrived)));
@@ -204,7 +207,7 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
         }
         Stage::Queues { launch, filler } => {
             process.threads[at].stream.queue(now, launch.time, launch.spins);
-            next = LAUNCH;
+            next = LAUNCH_NS;
             if filler {
                 marks(process, at, now);
             }
@@ -223,7 +226,7 @@ pub(crate) fn step(process: &mut Process, at: usize, now: Ns) -> Stepped {
 }
 
 /// Instructions take some ns; now and then the thread loses its core.
-fn pause(process: &mut Process, at: usize) -> Ns {
+fn pause(process: &mut SimProcess, at: usize) -> Ns {
     let chance = &mut process.threads[at].chance;
     match chance.between(0, 199) {
         0 => chance.length(10 * US, 5_000 * US),
@@ -233,7 +236,7 @@ fn pause(process: &mut Process, at: usize) -> Ns {
 }
 
 /// The next operation begins after this one.
-fn advance(process: &mut Process, at: usize) -> Stage {
+fn advance(process: &mut SimProcess, at: usize) -> Stage {
     if process.client.is_none() {
         return Stage::Over;
     }
@@ -242,10 +245,11 @@ fn advance(process: &mut Process, at: usize) -> Stage {
     Stage::Next
 }
 
-fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
     let thread = &mut process.threads[at];
     let op = thread.ops[thread.at];
-    // On a device with neighbours a kernel takes as long as it takes; some take far longer than anybody predicted.
+    // On a device with neighbours a kernel takes as long as it takes; some take far longer than
+    // anybody predicted.
     let factor = match thread.chance.between(0, 299) {
         0 => thread.chance.between(1_000, 30_000),
         1..=60 => thread.chance.between(110, 300),
@@ -253,11 +257,11 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         _ => 100,
     };
     let (kernel, time, spins, copies) = match op {
-        Op::Launch { kernel, time } => (kernel, time, false, None),
-        Op::Spin { kernel, time } => (kernel, time, true, None),
-        Op::Copy { bytes } => (HOST_COPY, bytes / HOST_BANDWIDTH, false, Some(bytes)),
-        Op::Sync => return Stage::Syncs,
-        Op::Host(time) => {
+        ClientOp::Launch { kernel, time } => (kernel, time, false, None),
+        ClientOp::Spin { kernel, time } => (kernel, time, true, None),
+        ClientOp::Copy { bytes } => (HOST_COPY, bytes / HOST_BANDWIDTH, false, Some(bytes)),
+        ClientOp::Sync => return Stage::Syncs,
+        ClientOp::Host(time) => {
             *next = time.max(1);
             return advance(process, at);
         }
@@ -267,7 +271,7 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
         Some(bytes) => bytes / HOST_BANDWIDTH,
         None => process.cost(kernel),
     };
-    let launch = Launch {
+    let launch = PendingLaunch {
         kernel,
         cost,
         time,
@@ -297,8 +301,8 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
                 return Stage::Took(launch);
             }
             let longest = match process.lane().orders.longest_wait.load(Ordering::Relaxed) {
-                0 => DEFAULT_LONGEST_WAIT,
-                wait => wait.min(UTMOST_WAIT),
+                0 => DEFAULT_MAX_WAIT_NS,
+                wait => wait.min(UTMOST_WAIT_NS),
             };
             Stage::Queued {
                 launch,
@@ -312,7 +316,7 @@ fn begin(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut
 }
 
 /// A copy that passes the gate.
-fn copy(process: &mut Process, at: usize, clock: Ns, launch: Launch, stepped: &mut Stepped) -> Stage {
+fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, stepped: &mut Stepped) -> Stage {
     if process.is_idle() {
         process.write(Kind::Stir, at, clock, 0, 0, 0);
     }
@@ -332,18 +336,18 @@ fn copy(process: &mut Process, at: usize, clock: Ns, launch: Launch, stepped: &m
 
 /// `wait_for_credit`: at the head of the queue.
 fn wait_for_credit(
-    process: &mut Process,
+    process: &mut SimProcess,
     at: usize,
     now: Ns,
-    (launch, ticket, arrived, deadline, longest): (Launch, u64, Ns, Ns, Ns),
+    (launch, ticket, arrived, deadline, longest): (PendingLaunch, u64, Ns, Ns, Ns),
     stepped: &mut Stepped,
 ) -> Stage {
     if process.take_credit(launch.cost) {
-        return through(process, at, now, (launch, ticket, arrived), Passed::Credit);
+        return through(process, at, now, (launch, ticket, arrived), WaitEnd::Credit);
     }
     let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
     if process.standstill == Some(heartbeat) {
-        return through(process, at, now, (launch, ticket, arrived), Passed::Standstill);
+        return through(process, at, now, (launch, ticket, arrived), WaitEnd::Standstill);
     }
     let reports = &process.lane().reports;
     reports.wanted_kernel.store(launch.kernel, Ordering::Relaxed);
@@ -367,7 +371,13 @@ fn wait_for_credit(
     })
 }
 
-fn through(_: &mut Process, _: usize, _: Ns, (launch, ticket, arrived): (Launch, u64, Ns), passed: Passed) -> Stage {
+fn through(
+    _: &mut SimProcess,
+    _: usize,
+    _: Ns,
+    (launch, ticket, arrived): (PendingLaunch, u64, Ns),
+    passed: WaitEnd,
+) -> Stage {
     Stage::Through {
         launch,
         ticket,
@@ -377,7 +387,14 @@ fn through(_: &mut Process, _: usize, _: Ns, (launch, ticket, arrived): (Launch,
 }
 
 /// `sleep_for_credit`: one round of its loop.
-fn asleep(process: &mut Process, at: usize, now: Ns, mut sleep: Sleep, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+fn asleep(
+    process: &mut SimProcess,
+    at: usize,
+    now: Ns,
+    mut sleep: Sleep,
+    next: &mut Ns,
+    stepped: &mut Stepped,
+) -> Stage {
     let pass = |passed| Stage::Through {
         launch: sleep.launch,
         ticket: sleep.ticket,
@@ -385,18 +402,18 @@ fn asleep(process: &mut Process, at: usize, now: Ns, mut sleep: Sleep, next: &mu
         arrived: sleep.arrived,
     };
     let clock = process.clock(now);
-    let stuck_after = (sleep.longest / STUCK_PART).max(STUCK_LEAST);
+    let stuck_after = (sleep.longest / STUCK_PART).max(MIN_STUCK_NS);
     let bell = process.lane().orders.bell.load(Ordering::Acquire);
     if process.take_credit(sleep.launch.cost) {
-        return pass(Passed::Credit);
+        return pass(WaitEnd::Credit);
     }
     if process.mode() != Mode::Filler {
-        return pass(Passed::Mode);
+        return pass(WaitEnd::Mode);
     }
     if clock >= sleep.deadline {
-        return pass(Passed::Expired);
+        return pass(WaitEnd::Expired);
     }
-    if clock.saturating_sub(sleep.asked) >= SHORTEST_NAP {
+    if clock.saturating_sub(sleep.asked) >= MIN_NAP_NS {
         sleep.asked = clock;
         if process.ask_device(now) > 0 {
             stepped.rings = process.ring();
@@ -404,13 +421,13 @@ fn asleep(process: &mut Process, at: usize, now: Ns, mut sleep: Sleep, next: &mu
         let progress = process.progress.max(sleep.arrived.saturating_sub(stuck_after));
         let awaits = process.threads.iter().any(|thread| !thread.marks.is_empty());
         if clock.saturating_sub(progress) > stuck_after && awaits {
-            return pass(Passed::Stuck);
+            return pass(WaitEnd::Stuck);
         }
     }
     let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
-    if clock.saturating_sub(sleep.arrived) > STANDSTILL && heartbeat == sleep.heartbeat {
+    if clock.saturating_sub(sleep.arrived) > STANDSTILL_NS && heartbeat == sleep.heartbeat {
         process.standstill = Some(heartbeat);
-        return pass(Passed::Standstill);
+        return pass(WaitEnd::Standstill);
     }
     sleep.bell = bell;
     let expected = process
@@ -428,18 +445,18 @@ fn asleep(process: &mut Process, at: usize, now: Ns, mut sleep: Sleep, next: &mu
     let length = match expected {
         Some(end) if end > clock => end - clock,
         Some(end) => (clock - end) / 4,
-        None if process.outstanding() > 0 => LONGEST_NAP / 2,
-        None => LONGEST_NAP,
+        None if process.outstanding() > 0 => MAX_NAP_NS / 2,
+        None => MAX_NAP_NS,
     };
-    let nap = length.clamp(SHORTEST_NAP, LONGEST_NAP);
+    let nap = length.clamp(MIN_NAP_NS, MAX_NAP_NS);
     *next = nap.min(sleep.deadline.saturating_sub(clock)) + process.threads[at].chance.between(US, 30 * US);
     Stage::Asleep(sleep)
 }
 
 /// `Session::marks`.
-fn marks(process: &mut Process, at: usize, now: Ns) {
+fn marks(process: &mut SimProcess, at: usize, now: Ns) {
     let unmarked = process.threads[at].account.unmarked();
-    if unmarked < QUANTUM {
+    if unmarked < QUANTUM_NS {
         return;
     }
     let left = u64::try_from(process.lane().orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
@@ -451,7 +468,7 @@ fn marks(process: &mut Process, at: usize, now: Ns) {
 }
 
 /// `Session::synced` of the thread's own stream.
-fn syncs(process: &mut Process, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
+fn syncs(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &mut Stepped) -> Stage {
     match process.threads[at].stream.end() {
         Some(end) if end <= now => {}
         Some(end) => {

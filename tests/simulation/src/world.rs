@@ -1,7 +1,9 @@
-//! The world of a run: the broker's scheduler taken by the hand, processes, their clocks, and what goes wrong; all in virtual time.
+//! The world of a run: the broker's scheduler taken by the hand, processes, their clocks, and what
+//! goes wrong; all in virtual time.
 //!
-//! Processes go on while the broker is in the middle of a turn: between any two events that the core takes in, and between any two decisions that are carried
-//! out, time passes and threads step, and now and then the broker loses its core just there.
+//! Processes go on while the broker is in the middle of a turn: between any two events that the
+//! core takes in, and between any two decisions that are carried out, time passes and threads step,
+//! and now and then the broker loses its core just there.
 #![forbid(unsafe_code)]
 
 mod troubles;
@@ -19,16 +21,16 @@ use weft_daemon::test_driver::{Ending, FakeClient, FakeClients, Moment, TestDriv
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Decision, Event, Mode, Ns};
 
-use crate::chance::Chance;
+use crate::chance::SeededChance;
 use crate::check::{Books, Broken, name};
 use crate::clock;
-use crate::process::{Life, Process};
-use crate::scenario::{CHANCE_OF_BROKER, Job, MS, Scenario, Trouble, US};
-use crate::thread::{self, Passed, Stage};
+use crate::process::{ProcessLife, SimProcess};
+use crate::scenario::{CHANCE_OF_BROKER, FaultScenario, MS, PlannedTrouble, ScenarioJob, US};
+use crate::thread::{self, Stage, WaitEnd};
 
 /// What came of a run.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Events that the core took in.
     pub events: u64,
     /// What does not hold, if anything.
@@ -39,24 +41,25 @@ pub struct Outcome {
     pub counts: HashMap<&'static str, u64>,
 }
 
-/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds and all threads.
+/// Launches that a broker may be late by until records may be lost: a lane holds 4096 of all kinds
+/// and all threads.
 const LAGS: usize = 600;
 
 /// Lines that are kept.
 const LOG: usize = 400;
 
-pub(crate) struct World {
-    scenario: Scenario,
+pub(crate) struct FaultWorld {
+    scenario: FaultScenario,
     now: Ns,
     broker_offset: i64,
     broker_at: Ns,
     broker_sleeps: bool,
     broker_naps: bool,
-    chance: Chance,
+    chance: SeededChance,
     visitors: Option<FakeClients>,
-    pub(crate) processes: Vec<Process>,
-    arrivals: Vec<Job>,
-    troubles: VecDeque<(Ns, Trouble)>,
+    pub(crate) processes: Vec<SimProcess>,
+    arrivals: Vec<ScenarioJob>,
+    troubles: VecDeque<(Ns, PlannedTrouble)>,
     /// Of those that equals take whose memory finds no room.
     longest_turn: Ns,
     /// How many of those began.
@@ -74,7 +77,7 @@ pub(crate) struct World {
     pub(crate) books: Books,
     /// Time that a filler may have to wait for reasons beyond the broker.
     excuse: Ns,
-    outcome: Outcome,
+    outcome: RunOutcome,
     keep_log: bool,
     everything: bool,
     #[cfg(test)]
@@ -93,13 +96,13 @@ pub struct Manner {
 }
 
 /// Runs a scenario.
-pub fn run(scenario: &Scenario, manner: Manner) -> Outcome {
+pub fn run(scenario: &FaultScenario, manner: Manner) -> RunOutcome {
     start(scenario, manner, |_| {})
 }
 
-pub(crate) fn start(scenario: &Scenario, manner: Manner, prepare: impl FnOnce(&mut World)) -> Outcome {
-    clock::set_broker(clock::BEGIN);
-    let mut world = World::new(scenario.clone(), manner);
+pub(crate) fn start(scenario: &FaultScenario, manner: Manner, prepare: impl FnOnce(&mut FaultWorld)) -> RunOutcome {
+    clock::set_broker(clock::BEGIN_NS);
+    let mut world = FaultWorld::new(scenario.clone(), manner);
     prepare(&mut world);
     let world = Rc::new(RefCell::new(world));
     let watcher = {
@@ -150,24 +153,24 @@ pub(crate) fn start(scenario: &Scenario, manner: Manner, prepare: impl FnOnce(&m
 }
 
 trait TakeOutcome {
-    fn take_outcome(&self) -> Outcome;
+    fn take_outcome(&self) -> RunOutcome;
 }
 
-impl TakeOutcome for Rc<RefCell<World>> {
-    fn take_outcome(&self) -> Outcome {
+impl TakeOutcome for Rc<RefCell<FaultWorld>> {
+    fn take_outcome(&self) -> RunOutcome {
         std::mem::take(&mut self.borrow_mut().outcome)
     }
 }
 
-impl World {
-    fn new(scenario: Scenario, manner: Manner) -> World {
-        World {
-            now: clock::BEGIN,
+impl FaultWorld {
+    fn new(scenario: FaultScenario, manner: Manner) -> FaultWorld {
+        FaultWorld {
+            now: clock::BEGIN_NS,
             broker_offset: 0,
-            broker_at: clock::BEGIN,
+            broker_at: clock::BEGIN_NS,
             broker_sleeps: false,
             broker_naps: false,
-            chance: Chance::new(scenario.seed, CHANCE_OF_BROKER),
+            chance: SeededChance::new(scenario.seed, CHANCE_OF_BROKER),
             visitors: None,
             processes: Vec::new(),
             arrivals: scenario.jobs.clone(),
@@ -181,7 +184,7 @@ impl World {
             unsure: HashSet::new(),
             books: Books::default(),
             excuse: 0,
-            outcome: Outcome::default(),
+            outcome: RunOutcome::default(),
             keep_log: manner.log || manner.verbose,
             everything: manner.verbose,
             scenario,
@@ -196,12 +199,12 @@ impl World {
         *self.outcome.counts.entry(what).or_default() += 1;
     }
 
-    fn log(&mut self, line: impl FnOnce(&World) -> String) {
+    fn log(&mut self, line: impl FnOnce(&FaultWorld) -> String) {
         if !self.keep_log || self.outcome.broken.is_some() {
             return;
         }
         let mut text = String::new();
-        let since = (self.now - clock::BEGIN) as f64 / 1e3;
+        let since = (self.now - clock::BEGIN_NS) as f64 / 1e3;
         let _ = write!(text, "{since:>12.2} us  {}", line(self));
         if self.everything {
             eprintln!("{text}");
@@ -225,10 +228,11 @@ impl World {
     }
 
     fn end(&self) -> Ns {
-        clock::BEGIN + self.scenario.length
+        clock::BEGIN_NS + self.scenario.length
     }
 
-    /// Lets everything but the broker go on until the broker's time comes. False when the run is over.
+    /// Lets everything but the broker go on until the broker's time comes. False when the run is
+    /// over.
     fn until_broker(&mut self) -> bool {
         loop {
             if self.outcome.broken.is_some() || self.now >= self.end() {
@@ -245,15 +249,15 @@ impl World {
     /// The next thing that is due before `upto`. False if there is none.
     fn go_on(&mut self, upto: Ns) -> bool {
         let thread = (0..self.processes.len())
-            .filter(|at| self.processes[*at].life == Life::Lives)
+            .filter(|at| self.processes[*at].life == ProcessLife::Lives)
             .flat_map(|at| (0..self.processes[at].threads.len()).map(move |thread| (at, thread)))
             .map(|(at, thread)| {
                 let process = &self.processes[at];
                 (process.threads[thread].next_at.max(process.stalled_until), at, thread)
             })
             .min();
-        let trouble = self.troubles.front().map(|(at, _)| at + clock::BEGIN);
-        let arrival = self.arrivals.iter().map(|job| job.attach_at + clock::BEGIN).min();
+        let trouble = self.troubles.front().map(|(at, _)| at + clock::BEGIN_NS);
+        let arrival = self.arrivals.iter().map(|job| job.attach_at + clock::BEGIN_NS).min();
         let death = self.deaths.iter().map(|(at, _)| *at).min();
         let first = [thread.map(|(at, ..)| at), trouble, arrival, death]
             .into_iter()
@@ -311,11 +315,11 @@ impl World {
         }
         if let Some((passed, _)) = stepped.passed {
             self.count(match passed {
-                Passed::Credit => "waits that ended with credit",
-                Passed::Mode => "waits that ended with the mode",
-                Passed::Expired => "waits that expired",
-                Passed::Stuck => "waits of stuck work",
-                Passed::Standstill => "waits for a broker that stood still",
+                WaitEnd::Credit => "waits that ended with credit",
+                WaitEnd::Mode => "waits that ended with the mode",
+                WaitEnd::Expired => "waits that expired",
+                WaitEnd::Stuck => "waits of stuck work",
+                WaitEnd::Standstill => "waits for a broker that stood still",
             });
         }
         if stepped.rings {

@@ -27,8 +27,9 @@ fn records_that_were_overwritten_are_counted() {
 
 #[test]
 fn a_writer_that_sleeps_through_a_lap_may_tear_a_record() {
-    // A limit, and that the models can see a torn record: 4096 records written by others while a thread has lost its core within one. A sum over the
-    // record's words would tell; should this begin to fail, the limit is gone.
+    // A limit, and that the models can see a torn record: 4096 records written by others while a
+    // thread has lost its core within one. A sum over the record's words would tell; should this
+    // begin to fail, the limit is gone.
     assert!(fails(Machine::X86, 2, ring::a_lap_over_a_sleeping_writer));
 }
 
@@ -71,7 +72,8 @@ fn credit_is_void_after_the_sign() {
 
 #[test]
 fn nobody_waits_for_a_broker_that_sleeps() {
-    // Rests on the order of sequentially consistent accesses, which loom takes for less: on C11 it finds a false alarm, so the check is known to bite.
+    // Rests on the order of sequentially consistent accesses, which loom takes for less: on C11 it
+    // finds a false alarm, so the check is known to bite.
     for model in [
         sleep::a_filler_waits,
         sleep::a_holder_ends_a_silence,

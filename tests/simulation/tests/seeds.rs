@@ -1,11 +1,13 @@
-//! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation --minutes 60`.
+//! A short fixed set of seeds, and every seed that once failed. Hours of others: `weft-simulation
+//! --minutes 60`.
 #![forbid(unsafe_code)]
 
 use weft_scheduler::PolicyName;
 use weft_simulation::SHORT_OF_ROOM;
-use weft_simulation::campaign::{self, Sums};
+use weft_simulation::campaign::{self, CampaignSums};
 
-/// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn in another way; what it found then stays a case that is run.
+/// What failed once, with what it found. A seed may mean another scenario when scenarios are drawn
+/// in another way; what it found then stays a case that is run.
 const ONCE_FAILED: [u64; 20] = [
     3,              // a launch that a change of mode let go was reported as issued, but not taken from the word
     4,              // a grant that was not used was looked after only when something else happened
@@ -29,8 +31,8 @@ const ONCE_FAILED: [u64; 20] = [
     20_778_010_742, // timeslice: turns by predicted time alone gave a job whose kernels take a hundred times longer than predicted the device for a second
 ];
 
-fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> Sums {
-    let mut sums = Sums::default();
+fn all(seeds: impl Iterator<Item = u64>, policy: Option<PolicyName>) -> CampaignSums {
+    let mut sums = CampaignSums::default();
     for seed in seeds {
         if let Err(failure) = campaign::one(seed, policy, &mut sums) {
             panic!(

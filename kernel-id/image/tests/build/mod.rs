@@ -1,4 +1,5 @@
-//! Builds tiny images by hand, field by field, so that the readers are tested against the layout and not against themselves.
+//! Builds tiny images by hand, field by field, so that the readers are tested against the layout
+//! and not against themselves.
 #![allow(dead_code)] // each test file takes what it needs
 
 /// One section of an ELF file being built.

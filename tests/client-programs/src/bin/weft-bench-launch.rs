@@ -1,9 +1,12 @@
-//! Measures what one launch costs the thread that makes it. `scripts/bench launch` runs one of these for each configuration and has them
-//! measure in turn: each line on stdin, `burst N PARTS` or `sync N PARTS`, is one round of PARTS parts of N launches each, answered with a line
-//! `WALL CPU`: nanoseconds a launch in the median part, by the clock and of the thread's own time (which leaves out what other processes took of
-//! the core). A part lasts a fraction of a millisecond: an interruption spoils one part, not the round.
+//! Measures what one launch costs the thread that makes it. `scripts/bench launch` runs one of
+//! these for each configuration and has them measure in turn: each line on stdin, `burst N PARTS`
+//! or `sync N PARTS`, is one round of PARTS parts of N launches each, answered with a line `WALL
+//! CPU`: nanoseconds a launch in the median part, by the clock and of the thread's own time (which
+//! leaves out what other processes took of the core). A part lasts a fraction of a millisecond: an
+//! interruption spoils one part, not the round.
 //!
-//! `update N PARTS` is the same for updates of an executable graph of 1,500 kernels, `relaunch N PARTS` for an update, a launch of that graph and a wait for it.
+//! `update N PARTS` is the same for updates of an executable graph of 1,500 kernels, `relaunch N
+//! PARTS` for an update, a launch of that graph and a wait for it.
 #![deny(unsafe_code)]
 
 use std::io::{BufRead, Write};

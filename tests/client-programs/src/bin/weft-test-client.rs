@@ -1,4 +1,5 @@
-//! The cudarc client of the matrix: launches whose results are checked, streams ordered by events, a graph, threads.
+//! The cudarc client of the matrix: launches whose results are checked, streams ordered by events,
+//! a graph, threads.
 //!
 //! `weft-test-client RESULT.json` writes one JSON line there.
 
@@ -80,7 +81,8 @@ fn axpy_chain(gpu: &Gpu) -> Result<u64> {
     Ok(50)
 }
 
-/// Two streams that hand one buffer back and forth by events: a wait that is lost shows in the data.
+/// Two streams that hand one buffer back and forth by events: a wait that is lost shows in the
+/// data.
 fn two_streams(gpu: &Gpu) -> Result<u64> {
     let (fill_kernel, copy) = (gpu.kernel("simgpu_fill")?, gpu.kernel("simgpu_copy")?);
     let (left, right) = (gpu.stream()?, gpu.stream()?);

@@ -1,7 +1,9 @@
-//! A job that keeps the device busy in a set pattern until it is told to stop: what the job under test shares the device with.
+//! A job that keeps the device busy in a set pattern until it is told to stop: what the job under
+//! test shares the device with.
 //!
-//! It launches `simgpu_fill` on a few bytes (the simulated device's configuration decides how long that takes), so it costs next to no CPU.
-//! It runs while the file named by `--while` exists; a test that died leaves nothing running.
+//! It launches `simgpu_fill` on a few bytes (the simulated device's configuration decides how long
+//! that takes), so it costs next to no CPU. It runs while the file named by `--while` exists; a
+//! test that died leaves nothing running.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,9 +45,11 @@ enum End {
     Stream,
     /// An event behind the launches.
     Event,
-    /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM ends a token.
+    /// An event behind a copy on another stream, which waits for the launches by an event: as vLLM
+    /// ends a token.
     Copy,
-    /// The stream, where every second launch of the burst went to another one: it waits for this one by an event, and this one for it, as cuDNN's recurrent networks fork and join.
+    /// The stream, where every second launch of the burst went to another one: it waits for this
+    /// one by an event, and this one for it, as cuDNN's recurrent networks fork and join.
     Join,
 }
 

@@ -1,9 +1,10 @@
-//! Does any call overtake launches? For every stream-ordered entry point of the driver: so many launches, then that call; the null driver
-//! says how many launches had arrived when the call did.
+//! Does any call overtake launches? For every stream-ordered entry point of the driver: so many
+//! launches, then that call; the null driver says how many launches had arrived when the call did.
 //!
-//! `weft-test-order NULL_DRIVER RESULT.json [LAUNCHES [GO]]`, with the null driver as `libcuda.so.1`, weft preloaded or not. The calls get
-//! arguments that no real driver would take (zeros but for the stream): the null driver looks at none of them. With GO it launches once, and all else
-//! when that file is there: whoever started it has seen by then that it has its role.
+//! `weft-test-order NULL_DRIVER RESULT.json [LAUNCHES [GO]]`, with the null driver as
+//! `libcuda.so.1`, weft preloaded or not. The calls get arguments that no real driver would take
+//! (zeros but for the stream): the null driver looks at none of them. With GO it launches once, and
+//! all else when that file is there: whoever started it has seen by then that it has its role.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -36,7 +37,8 @@ fn main() -> Result<()> {
         .map_or(Ok(LAUNCHES), |text| text.parse())
         .context("LAUNCHES")?;
     let launcher = Launcher::open()?;
-    // SAFETY: the file that serves as libcuda.so.1 already, under its own name, so that nothing is put in between.
+    // SAFETY: the file that serves as libcuda.so.1 already, under its own name, so that nothing is
+    // put in between.
     let counting = unsafe { Library::new(counting) }.context("the null driver")?;
     // SAFETY: the null driver declares it so.
     let called = unsafe { counting.get::<Called>(b"nullcuda_called") }.context("not the null driver")?;
@@ -66,13 +68,15 @@ fn main() -> Result<()> {
         launcher.burst(launches)?;
         let words = words(&entry, launcher.stream(), zeros.as_ptr() as usize);
         let [a, b, c, d, e, f, g, h, i, j, k] = words;
-        // SAFETY: the null driver reads no argument of these; weft's hooks read structures of zeros at most.
+        // SAFETY: the null driver reads no argument of these; weft's hooks read structures of zeros
+        // at most.
         unsafe { call(a, b, c, d, e, f, g, h, i, j, k) };
         tried += 1;
         // SAFETY: the function takes nothing.
         let now = unsafe { arrived() } - before;
         if is_launch(&entry) {
-            // The call itself is a launch that counts, whether it was first or last; the others must be there.
+            // The call itself is a launch that counts, whether it was first or last; the others
+            // must be there.
             if now != u64::from(launches) + 1 {
                 overtook.insert(
                     entry.symbol,

@@ -1,6 +1,8 @@
-//! Patterns of real clients that break careless layers between a job and its driver, each with a check that fails if the layer is careless.
+//! Patterns of real clients that break careless layers between a job and its driver, each with a
+//! check that fails if the layer is careless.
 //!
-//! `weft-test-patterns RESULT.json` writes one JSON line there and ends without running any destructor, as some clients do.
+//! `weft-test-patterns RESULT.json` writes one JSON line there and ends without running any
+//! destructor, as some clients do.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +15,8 @@ use weft_client_programs::gpu::{Argument, Gpu, Kernel, Memory, Stream};
 /// Numbers in a buffer.
 const COUNT: usize = 1024;
 
-/// A spinning kernel gives up after so long. Longer than weft holds any launch that others of the same process wait for.
+/// A spinning kernel gives up after so long. Longer than weft holds any launch that others of the
+/// same process wait for.
 const SPIN_LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
@@ -28,7 +31,8 @@ fn main() -> Result<()> {
     steady_memory(&gpu).context("free memory is steady")?;
     std::fs::write(&path, "{\"ok\":true}\n").context("cannot write the result")?;
     println!("weft-test-patterns: done");
-    // SAFETY: ends the process at once, which is what is tested; the line above is written, for stdout is flushed at its end of line or here.
+    // SAFETY: ends the process at once, which is what is tested; the line above is written, for
+    // stdout is flushed at its end of line or here.
     unsafe { libc::_exit(0) }
 }
 
@@ -49,8 +53,9 @@ fn pinned(words: usize) -> Result<&'static [AtomicU32]> {
     Ok(unsafe { std::slice::from_raw_parts(place.cast(), words) })
 }
 
-/// XLA's tuner: a one-thread kernel spins on a host word; event, kernel, event are queued behind it; then the host stores the word.
-/// A layer that waits for one launch to end before it lets the next pass runs into the kernel's limit.
+/// XLA's tuner: a one-thread kernel spins on a host word; event, kernel, event are queued behind
+/// it; then the host stores the word. A layer that waits for one launch to end before it lets the
+/// next pass runs into the kernel's limit.
 fn spinning_kernel(gpu: &Gpu) -> Result<()> {
     let (spin, work) = (gpu.kernel("simgpu_spin")?, gpu.kernel("simgpu_fill")?);
     let (stream, data, word) = (gpu.stream()?, gpu.allocate(COUNT * 4)?, pinned(1)?);
@@ -75,7 +80,8 @@ fn spinning_kernel(gpu: &Gpu) -> Result<()> {
     Ok(())
 }
 
-/// While a thread captures in global mode, an unsafe call of anybody's spoils the capture: also one that the layer makes by itself.
+/// While a thread captures in global mode, an unsafe call of anybody's spoils the capture: also one
+/// that the layer makes by itself.
 fn global_capture(gpu: &Gpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (stream, other) = (gpu.stream()?, gpu.stream()?);
@@ -128,7 +134,8 @@ fn host_functions(gpu: &Gpu) -> Result<()> {
     Ok(())
 }
 
-/// Each stream waits for the other in turn, with many launches in between: a layer that holds back one stream alone stops both.
+/// Each stream waits for the other in turn, with many launches in between: a layer that holds back
+/// one stream alone stops both.
 fn crossing_streams(gpu: &Gpu) -> Result<()> {
     let kernel = gpu.kernel("simgpu_fill")?;
     let (left, right) = (gpu.stream()?, gpu.stream()?);
@@ -152,7 +159,8 @@ fn crossing_streams(gpu: &Gpu) -> Result<()> {
     gpu.synchronize(right)
 }
 
-/// Free memory does not rise while a process does nothing but ask (a client that sizes its cache by it fails if it does).
+/// Free memory does not rise while a process does nothing but ask (a client that sizes its cache by
+/// it fails if it does).
 fn steady_memory(gpu: &Gpu) -> Result<()> {
     let held = gpu.allocate(1 << 20)?;
     let (first, total) = result::mem_get_info().context("cuMemGetInfo")?;

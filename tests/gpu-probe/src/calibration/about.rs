@@ -76,7 +76,8 @@ fn link(device: &str) -> Value {
     })
 }
 
-/// How the kernel's part of managed memory is set, where it may be read: what stock demand paging does depends on it.
+/// How the kernel's part of managed memory is set, where it may be read: what stock demand paging
+/// does depends on it.
 fn uvm() -> Value {
     let parameters = [
         "uvm_perf_prefetch_enable",

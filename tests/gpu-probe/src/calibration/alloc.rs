@@ -25,7 +25,8 @@ fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     for (name, bytes) in SIZES {
         let (mut plain_free, mut managed_free) = (Vec::new(), Vec::new());
-        // The room is asked for before the clock starts: the probe's own caution is no part of the cost.
+        // The room is asked for before the clock starts: the probe's own caution is no part of the
+        // cost.
         let plain = bench.repeat(ROUNDS, |_| {
             let (memory, taken) = gpu.timed_plain(bytes, bytes)?;
             let begin = std::time::Instant::now();

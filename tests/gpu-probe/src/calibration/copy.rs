@@ -17,17 +17,17 @@ pub const PROBE: Probe = Probe {
 };
 
 /// A large copy: the rate of one this long is that of any longer one.
-const LARGE: usize = 64 << 20;
+const LARGE_BYTES: usize = 64 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 4 << 20;
+const MIN_BYTES: usize = 4 << 20;
 /// A small one.
 const SMALL: usize = 4;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
-    let (device, second) = (gpu.plain(LARGE, LEAST)?, gpu.plain(LARGE, LEAST)?);
-    let (pinned, second_pinned) = (gpu.pinned(LARGE, LEAST)?, gpu.pinned(LARGE, LEAST)?);
+    let (device, second) = (gpu.plain(LARGE_BYTES, MIN_BYTES)?, gpu.plain(LARGE_BYTES, MIN_BYTES)?);
+    let (pinned, second_pinned) = (gpu.pinned(LARGE_BYTES, MIN_BYTES)?, gpu.pinned(LARGE_BYTES, MIN_BYTES)?);
     let bytes = [&device, &second, &pinned, &second_pinned]
         .map(Memory::bytes)
         .into_iter()
@@ -79,7 +79,8 @@ fn run(bench: &Bench) -> Result<()> {
             .print();
     }
 
-    // Both ways at once: from before the first to after the last, on one stream that waits for the other.
+    // Both ways at once: from before the first to after the last, on one stream that waits for the
+    // other.
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let both = bench.repeat(20, |_| {
         pair.around(stream, || {
@@ -102,13 +103,14 @@ fn run(bench: &Bench) -> Result<()> {
         .print();
     drop((second, second_pinned, pinned));
 
-    let pageable = gpu.pageable(bytes, LEAST)?;
+    let pageable = gpu.pageable(bytes, MIN_BYTES)?;
     let bytes = bytes.min(pageable.bytes());
     for (name, to, from) in [
         ("pageable_to_device", &device, &pageable),
         ("pageable_to_host", &pageable, &device),
     ] {
-        // The driver copies through buffers of its own, partly before the device begins: the host's time is the whole one.
+        // The driver copies through buffers of its own, partly before the device begins: the host's
+        // time is the whole one.
         let whole = bench.repeat_calls(10, |_| {
             gpu.copy(to, from, bytes, stream)?;
             Ok(gpu.wait(stream)?)

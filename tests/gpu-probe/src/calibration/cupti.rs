@@ -1,4 +1,5 @@
-//! What it costs to know how long kernels ran: event pairs around each launch, and CUPTI's activity records, against bare launches.
+//! What it costs to know how long kernels ran: event pairs around each launch, and CUPTI's activity
+//! records, against bare launches.
 
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ const ROUNDS: usize = 30;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
-    let (empty, stream) = (gpu.kernel("weft_probe_empty")?, gpu.stream()?);
+    let (empty, stream) = (gpu.kernel("gpu_probe_empty")?, gpu.stream()?);
     let events = (0..2 * BURST).map(|_| gpu.event()).collect::<Result<Vec<_>, _>>()?;
     bursts(bench, empty, stream, &events)?;
 

@@ -22,7 +22,7 @@ const HOLD_NS: u64 = 8_000_000;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
-    let empty = gpu.kernel("weft_probe_empty")?;
+    let empty = gpu.kernel("gpu_probe_empty")?;
     let (stream, pair, event) = (gpu.stream()?, bench.pair()?, gpu.event()?);
     gpu.record(event, stream)?;
     gpu.wait(stream)?;

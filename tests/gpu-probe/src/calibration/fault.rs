@@ -1,7 +1,7 @@
 //! Page faults: what touching managed memory costs that lies elsewhere, or nowhere yet.
 //!
-//! One thread touches one word after another and waits for each, so a fault's whole cost shows. The driver may bring more than was touched (its density
-//! prefetch): that is part of what is measured.
+//! One thread touches one word after another and waits for each, so a fault's whole cost shows. The
+//! driver may bring more than was touched (its density prefetch): that is part of what is measured.
 
 use anyhow::Result;
 
@@ -20,9 +20,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What is touched.
-const LARGE: usize = 64 << 20;
+const LARGE_BYTES: usize = 64 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// At most so many touches in a kernel: at 100 us each that is a tenth of a second.
 const TOUCHES: usize = 1024;
 /// Rounds.
@@ -36,8 +36,8 @@ const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (touch, sweep, stream, pair) = (
-        gpu.kernel("weft_probe_touch")?,
-        gpu.kernel("weft_probe_sweep")?,
+        gpu.kernel("gpu_probe_touch")?,
+        gpu.kernel("gpu_probe_sweep")?,
         gpu.stream()?,
         bench.pair()?,
     );
@@ -58,7 +58,7 @@ fn run(bench: &Bench) -> Result<()> {
     };
 
     for (name, stride) in STRIDES {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let count = touches(&memory, stride);
         let migrated = bench.repeat(ROUNDS, |_| {
             memory.populate(1);
@@ -71,14 +71,14 @@ fn run(bench: &Bench) -> Result<()> {
         line.and("touches", count).print();
         drop(memory);
         let first = bench.repeat(ROUNDS, |_| {
-            let memory = gpu.managed(LARGE, LEAST)?;
+            let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
             touched(&memory, stride)
         })?;
         let line = report.samples(&format!("first_touch_{name}"), "ns", Clock::Device, &first);
         note(line.and("touches", count)).print();
     }
 
-    let memory = gpu.managed(LARGE, LEAST)?;
+    let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
     let words = memory.bytes() / 4;
     let blocks = (words / 4 / BLOCK_THREADS).max(1) as u32;
     let pulled = bench.repeat(ROUNDS, |_| {

@@ -17,7 +17,8 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Launches between two waits: fewer than any driver's queue holds, so that no launch waits for room.
+/// Launches between two waits: fewer than any driver's queue holds, so that no launch waits for
+/// room.
 const BURST: usize = 200;
 /// Longest wait for one store.
 const BOUND: Duration = Duration::from_secs(10);
@@ -25,8 +26,8 @@ const BOUND: Duration = Duration::from_secs(10);
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, store, stream) = (
-        gpu.kernel("weft_probe_empty")?,
-        gpu.kernel("weft_probe_store")?,
+        gpu.kernel("gpu_probe_empty")?,
+        gpu.kernel("gpu_probe_store")?,
         gpu.stream()?,
     );
     let launch = || gpu.launch(empty, 1, 32, &[], stream);

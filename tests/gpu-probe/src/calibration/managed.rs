@@ -1,4 +1,5 @@
-//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading and writing.
+//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading
+//! and writing.
 
 use anyhow::Result;
 
@@ -17,28 +18,29 @@ pub const PROBE: Probe = Probe {
 };
 
 /// Far beyond any cache of a device.
-const LARGE: usize = 256 << 20;
+const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Threads of a block, each of which reads and writes 16 bytes.
 const BLOCK_THREADS: usize = 256;
 const BYTES_A_THREAD: usize = 16;
 /// Rounds.
 const ROUNDS: usize = 20;
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, sweep, stream, pair) = (
-        gpu.kernel("weft_probe_empty")?,
-        gpu.kernel("weft_probe_sweep")?,
+        gpu.kernel("gpu_probe_empty")?,
+        gpu.kernel("gpu_probe_sweep")?,
         gpu.stream()?,
         bench.pair()?,
     );
-    let managed = gpu.managed(LARGE, LEAST)?;
-    let plain = gpu.plain(managed.bytes(), LEAST)?;
+    let managed = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
+    let plain = gpu.plain(managed.bytes(), MIN_BYTES)?;
     let bytes = plain.bytes().min(managed.bytes());
     let blocks = (bytes / BYTES_A_THREAD / BLOCK_THREADS).max(1);
     let threads = blocks * BLOCK_THREADS;

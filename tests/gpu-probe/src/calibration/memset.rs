@@ -16,16 +16,16 @@ pub const PROBE: Probe = Probe {
 };
 
 /// A large one: far beyond any cache of a device.
-const LARGE: usize = 256 << 20;
+const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 4 << 20;
+const MIN_BYTES: usize = 4 << 20;
 /// A small one.
 const SMALL: usize = 4;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
-    let device = gpu.plain(LARGE, LEAST)?;
+    let device = gpu.plain(LARGE_BYTES, MIN_BYTES)?;
     gpu.fill(&device, 1, device.bytes(), stream)?;
     gpu.wait(stream)?;
     let nothing = bench.repeat(50, |_| pair.around(stream, || Ok(())))?.median();

@@ -1,4 +1,5 @@
-//! Prefetches of managed memory: what a call costs the host, how fast pages move each way, and whether both ways at once run at full rate.
+//! Prefetches of managed memory: what a call costs the host, how fast pages move each way, and
+//! whether both ways at once run at full rate.
 
 use anyhow::Result;
 
@@ -17,12 +18,14 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What is moved.
-const LARGE: usize = 256 << 20;
+const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
-/// How long a stream is held up before calls that are to find work before them: more than 32 calls take.
+const MIN_BYTES: usize = 8 << 20;
+/// How long a stream is held up before calls that are to find work before them: more than 32 calls
+/// take.
 const HOLD_NS: u64 = 20_000_000;
-/// How long both streams are held up until two threads have begun: on a busy machine that was more than 5 ms more often than not.
+/// How long both streams are held up until two threads have begun: on a busy machine that was more
+/// than 5 ms more often than not.
 const BOTH_NS: u64 = 40_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
@@ -30,7 +33,7 @@ const ROUNDS: usize = 8;
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
-    let memory = gpu.managed(LARGE, LEAST)?;
+    let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
     let bytes = memory.bytes();
     let mut device = Vec::new();
     let mut host = Vec::new();
@@ -87,8 +90,9 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
         back.extend(each(Place::HOST)?);
         Ok(0.0)
     })?;
-    // With work before them in the stream the driver may hand them to a thread of its own instead of doing them at once.
-    let spin = gpu.kernel("weft_probe_spin")?;
+    // With work before them in the stream the driver may hand them to a thread of its own instead
+    // of doing them at once.
+    let spin = gpu.kernel("gpu_probe_spin")?;
     let mut behind = Vec::new();
     bench.repeat(ROUNDS, |_| {
         memory.populate(2);
@@ -129,11 +133,15 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One allocation goes while another one comes: each from a thread and on a stream of its own, since a call may keep its thread.
+/// One allocation goes while another one comes: each from a thread and on a stream of its own,
+/// since a call may keep its thread.
 fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
-    let (first, second) = (gpu.managed(LARGE / 2, LEAST)?, gpu.managed(LARGE / 2, LEAST)?);
+    let (first, second) = (
+        gpu.managed(LARGE_BYTES / 2, MIN_BYTES)?,
+        gpu.managed(LARGE_BYTES / 2, MIN_BYTES)?,
+    );
     let bytes = first.bytes() + second.bytes();
     first.populate(4);
     second.populate(4);

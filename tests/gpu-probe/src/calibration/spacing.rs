@@ -1,4 +1,5 @@
-//! How close kernels of one stream follow one another on the device, and how long the smallest one is.
+//! How close kernels of one stream follow one another on the device, and how long the smallest one
+//! is.
 
 use anyhow::Result;
 
@@ -17,7 +18,8 @@ pub const PROBE: Probe = Probe {
 
 /// Kernels of a train.
 const TRAIN: usize = 200;
-/// How long the train is held up, so that all of it is queued before its first kernel runs: twice what its launches may take at 10 us each.
+/// How long the train is held up, so that all of it is queued before its first kernel runs: twice
+/// what its launches may take at 10 us each.
 const HOLD_NS: u64 = 4_000_000;
 /// What each stamping kernel runs: long enough that its successor is ready when it ends.
 const STAMP_NS: u64 = 20_000;
@@ -25,9 +27,9 @@ const STAMP_NS: u64 = 20_000;
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, spin, stamp) = (
-        gpu.kernel("weft_probe_empty")?,
-        gpu.kernel("weft_probe_spin")?,
-        gpu.kernel("weft_probe_stamp")?,
+        gpu.kernel("gpu_probe_empty")?,
+        gpu.kernel("gpu_probe_spin")?,
+        gpu.kernel("gpu_probe_stamp")?,
     );
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let train = |count: usize| {

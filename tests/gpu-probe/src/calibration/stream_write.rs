@@ -1,4 +1,5 @@
-//! How soon the host sees that a stream got somewhere: by a word that the stream writes, and by an event that is asked again and again.
+//! How soon the host sees that a stream got somewhere: by a word that the stream writes, and by an
+//! event that is asked again and again.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! Two processes on one device: what it costs to change between them, how long each keeps it, what a small launch waits beside a busy neighbour. Without MPS
-//! (probe `switch`), and under a daemon whose pipe directory is given (probe `mps`).
+//! Two processes on one device: what it costs to change between them, how long each keeps it, what
+//! a small launch waits beside a busy neighbour. Without MPS (probe `switch`), and under a daemon
+//! whose pipe directory is given (probe `mps`).
 //!
-//! Each process holds its stream up with a spinning kernel, queues many short stamping kernels behind it, and so has work all the time while the other one
-//! has, too.
+//! Each process holds its stream up with a spinning kernel, queues many short stamping kernels
+//! behind it, and so has work all the time while the other one has, too.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ pub const MPS_PROBE: Probe = Probe {
     run: under,
 };
 
-/// Kernels of each process in a round: 30 ms of work, so 60 ms in which slices of one or two milliseconds show.
+/// Kernels of each process in a round: 30 ms of work, so 60 ms in which slices of one or two
+/// milliseconds show.
 const KERNELS: usize = 3_000;
 /// Each kernel's time: well above what a launch costs the host, well below a slice.
 const KERNEL_NS: u64 = 10_000;
@@ -186,8 +188,8 @@ impl Role for Stamps {
 fn stamp(gpu: &Gpu) -> Result<String> {
     const BYTES: usize = KERNELS * size_of::<Stamp>();
     let (spin, stamp, stream) = (
-        gpu.kernel("weft_probe_spin")?,
-        gpu.kernel("weft_probe_stamp")?,
+        gpu.kernel("gpu_probe_spin")?,
+        gpu.kernel("gpu_probe_stamp")?,
         gpu.stream()?,
     );
     let (out, back) = (gpu.plain(BYTES, BYTES)?, gpu.pinned(BYTES, BYTES)?);
@@ -204,7 +206,7 @@ fn stamp(gpu: &Gpu) -> Result<String> {
 }
 
 fn busy(gpu: &Gpu) -> Result<String> {
-    let (spin, stream) = (gpu.kernel("weft_probe_spin")?, gpu.stream()?);
+    let (spin, stream) = (gpu.kernel("gpu_probe_spin")?, gpu.stream()?);
     for _ in 0..BUSY_NS / BUSY_KERNEL_NS {
         gpu.launch(spin, 1, 1, &[BUSY_KERNEL_NS], stream)?;
     }
@@ -214,7 +216,7 @@ fn busy(gpu: &Gpu) -> Result<String> {
 }
 
 fn ping(gpu: &Gpu, count: usize) -> Result<String> {
-    let (empty, stream) = (gpu.kernel("weft_probe_empty")?, gpu.stream()?);
+    let (empty, stream) = (gpu.kernel("gpu_probe_empty")?, gpu.stream()?);
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let begin = Instant::now();

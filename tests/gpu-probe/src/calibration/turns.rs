@@ -1,12 +1,14 @@
 //! From the stamps of two processes' kernels to who had the device when. Pure.
 //!
-//! Each process sends one kernel after another, each of which says when it began, when it ended, and between which two readings of the device's clock it paused
-//! longest. A kernel that was preempted paused; without preemption nothing pauses for longer than a few clock steps.
+//! Each process sends one kernel after another, each of which says when it began, when it ended,
+//! and between which two readings of the device's clock it paused longest. A kernel that was
+//! preempted paused; without preemption nothing pauses for longer than a few clock steps.
 
 /// One kernel: first reading, last reading, the two around its longest pause.
 pub type Stamp = [u64; 4];
 
-/// A pause longer than this is a preemption. The device's clock may step by 1 us; a turn of somebody else takes two switches at least.
+/// A pause longer than this is a preemption. The device's clock may step by 1 us; a turn of
+/// somebody else takes two switches at least.
 const PAUSE_NS: u64 = 5_000;
 
 /// A stretch of time in which a process's kernels ran.
@@ -30,7 +32,8 @@ pub struct Seen {
     pub preempted: usize,
 }
 
-/// The stretches of one process. `ns` is what each kernel runs by itself: one that took longer and says nothing of a pause was away at a time that it does not know.
+/// The stretches of one process. `ns` is what each kernel runs by itself: one that took longer and
+/// says nothing of a pause was away at a time that it does not know.
 fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(stamps.len());
     for &[from, to, pause, resume] in stamps {

@@ -1,7 +1,8 @@
 //! The driver's C functions, bound by their exported names.
 //!
-//! A name without suffix is the oldest version of a function, whatever today's header makes of it: `cuMemPrefetchAsync` takes a device number,
-//! `cuMemPrefetchAsync_v2` a location (the header of CUDA 13 maps the plain name to it).
+//! A name without suffix is the oldest version of a function, whatever today's header makes of it:
+//! `cuMemPrefetchAsync` takes a device number, `cuMemPrefetchAsync_v2` a location (the header of
+//! CUDA 13 maps the plain name to it).
 
 use std::ffi::{CStr, c_char};
 
@@ -96,7 +97,8 @@ macro_rules! api {
 
             $(
                 /// # Safety
-                /// As the driver's manual says: pointers must be valid for what the function reads and writes.
+                /// As the driver's manual says: pointers must be valid for what the function reads
+                /// and writes.
                 pub(super) unsafe fn $name(&self, $($arg: $ty),*) -> Result<(), CudaError> {
                     let function = self.$name.ok_or(CudaError::Missing(stringify!($name)))?;
                     // SAFETY: by this function's contract.

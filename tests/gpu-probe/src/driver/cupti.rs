@@ -1,4 +1,5 @@
-//! CUPTI's activity records of kernels, where its library is found. The records are counted and thrown away.
+//! CUPTI's activity records of kernels, where its library is found. The records are counted and
+//! thrown away.
 
 use std::alloc::Layout;
 use std::ffi::CStr;
@@ -35,7 +36,8 @@ const PACKAGES: [&str; 3] = [
     "triton/backends/nvidia/lib/cupti",
 ];
 
-/// Where it may lie when nobody says where: by name alone, in toolkits, in the packages of every Python on the path.
+/// Where it may lie when nobody says where: by name alone, in toolkits, in the packages of every
+/// Python on the path.
 fn candidates() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()
@@ -109,7 +111,8 @@ extern "C" fn complete(_context: usize, _stream: u32, buffer: *mut u8, _size: us
     }
     if let Some(next) = GET_NEXT.get() {
         let mut record = std::ptr::null();
-        // SAFETY: the buffer that `request` gave, of which so many bytes are filled; the walk ends with an error.
+        // SAFETY: the buffer that `request` gave, of which so many bytes are filled; the walk ends
+        // with an error.
         while unsafe { next(buffer, valid, &mut record) } == 0 {
             RECORDS.fetch_add(1, Ordering::Relaxed);
         }

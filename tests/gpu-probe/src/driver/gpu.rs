@@ -8,8 +8,8 @@ use super::memory::Memory;
 /// The kernels' text.
 const KERNELS: &str = include_str!("kernels.ptx");
 
-/// The kernels' head, and what it becomes where a driver no longer compiles for the first of them. The last two are what newer devices are named in the
-/// oldest PTX that knows them.
+/// The kernels' head, and what it becomes where a driver no longer compiles for the first of them.
+/// The last two are what newer devices are named in the oldest PTX that knows them.
 const HEAD: &str = ".version 7.0\n.target sm_70";
 const HEADS: [&str; 4] = [
     HEAD,
@@ -93,7 +93,8 @@ impl Gpu {
         let mut log = vec![0u8; LOG_BYTES];
         let values = [log.as_mut_ptr().expose_provenance(), LOG_BYTES];
         let mut module = 0;
-        // SAFETY: the image ends with a zero and outlives the call; the options' values are a buffer and its size, which outlive it too.
+        // SAFETY: the image ends with a zero and outlives the call; the options' values are a
+        // buffer and its size, which outlive it too.
         let loaded = unsafe {
             self.api
                 .cuModuleLoadDataEx(&mut module, image.as_ptr(), 2, OPTIONS.as_ptr(), values.as_ptr())
@@ -244,7 +245,8 @@ impl Gpu {
         unsafe { self.api.cuStreamWaitEvent(stream.0, after.0, 0) }
     }
 
-    /// Device time between two events that were reached, nanoseconds. The driver's resolution is about 500 ns.
+    /// Device time between two events that were reached, nanoseconds. The driver's resolution is
+    /// about 500 ns.
     pub fn between(&self, from: Event, to: Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0.0f32;
         // SAFETY: the out pointer is a local, the others are handles of this driver.
@@ -258,7 +260,8 @@ impl Gpu {
         unsafe { self.api.cuStreamSynchronize(stream.0) }
     }
 
-    /// Launches a kernel of the probes. `values` are its parameters; one of four bytes takes the low half (little-endian).
+    /// Launches a kernel of the probes. `values` are its parameters; one of four bytes takes the
+    /// low half (little-endian).
     pub fn launch(
         &self,
         kernel: Kernel,
@@ -272,7 +275,8 @@ impl Gpu {
         for (param, value) in params.iter_mut().zip(values) {
             *param = std::ptr::from_ref(value).expose_provenance();
         }
-        // SAFETY: the kernel reads as many parameters as its text declares, which the callers give; they live across the call.
+        // SAFETY: the kernel reads as many parameters as its text declares, which the callers give;
+        // they live across the call.
         unsafe {
             self.api.cuLaunchKernel(
                 kernel.0,
@@ -294,7 +298,8 @@ impl Gpu {
     pub fn copy(&self, to: &Memory<'_>, from: &Memory<'_>, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         let bytes = bytes.min(to.bytes()).min(from.bytes());
         let (target, source) = (to.address(), from.address());
-        // Both allocations are that large, and outlive the stream's work because the probes wait before they drop them.
+        // Both allocations are that large, and outlive the stream's work because the probes wait
+        // before they drop them.
         match (from.is_host(), to.is_host()) {
             // SAFETY: as said above.
             (true, _) => unsafe { self.api.cuMemcpyHtoDAsync_v2(target, source, bytes, stream.0) },
@@ -324,7 +329,8 @@ impl Gpu {
         }
     }
 
-    /// Moves a part of managed memory, in stream order: by the newer function where the driver has it, else by the older.
+    /// Moves a part of managed memory, in stream order: by the newer function where the driver has
+    /// it, else by the older.
     pub fn prefetch(&self, part: Part, place: Place, stream: Stream) -> Result<(), CudaError> {
         match self.prefetch_to_place(part, place, stream) {
             Err(CudaError::Missing(_)) => self.prefetch_to_number(part, place, stream),

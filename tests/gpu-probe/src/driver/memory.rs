@@ -1,7 +1,10 @@
-//! Allocations of every kind, freed when they are dropped, and never more of them than the machine can spare.
+//! Allocations of every kind, freed when they are dropped, and never more of them than the machine
+//! can spare.
 //!
-//! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's): plain memory at most a quarter of what is free; managed memory
-//! at most a quarter of what is free on the device *and* on the host, and 256 MiB; pinned memory the same as managed. Who gets less than it can use is told.
+//! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's):
+//! plain memory at most a quarter of what is free; managed memory at most a quarter of what is free
+//! on the device *and* on the host, and 256 MiB; pinned memory the same as managed. Who gets less
+//! than it can use is told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +16,7 @@ use super::gpu::{Gpu, Part};
 use crate::host;
 
 /// No probe allocates more managed or pinned memory than this at once.
-const CAP: usize = 256 << 20;
+const MAX_MANAGED_BYTES: usize = 256 << 20;
 /// The unit in which large allocations are cut to size: the driver's block of managed memory.
 pub const BLOCK: usize = 2 << 20;
 
@@ -46,7 +49,9 @@ impl Gpu {
         let free = self.free_memory()?;
         let mut bytes = share(wanted, free);
         if managed {
-            bytes = bytes.min(CAP).min(share(wanted, host::available_memory()?));
+            bytes = bytes
+                .min(MAX_MANAGED_BYTES)
+                .min(share(wanted, host::available_memory()?));
         }
         ensure!(
             bytes >= least.min(wanted),
@@ -93,7 +98,7 @@ impl Gpu {
     pub fn pinned(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
         /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
         const FLAGS: u32 = 1 | 2;
-        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
             bytes >= least.min(wanted),
             "only {bytes} bytes of host memory may be had of {wanted}"
@@ -108,7 +113,7 @@ impl Gpu {
 
     /// Ordinary host memory, every page of it touched.
     pub fn pageable(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
-        let bytes = share(wanted, host::available_memory()?).min(CAP);
+        let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
             bytes >= least.min(wanted),
             "only {bytes} bytes of host memory may be had of {wanted}"
@@ -162,7 +167,8 @@ impl Memory<'_> {
         self.part(0, self.bytes)
     }
 
-    /// Writes a word into every page from the host: managed memory then lies there. Nothing on the device may be using it.
+    /// Writes a word into every page from the host: managed memory then lies there. Nothing on the
+    /// device may be using it.
     pub fn populate(&self, value: u8) {
         if self.kind != Kind::Plain {
             host::write_pages(self.address, self.bytes, value);
@@ -179,7 +185,8 @@ impl Memory<'_> {
 
     fn first(&self) -> &AtomicU32 {
         let word = std::ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: an aligned word of an allocation that the host reaches and that lives as long as `self`.
+        // SAFETY: an aligned word of an allocation that the host reaches and that lives as long as
+        // `self`.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
@@ -190,7 +197,8 @@ impl Memory<'_> {
             return Vec::new();
         }
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
-        // SAFETY: the allocation holds as many aligned words, and the callers have waited for what writes them.
+        // SAFETY: the allocation holds as many aligned words, and the callers have waited for what
+        // writes them.
         (0..count)
             .map(|at| {
                 // SAFETY: inside the allocation.
@@ -204,7 +212,8 @@ impl Memory<'_> {
 
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
-        // A probe that fails drops what it has while the device may be at work: freeing waits for it. What fails here failed before, and was told there.
+        // A probe that fails drops what it has while the device may be at work: freeing waits for
+        // it. What fails here failed before, and was told there.
         let _: Result<(), CudaError> = match self.kind {
             // SAFETY: allocated by this driver, freed once.
             Kind::Plain | Kind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },

@@ -18,9 +18,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What leaves.
-const LARGE: usize = 128 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
@@ -31,7 +31,7 @@ fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     let stream = tools.stream;
-    let memory = gpu.managed(LARGE, LEAST)?;
+    let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
     memory.populate(1);
     let parts = blocks(&memory);
 

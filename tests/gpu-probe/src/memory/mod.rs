@@ -1,4 +1,5 @@
-//! Two jobs on managed memory: what the page ledger of the simulated GPU and the planner of working sets need to know.
+//! Two jobs on managed memory: what the page ledger of the simulated GPU and the planner of working
+//! sets need to know.
 #![forbid(unsafe_code)]
 
 pub mod discard;
@@ -34,7 +35,7 @@ impl<'b> Tools<'b> {
         Ok(Tools {
             bench,
             stream: bench.gpu.stream()?,
-            sweep: bench.gpu.kernel("weft_probe_sweep")?,
+            sweep: bench.gpu.kernel("gpu_probe_sweep")?,
             pair: bench.pair()?,
         })
     }

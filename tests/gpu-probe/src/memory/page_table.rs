@@ -1,5 +1,6 @@
-//! Does the host's page table show which pages of managed memory a kernel pulled to the device? This decides how working sets are learnt without binary
-//! instrumentation: populate on the host, let a kernel touch a known part, and look which pages are no longer present.
+//! Does the host's page table show which pages of managed memory a kernel pulled to the device?
+//! This decides how working sets are learnt without binary instrumentation: populate on the host,
+//! let a kernel touch a known part, and look which pages are no longer present.
 
 use anyhow::Result;
 
@@ -21,12 +22,14 @@ pub const PROBE: Probe = Probe {
 
 /// What is looked at.
 const BYTES: usize = 32 << 20;
-/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks that nobody touched must not change.
-const STRIDE: usize = 2 * BLOCK;
-/// Where in its block a touch goes: not to its begin, so that what the driver brings around it shows on both sides.
-const OFFSET: usize = 256 << 10;
+/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks
+/// that nobody touched must not change.
+const STRIDE_BYTES: usize = 2 * BLOCK;
+/// Where in its block a touch goes: not to its begin, so that what the driver brings around it
+/// shows on both sides.
+const OFFSET_BYTES: usize = 256 << 10;
 /// Touches one after another that share a block: 64 KiB apart.
-const DENSE: usize = 64 << 10;
+const DENSE_BYTES: usize = 64 << 10;
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
@@ -65,8 +68,8 @@ fn run(bench: &Bench) -> Result<()> {
     report.fact("frame_numbers", frames).print();
 
     // A kernel pulls pages that the host populated.
-    touch(bench, &memory, OFFSET, STRIDE)?;
-    let from_host = judged(&populated, &look()?, OFFSET, STRIDE);
+    touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
+    let from_host = judged(&populated, &look()?, OFFSET_BYTES, STRIDE_BYTES);
     from_host.print(bench, "after_host");
 
     gpu.prefetch(memory.whole(), Place::DEVICE, stream)?;
@@ -77,8 +80,8 @@ fn run(bench: &Bench) -> Result<()> {
     gpu.wait(stream)?;
     let evicted = look()?;
     tell("evicted", &evicted);
-    touch(bench, &memory, OFFSET, STRIDE)?;
-    judged(&evicted, &look()?, OFFSET, STRIDE).print(bench, "after_eviction");
+    touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
+    judged(&evicted, &look()?, OFFSET_BYTES, STRIDE_BYTES).print(bench, "after_eviction");
 
     // Evicted and then read by the host once, which maps every page that came back.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
@@ -86,12 +89,12 @@ fn run(bench: &Bench) -> Result<()> {
     memory.populate(3);
     let mapped = look()?;
     tell("evicted_and_touched", &mapped);
-    touch(bench, &memory, OFFSET, STRIDE)?;
-    let last = judged(&mapped, &look()?, OFFSET, STRIDE);
+    touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
+    let last = judged(&mapped, &look()?, OFFSET_BYTES, STRIDE_BYTES);
     last.print(bench, "after_eviction_and_touch");
     memory.populate(4);
-    touch(bench, &memory, 0, DENSE)?;
-    judged(&mapped, &look()?, 0, DENSE).print(bench, "dense");
+    touch(bench, &memory, 0, DENSE_BYTES)?;
+    judged(&mapped, &look()?, 0, DENSE_BYTES).print(bench, "dense");
 
     let mut line = report.fact("shows_what_kernels_pulled", from_host.shows() && last.shows());
     if gpu.is_simulated() {
@@ -104,7 +107,7 @@ fn run(bench: &Bench) -> Result<()> {
 fn touch(bench: &Bench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
     let (gpu, stream) = (&bench.gpu, bench.gpu.stream()?);
     let count = (memory.bytes() - offset).div_ceil(stride);
-    let kernel = gpu.kernel("weft_probe_touch")?;
+    let kernel = gpu.kernel("gpu_probe_touch")?;
     let at = memory.address() + offset as u64;
     gpu.launch(kernel, 1, 1, &[at, stride as u64, count as u64], stream)?;
     gpu.wait(stream)?;
@@ -185,7 +188,7 @@ mod tests {
         const PAGES: usize = 4 * BLOCK / PAGE;
         let before = table(vec![true; PAGES]);
         assert_eq!(
-            judged(&before, &before, OFFSET, STRIDE),
+            judged(&before, &before, OFFSET_BYTES, STRIDE_BYTES),
             Judged {
                 touched_gone: 0.0,
                 others_gone: 0.0,
@@ -194,15 +197,15 @@ mod tests {
         );
         // Each touch took its 64 KiB.
         let mut after = before.clone();
-        for at in [OFFSET, OFFSET + STRIDE] {
+        for at in [OFFSET_BYTES, OFFSET_BYTES + STRIDE_BYTES] {
             after.present[at / PAGE..][..16].fill(false);
         }
-        let seen = judged(&before, &after, OFFSET, STRIDE);
+        let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(seen.shows());
         assert_eq!(seen.bytes_a_touch, 65_536.0);
         // A page of a block that nobody touched went too.
         after.present[BLOCK / PAGE] = false;
-        let seen = judged(&before, &after, OFFSET, STRIDE);
+        let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(!seen.shows() && seen.others_gone > 0.0);
     }
 }

@@ -1,8 +1,10 @@
-//! Memory that is advised to be mostly read keeps its copy on the host: does it leave the device without being copied, and by which calls does it leave at all?
+//! Memory that is advised to be mostly read keeps its copy on the host: does it leave the device
+//! without being copied, and by which calls does it leave at all?
 //!
-//! Prefetches of such memory are documented to create copies, so that one to the host should free nothing on the device; ending the advice is documented to collapse the copies
-//! into the one at the preferred location. Each way is judged by two measurements that know nothing of each other: free device memory before and after, and whether a
-//! prefetch to the device has to copy again.
+//! Prefetches of such memory are documented to create copies, so that one to the host should free
+//! nothing on the device; ending the advice is documented to collapse the copies into the one at
+//! the preferred location. Each way is judged by two measurements that know nothing of each other:
+//! free device memory before and after, and whether a prefetch to the device has to copy again.
 
 use std::time::Instant;
 
@@ -24,9 +26,9 @@ pub const PROBE: Probe = Probe {
 };
 
 /// What moves.
-const LARGE: usize = 128 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
@@ -34,7 +36,7 @@ fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     for (advised, name) in [(false, "plain"), (true, "read_mostly")] {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         memory.populate(1);
         if advised {
             gpu.read_mostly(memory.whole(), true)?;
@@ -88,11 +90,12 @@ fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
         ("prefetch_to_host", Way::Prefetch, false),
         ("collapse_to_device", Way::CollapseToDevice, false),
         ("collapse_to_host", Way::CollapseToHost, false),
-        // On the device alone, as what was written there: the first time it leaves it has to be copied.
+        // On the device alone, as what was written there: the first time it leaves it has to be
+        // copied.
         ("collapse_to_host_written", Way::CollapseToHost, true),
     ];
     for (name, way, written) in ways {
-        let memory = gpu.managed(LARGE, LEAST)?;
+        let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let all = memory.whole();
         let place = match way {
             Way::CollapseToHost => Place::HOST,

@@ -1,4 +1,5 @@
-//! Which functions the driver has for moving managed memory, and whether both forms of a prefetch do what they say.
+//! Which functions the driver has for moving managed memory, and whether both forms of a prefetch
+//! do what they say.
 
 use anyhow::Result;
 

@@ -1,7 +1,9 @@
-//! Two jobs on managed memory, one evicted while the other runs: a switch by faults against a switch by prefetches.
+//! Two jobs on managed memory, one evicted while the other runs: a switch by faults against a
+//! switch by prefetches.
 //!
-//! Nothing is oversubscribed: each job has at most an eighth of what is free and both together 256 MiB, and is evicted by a prefetch to the host. What a switch costs is the same pages on
-//! the same link, without the risk.
+//! Nothing is oversubscribed: each job has at most an eighth of what is free and both together 256
+//! MiB, and is evicted by a prefetch to the host. What a switch costs is the same pages on the same
+//! link, without the risk.
 
 use std::time::{Duration, Instant};
 
@@ -24,13 +26,13 @@ pub const PROBE: Probe = Probe {
 };
 
 /// Each job's memory: both together have what one other probe has.
-const LARGE: usize = 128 << 20;
+const LARGE_BYTES: usize = 128 << 20;
 /// What is still measured where there is little memory.
-const LEAST: usize = 8 << 20;
+const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 5;
 /// A piece of a prefetch that is run over as soon as it is there.
-const PIECE: usize = 16 << 20;
+const PIECE_BYTES: usize = 16 << 20;
 /// Kernels one after another beside a job that moves.
 const RUNS: usize = 100;
 /// Longest wait for one answer.
@@ -39,7 +41,7 @@ const BOUND: Duration = Duration::from_secs(20);
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     // A quarter of what is free may be had at once; two jobs share that.
-    let each = LARGE
+    let each = LARGE_BYTES
         .min(gpu.free_memory()? / 8)
         .min(crate::host::available_memory()? / 8);
     let mut jobs = [
@@ -113,7 +115,8 @@ fn beside(bench: &Bench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()>
     let alone = a.ask_numbers("runs", BOUND)?;
     a.tell("runs")?;
     let mut moves = Vec::new();
-    // The runs take as long as so many moves, roughly; what is measured afterwards would be moves alone.
+    // The runs take as long as so many moves, roughly; what is measured afterwards would be moves
+    // alone.
     let begin = Instant::now();
     let beside = loop {
         for way in ["out", "in"] {
@@ -141,7 +144,8 @@ fn time(job: &mut Peer, what: &str) -> Result<f64> {
     times.first().copied().context("an answer without a time")
 }
 
-/// A job with managed memory that it moves and sweeps as it is told. Answers with device nanoseconds.
+/// A job with managed memory that it moves and sweeps as it is told. Answers with device
+/// nanoseconds.
 #[derive(Default)]
 pub struct Swapper(Option<Job>);
 
@@ -155,7 +159,7 @@ impl Role for Swapper {
         if let Some(bytes) = line.strip_prefix("open ") {
             // Lives as long as the process, as the memory does.
             let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open()?));
-            let memory = gpu.managed(bytes.parse().context("a number of bytes")?, LEAST)?;
+            let memory = gpu.managed(bytes.parse().context("a number of bytes")?, MIN_BYTES)?;
             memory.populate(1);
             let got = memory.bytes();
             self.0 = Some(Job { gpu, memory });
@@ -182,16 +186,17 @@ impl Job {
         Ok(times.collect::<Result<Vec<_>>>()?.join(" "))
     }
 
-    /// Device time of a prefetch in pieces on one stream, each of which a kernel on another stream runs over as soon as it is there.
+    /// Device time of a prefetch in pieces on one stream, each of which a kernel on another stream
+    /// runs over as soon as it is there.
     fn by_pieces(&self) -> Result<f64> {
         let gpu = self.gpu;
-        let (sweep, stream, moving) = (gpu.kernel("weft_probe_sweep")?, gpu.stream()?, gpu.stream()?);
+        let (sweep, stream, moving) = (gpu.kernel("gpu_probe_sweep")?, gpu.stream()?, gpu.stream()?);
         let (from, to) = (gpu.event()?, gpu.event()?);
         let mut there = Vec::new();
         gpu.record(from, stream)?;
         gpu.order(moving, from)?;
-        for at in (0..self.memory.bytes()).step_by(PIECE) {
-            let (part, event) = (self.memory.part(at, PIECE), gpu.event()?);
+        for at in (0..self.memory.bytes()).step_by(PIECE_BYTES) {
+            let (part, event) = (self.memory.part(at, PIECE_BYTES), gpu.event()?);
             gpu.prefetch(part, Place::DEVICE, moving)?;
             gpu.record(event, moving)?;
             gpu.order(stream, event)?;
@@ -214,7 +219,7 @@ impl Job {
     /// Device time of a prefetch, of a kernel that reads and writes everything, or of both.
     fn timed(&self, place: Option<Place>, run: bool) -> Result<f64> {
         let gpu = self.gpu;
-        let (sweep, stream) = (gpu.kernel("weft_probe_sweep")?, gpu.stream()?);
+        let (sweep, stream) = (gpu.kernel("gpu_probe_sweep")?, gpu.stream()?);
         let (from, to) = (gpu.event()?, gpu.event()?);
         let words = self.memory.bytes() as u64 / 4;
         let blocks = u32::try_from(words / 4 / 256).unwrap_or(u32::MAX).max(1);

@@ -11,7 +11,8 @@ use serde_json::Value;
 /// Longest a run may take: far more than any needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// The simulated driver and its device's program. Cargo builds neither for a test program, so it is asked to.
+/// The simulated driver and its device's program. Cargo builds neither for a test program, so it is
+/// asked to.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

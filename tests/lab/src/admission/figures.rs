@@ -8,15 +8,15 @@ use serde::Serialize;
 use weft_admission::{Config, Policy};
 
 use super::least;
-use super::mix::{Mix, ODD, S};
-use super::world::{Outcome, Rule};
+use super::mix::{JobMix, ODD, S};
+use super::world::{AdmissionOutcome, AdmissionRule};
 
 /// The mean wait under `weft` is to be so many times below that under `exclusive`.
 const BELOW_EXCLUSIVE: f64 = 3.0;
 
 /// One mix under one rule with one seed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct AdmissionRow {
     /// The mix.
     pub mix: String,
     /// The seed.
@@ -39,10 +39,13 @@ pub struct Row {
     pub wait_p95_s: f64,
     /// The wait of the job with the largest peak, seconds.
     pub wait_largest_s: f64,
-    /// What of that it waited when it asked first, seconds. Whether it dies then because it takes more than it had said, and comes again at the end of the queue, hangs on what
-    /// happens to be free at that moment under a rule; the time at which it first asks is the same under all, so this is compared.
+    /// What of that it waited when it asked first, seconds. Whether it dies then because it takes
+    /// more than it had said, and comes again at the end of the queue, hangs on what happens to be
+    /// free at that moment under a rule; the time at which it first asks is the same under all, so
+    /// this is compared.
     pub wait_largest_first_s: f64,
-    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under `fifo` by.
+    /// Its patience and the longest that anything ran, seconds: what its wait may exceed that under
+    /// `fifo` by.
     pub bound_s: f64,
     /// The part of the devices' time that was asked for.
     pub busy: f64,
@@ -50,16 +53,18 @@ pub struct Row {
     pub memory: f64,
     /// Seconds until the last job had ended.
     pub makespan_s: f64,
-    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is all the same.
+    /// Jain's index over the users' mean slowdowns (from coming to end over its run alone): 1 is
+    /// all the same.
     pub jain: f64,
     /// The variance of the users' mean slowdowns.
     pub variance: f64,
-    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was, seconds. Empty where nobody foretells.
+    /// What was foretold of the wait of each that had to wait, as it asked first, and what it was,
+    /// seconds. Empty where nobody foretells.
     pub foretold: Vec<(f64, f64)>,
 }
 
 /// What a run comes to.
-pub fn row(mix: &Mix, seed: u64, rule: Rule, outcome: &Outcome) -> Row {
+pub fn row(mix: &JobMix, seed: u64, rule: AdmissionRule, outcome: &AdmissionOutcome) -> AdmissionRow {
     let jobs = || mix.jobs.iter().zip(&outcome.fates);
     let mut waits: Vec<f64> = jobs()
         .map(|(job, fate)| (fate.began - job.arrives) as f64 / S as f64)
@@ -84,7 +89,7 @@ pub fn row(mix: &Mix, seed: u64, rule: Rule, outcome: &Outcome) -> Row {
         let patience = Config::default().patience(job.said_run);
         (fate.began - job.arrives, fate.first_wait.unwrap_or(0), patience)
     });
-    Row {
+    AdmissionRow {
         mix: mix.name.clone(),
         seed,
         rule: rule.name(),
@@ -92,8 +97,8 @@ pub fn row(mix: &Mix, seed: u64, rule: Rule, outcome: &Outcome) -> Row {
         oom_by_neighbours: outcome.fates.iter().map(|fate| fate.by_neighbours).sum(),
         oom_by_itself: outcome.fates.iter().map(|fate| fate.by_itself).sum(),
         wait_mean_s: mean,
-        wait_least_s: least::wait(mix, least::Kept::Taken),
-        wait_least_kept_s: least::wait(mix, least::Kept::Said),
+        wait_least_s: least::wait(mix, least::KeptMemory::Taken),
+        wait_least_kept_s: least::wait(mix, least::KeptMemory::Said),
         wait_p95_s: p95,
         wait_largest_s: wait_largest as f64 / S as f64,
         wait_largest_first_s: first as f64 / S as f64,
@@ -115,9 +120,11 @@ fn seconds(ns: crate::Ns) -> f64 {
     ns as f64 / S as f64
 }
 
-/// How the begins that were foretold turned out, in a line: by how much later than foretold (a minus: sooner), and what part of those that were to wait for a minute or more waited between half
-/// and twice as long as foretold. Who comes later with a claim to go first (a user who had less, a shorter job) is not foretold, nor that estimates are wrong.
-fn foretold(rows: &[Row], mix: &str) -> Option<String> {
+/// How the begins that were foretold turned out, in a line: by how much later than foretold (a
+/// minus: sooner), and what part of those that were to wait for a minute or more waited between
+/// half and twice as long as foretold. Who comes later with a claim to go first (a user who had
+/// less, a shorter job) is not foretold, nor that estimates are wrong.
+fn foretold(rows: &[AdmissionRow], mix: &str) -> Option<String> {
     let weft = Policy::Weft.name();
     let all: Vec<(f64, f64)> = of(rows, mix, weft)
         .flat_map(|row| row.foretold.iter().copied())
@@ -147,7 +154,7 @@ fn mean(values: &[f64]) -> f64 {
 
 /// What is to be reached, and whether it was.
 #[derive(Debug, Clone, Serialize)]
-pub struct Aim {
+pub struct AdmissionAim {
     /// In words.
     pub what: String,
     /// The figures.
@@ -156,7 +163,7 @@ pub struct Aim {
     pub met: bool,
 }
 
-fn names(rows: &[Row]) -> Vec<&str> {
+fn names(rows: &[AdmissionRow]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for row in rows {
         if !names.contains(&row.mix.as_str()) {
@@ -167,17 +174,18 @@ fn names(rows: &[Row]) -> Vec<&str> {
 }
 
 /// The rows of a mix under a rule, one a seed.
-fn of<'a>(rows: &'a [Row], mix: &'a str, rule: &'a str) -> impl Iterator<Item = &'a Row> {
+fn of<'a>(rows: &'a [AdmissionRow], mix: &'a str, rule: &'a str) -> impl Iterator<Item = &'a AdmissionRow> {
     rows.iter().filter(move |row| row.mix == mix && row.rule == rule)
 }
 
-fn average(rows: &[Row], mix: &str, rule: &str, figure: impl Fn(&Row) -> f64) -> f64 {
+fn average(rows: &[AdmissionRow], mix: &str, rule: &str, figure: impl Fn(&AdmissionRow) -> f64) -> f64 {
     let figures: Vec<f64> = of(rows, mix, rule).map(figure).collect();
     mean(&figures)
 }
 
-/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that is most, and the figures.
-fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
+/// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that
+/// is most, and the figures.
+fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f64, String) {
     let [weft, fifo] = [Policy::Weft, Policy::Fifo].map(Policy::name);
     let mut worst: Option<(f64, String)> = None;
     let mut missed = Vec::new();
@@ -207,8 +215,9 @@ fn worst(rows: &[Row], mix: &str, wait: fn(&Row) -> f64) -> (f64, String) {
     (over, format!("{text}); seeds that miss it: {missed}"))
 }
 
-/// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about whether that is met.
-fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
+/// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about
+/// whether that is met.
+fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
     let [weft, shortest] = [Policy::Weft, contenders::SHORTEST].map(Policy::name);
     let least = average(rows, mix, weft, |row| row.wait_least_s);
     let kept = average(rows, mix, weft, |row| row.wait_least_kept_s);
@@ -219,8 +228,8 @@ fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
         false if least > aim => format!("impossible: {bounds}"),
         false if kept > aim => format!("impossible for who keeps what jobs say: {bounds}"),
         false => {
-            let [runs, all] =
-                [false, true].map(|memory| average(rows, mix, &Rule::Knows(memory).name(), |row| row.wait_mean_s));
+            let [runs, all] = [false, true]
+                .map(|memory| average(rows, mix, &AdmissionRule::Knows(memory).name(), |row| row.wait_mean_s));
             format!(
                 "the aim is {aim:.0} s, not shown to be impossible: {bounds}; shortest first, which promises nothing, waits {free:.0} s, {runs:.0} s if it knew how long jobs run, {all:.0} s if it knew what they take, too"
             )
@@ -229,12 +238,12 @@ fn possible(rows: &[Row], mix: &str, met: bool, aim: f64) -> String {
 }
 
 /// Judges them: waits in the mean over the seeds, the rest for each seed.
-pub fn judge(rows: &[Row]) -> Vec<Aim> {
+pub fn judge(rows: &[AdmissionRow]) -> Vec<AdmissionAim> {
     let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, contenders::EXCLUSIVE].map(Policy::name);
     let mut aims = Vec::new();
     for mix in names(rows) {
         let ooms: u32 = of(rows, mix, weft).map(|row| row.oom_by_neighbours).sum();
-        aims.push(Aim {
+        aims.push(AdmissionAim {
             what: format!("{mix}: no job gets no memory because of a neighbour"),
             figures: format!("{ooms} times"),
             met: ooms == 0,
@@ -245,7 +254,7 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
         let wait = |rule: &str| average(rows, mix, rule, |row| row.wait_mean_s);
         let (ours, alone, first) = (wait(weft), wait(exclusive), wait(fifo));
         let met = ours * BELOW_EXCLUSIVE <= alone;
-        aims.push(Aim {
+        aims.push(AdmissionAim {
             what: format!("{mix}: mean wait at least {BELOW_EXCLUSIVE} times below exclusive"),
             figures: format!(
                 "{ours:.0} s, exclusive {alone:.0} s ({:.1} times); {}",
@@ -254,17 +263,20 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
             ),
             met,
         });
-        aims.push(Aim {
+        aims.push(AdmissionAim {
             what: format!("{mix}: mean wait below fifo"),
             figures: format!("{ours:.0} s, fifo {first:.0} s ({:.1} times)", first / ours.max(0.001)),
             met: ours < first,
         });
         for (tries, wait) in [
-            ("by its first try", (|row| row.wait_largest_first_s) as fn(&Row) -> f64),
+            (
+                "by its first try",
+                (|row| row.wait_largest_first_s) as fn(&AdmissionRow) -> f64,
+            ),
             ("with tries after it outgrew its own estimate", |row| row.wait_largest_s),
         ] {
             let (over, figures) = worst(rows, mix, wait);
-            aims.push(Aim {
+            aims.push(AdmissionAim {
                 what: format!("{mix}: the largest job waits no longer than under fifo and its bound, {tries}"),
                 figures,
                 met: over <= 0.0,
@@ -275,7 +287,7 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
 }
 
 /// For people: a table a mix, in the mean over the seeds.
-pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
+pub fn text(rows: &[AdmissionRow], abouts: &BTreeMap<String, &'static str>) -> String {
     let mut lines = Vec::new();
     for mix in names(rows) {
         lines.push(format!("{mix}: {}", abouts.get(mix).unwrap_or(&"")));
@@ -290,7 +302,7 @@ pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
             }
         }
         for rule in rules {
-            let figure = |figure: fn(&Row) -> f64| average(rows, mix, rule, figure);
+            let figure = |figure: fn(&AdmissionRow) -> f64| average(rows, mix, rule, figure);
             lines.push(format!(
                 "  {:<20} {:>9.1} {:>7.1} {:>7.0} s {:>7.0} s {:>8.0} s {:>6.2} {:>7.2} {:>8.0} s {:>6.2} {:>9.1}",
                 rule,
@@ -308,7 +320,7 @@ pub fn text(rows: &[Row], abouts: &BTreeMap<String, &'static str>) -> String {
         }
         lines.extend(foretold(rows, mix));
     }
-    let knowing = [false, true].map(|memory| Rule::Knows(memory).name());
+    let knowing = [false, true].map(|memory| AdmissionRule::Knows(memory).name());
     if rows.iter().any(|row| knowing.contains(&row.rule)) {
         let [runs, all] = knowing;
         lines.push(format!(

@@ -1,22 +1,29 @@
-//! What the mean wait of a mix is at least, whatever the order, even for one that knows everything beforehand.
+//! What the mean wait of a mix is at least, whatever the order, even for one that knows everything
+//! beforehand.
 //!
-//! Each job is given a size, so that the sizes of jobs whose memory fits a device together never exceed one (a dual feasible function of the memory: Lueker 1983; Fekete
-//! and Schepers 2001). Its work is its size times its run. All devices together do no more work a second than they are, so no order ends jobs sooner in the mean
-//! than serving that work by shortest remaining first, with pauses allowed and all devices on one job (Schrage 1968). What is left when each job's run is taken away is waiting. That
-//! company slows jobs is left out, which only lowers the bound: the same begins fit, too, when all run faster. So are runs that a job died in, and every size function
-//! gives a bound of its own; the largest counts.
+//! Each job is given a size, so that the sizes of jobs whose memory fits a device together never
+//! exceed one (a dual feasible function of the memory: Lueker 1983; Fekete and Schepers 2001). Its
+//! work is its size times its run. All devices together do no more work a second than they are, so
+//! no order ends jobs sooner in the mean than serving that work by shortest remaining first, with
+//! pauses allowed and all devices on one job (Schrage 1968). What is left when each job's run is
+//! taken away is waiting. That company slows jobs is left out, which only lowers the bound: the
+//! same begins fit, too, when all run faster. So are runs that a job died in, and every size
+//! function gives a bound of its own; the largest counts.
 //!
-//! There are two bounds. [`Kept::Taken`] counts the memory that jobs take: it holds for every order, also for one that knows what jobs will take though they say otherwise. [`Kept::Said`]
-//! holds for every order that keeps for a job what the job said, because it may take it: who keeps less has a neighbour's growth end in an out-of-memory error as soon as a job does
-//! take it. A job that said too little has what it takes, once it takes it; if it died for it before, its last run alone is more work than that.
+//! There are two bounds. [`KeptMemory::Taken`] counts the memory that jobs take: it holds for every
+//! order, also for one that knows what jobs will take though they say otherwise.
+//! [`KeptMemory::Said`] holds for every order that keeps for a job what the job said, because it
+//! may take it: who keeps less has a neighbour's growth end in an out-of-memory error as soon as a
+//! job does take it. A job that said too little has what it takes, once it takes it; if it died for
+//! it before, its last run alone is more work than that.
 #![forbid(unsafe_code)]
 
-use super::mix::{Job, Mix, S};
+use super::mix::{JobMix, MixJob, S};
 use super::world::{BEGINS, GROWN};
 
 /// The memory that is kept for a job while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeptMemory {
     /// What it takes.
     Taken,
     /// What it said, or what it takes where that is more.
@@ -26,7 +33,8 @@ pub enum Kept {
 /// A way to give a part of a device a size.
 #[derive(Debug, Clone, Copy)]
 enum Size {
-    /// As it is, but parts below this count nothing and those that leave less than it count one: small ones that fit beside are let off.
+    /// As it is, but parts below this count nothing and those that leave less than it count one:
+    /// small ones that fit beside are let off.
     Rounded(f64),
     /// Only as many of them as fit are counted: those above a k-th of a device one (k - 1)-th each.
     Count(f64),
@@ -61,18 +69,18 @@ impl Size {
 }
 
 /// Seconds. 0 where the devices are not all alike.
-pub fn wait(mix: &Mix, kept: Kept) -> f64 {
+pub fn wait(mix: &JobMix, kept: KeptMemory) -> f64 {
     let Some(device) = mix.devices.first() else { return 0.0 };
     if mix.devices.iter().any(|other| other != device) {
         return 0.0;
     }
-    let run = |job: &Job| job.run as f64 / S as f64;
+    let run = |job: &MixJob| job.run as f64 / S as f64;
     let bound = |size: Size| {
-        let work = |job: &Job| {
+        let work = |job: &MixJob| {
             let part = |taken: f64| {
                 let bytes = match kept {
-                    Kept::Taken => taken,
-                    Kept::Said => taken.max(job.said_peak as f64),
+                    KeptMemory::Taken => taken,
+                    KeptMemory::Said => taken.max(job.said_peak as f64),
                 };
                 size.of(job.on_device(bytes as u64) as f64 / *device as f64)
             };
@@ -90,7 +98,8 @@ pub fn wait(mix: &Mix, kept: Kept) -> f64 {
     Size::all().map(bound).fold(0.0, f64::max)
 }
 
-/// The sum of times from coming to end under shortest remaining first. Jobs are (comes, work), by arrival.
+/// The sum of times from coming to end under shortest remaining first. Jobs are (comes, work), by
+/// arrival.
 fn flow(jobs: &[(f64, f64)], speed: f64) -> f64 {
     let (mut now, mut sum, mut next) = (0.0, 0.0, 0);
     // (comes, left)
@@ -126,7 +135,8 @@ mod tests {
 
     #[test]
     fn shortest_remaining_first_is_reckoned_right() {
-        // The second comes when the first has 6 left, takes 2; then the first: ends at 4 + 2 and 12.
+        // The second comes when the first has 6 left, takes 2; then the first: ends at 4 + 2 and
+        // 12.
         assert_eq!(flow(&[(0.0, 10.0), (4.0, 2.0)], 1.0), 12.0 + 2.0);
         assert_eq!(flow(&[(0.0, 10.0), (20.0, 2.0)], 2.0), 5.0 + 1.0);
     }
@@ -144,11 +154,11 @@ mod tests {
         }
     }
 
-    const DEVICE: u64 = 80 * GB;
+    const DEVICE_BYTES: u64 = 80 * GB;
 
     /// (comes, runs, takes, said): seconds and GB.
-    fn mix(jobs: &[(u64, u64, u64, u64)], devices: usize) -> Mix {
-        let job = |(comes, run, peak, said): &(u64, u64, u64, u64)| Job {
+    fn mix(jobs: &[(u64, u64, u64, u64)], devices: usize) -> JobMix {
+        let job = |(comes, run, peak, said): &(u64, u64, u64, u64)| MixJob {
             user: 0,
             arrives: comes * S,
             peak: peak * GB,
@@ -158,17 +168,17 @@ mod tests {
             load: 0.1,
             kind: Particular::default(),
         };
-        Mix {
+        JobMix {
             name: "tiny".into(),
             about: "",
-            devices: vec![DEVICE; devices],
+            devices: vec![DEVICE_BYTES; devices],
             jobs: jobs.iter().map(job).collect(),
             weights: Vec::new(),
         }
     }
 
     /// Bytes that a job keeps on its device at a time, given when it began.
-    fn keeps(job: &Job, kept: Kept, began: u64, at: u64) -> u64 {
+    fn keeps(job: &MixJob, kept: KeptMemory, began: u64, at: u64) -> u64 {
         let run = job.run / S;
         if at < began || at >= began + run {
             return 0;
@@ -180,16 +190,17 @@ mod tests {
             (job.peak as f64 * BEGINS) as u64
         };
         job.on_device(match kept {
-            Kept::Taken => taken,
-            Kept::Said => taken.max(job.said_peak),
+            KeptMemory::Taken => taken,
+            KeptMemory::Said => taken.max(job.said_peak),
         })
     }
 
-    /// Tries every begin on a grid of five seconds and every device, and returns the least mean wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.
-    fn best(mix: &Mix, kept: Kept) -> f64 {
+    /// Tries every begin on a grid of five seconds and every device, and returns the least mean
+    /// wait. Runs are of 10 or 20 seconds, so that nothing happens between seconds.
+    fn best(mix: &JobMix, kept: KeptMemory) -> f64 {
         const GRID: u64 = 5;
         const LAST: u64 = 60;
-        fn place(mix: &Mix, kept: Kept, begins: &mut Vec<(usize, u64)>, sum: u64, best: &mut u64) {
+        fn place(mix: &JobMix, kept: KeptMemory, begins: &mut Vec<(usize, u64)>, sum: u64, best: &mut u64) {
             let Some(job) = mix.jobs.get(begins.len()) else {
                 *best = sum;
                 return;
@@ -205,7 +216,7 @@ mod tests {
                         let there = begins.iter().zip(&mix.jobs).filter(|((on, _), _)| *on == device);
                         there.map(|((_, began), job)| keeps(job, kept, *began, at)).sum::<u64>()
                     };
-                    if (began..began + job.run / S).all(|at| held(at) <= DEVICE) {
+                    if (began..began + job.run / S).all(|at| held(at) <= DEVICE_BYTES) {
                         place(mix, kept, begins, sum + began - comes, best);
                     }
                     begins.pop();
@@ -220,16 +231,23 @@ mod tests {
     #[test]
     fn where_only_one_fits_the_bound_is_what_can_be_reached() {
         let one_by_one = mix(&[(0, 10, 50, 70), (0, 20, 60, 60), (0, 10, 70, 50)], 1);
-        for kept in [Kept::Taken, Kept::Said] {
+        for kept in [KeptMemory::Taken, KeptMemory::Said] {
             let (bound, best) = (wait(&one_by_one, kept), best(&one_by_one, kept));
             assert_eq!(best, 10.0, "the two short ones first: 0, 10 and 20");
-            // While it has not grown the smallest takes 30 GB, and the second would fit beside it for a second; the bound sees that.
+            // While it has not grown the smallest takes 30 GB, and the second would fit beside it
+            // for a second; the bound sees that.
             assert!(bound > 8.0 && bound <= best, "{kept:?}: {bound}");
         }
         // Small by what they take, large by what they say.
         let said = mix(&[(0, 10, 30, 60), (0, 10, 30, 60)], 1);
-        assert_eq!((wait(&said, Kept::Taken), best(&said, Kept::Taken)), (0.0, 0.0));
-        assert_eq!((wait(&said, Kept::Said), best(&said, Kept::Said)), (5.0, 5.0));
+        assert_eq!(
+            (wait(&said, KeptMemory::Taken), best(&said, KeptMemory::Taken)),
+            (0.0, 0.0)
+        );
+        assert_eq!(
+            (wait(&said, KeptMemory::Said), best(&said, KeptMemory::Said)),
+            (5.0, 5.0)
+        );
     }
 
     proptest! {
@@ -244,7 +262,7 @@ mod tests {
             jobs.sort_unstable();
             let mix = mix(&jobs, devices);
             let mut bounds = Vec::new();
-            for kept in [Kept::Taken, Kept::Said] {
+            for kept in [KeptMemory::Taken, KeptMemory::Said] {
                 let (bound, best) = (wait(&mix, kept), best(&mix, kept));
                 prop_assert!(bound <= best + 1e-9, "{kept:?}: {bound} s are said to be the least, {best} s can be had");
                 bounds.push(bound);

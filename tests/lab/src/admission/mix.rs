@@ -1,6 +1,8 @@
-//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when they come.
+//! Jobs as several users bring them: how much memory, how long, how busy they keep the device, when
+//! they come.
 //!
-//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the logarithm, memory and time each by itself.
+//! A mix is its name and a seed. Estimates are wrong by up to two either way, evenly over the
+//! logarithm, memory and time each by itself.
 #![forbid(unsafe_code)]
 
 use crate::Ns;
@@ -12,11 +14,11 @@ pub const S: Ns = 1_000_000_000;
 pub const GB: u64 = 1_000_000_000;
 
 /// What a process' context takes: between what 80 GB devices were seen to give (0.4 to 0.6 GB).
-pub const CONTEXT: u64 = GB / 2;
+pub const CONTEXT_BYTES: u64 = GB / 2;
 
 /// One job.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct MixJob {
     /// Whose.
     pub user: u32,
     /// When it comes.
@@ -56,10 +58,10 @@ impl Default for Particular {
     }
 }
 
-impl Job {
+impl MixJob {
     /// Bytes that its contexts take.
     pub fn contexts(&self) -> u64 {
-        CONTEXT * u64::from(self.kind.processes)
+        CONTEXT_BYTES * u64::from(self.kind.processes)
     }
 
     /// Bytes of the device that it keeps, of so many that it holds without contexts.
@@ -70,7 +72,7 @@ impl Job {
 
 /// Jobs, and the devices they run on.
 #[derive(Debug, Clone)]
-pub struct Mix {
+pub struct JobMix {
     /// What it is called.
     pub name: String,
     /// In a line, for people.
@@ -78,43 +80,44 @@ pub struct Mix {
     /// Bytes of each device.
     pub devices: Vec<u64>,
     /// By arrival.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<MixJob>,
     /// Users who count for more than one other.
     pub weights: Vec<(u32, u32)>,
 }
 
-/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two, run over the logarithm.
-struct Kind {
+/// What jobs of a kind are like: memory in GB, run in seconds, load; each evenly between the two,
+/// run over the logarithm.
+struct JobKind {
     peak: (f64, f64),
     run: (f64, f64),
     load: (f64, f64),
 }
 
 // Trials, notebooks, evaluations: small models at small batches keep a large GPU a quarter busy.
-const SHORT: Kind = Kind {
+const SHORT: JobKind = JobKind {
     peak: (2.0, 12.0),
     run: (60.0, 1_200.0),
     load: (0.1, 0.4),
 };
 // Fine-tuning a vision-language model of some billion parameters.
-const MIDDLE: Kind = Kind {
+const MIDDLE: JobKind = JobKind {
     peak: (16.0, 40.0),
     run: (1_200.0, 5_400.0),
     load: (0.2, 0.6),
 };
 // A language model of 13 to 30 billion parameters with its cache.
-const LARGE: Kind = Kind {
+const LARGE: JobKind = JobKind {
     peak: (50.0, 74.0),
     run: (3_600.0, 10_800.0),
     load: (0.3, 0.6),
 };
 
 /// The device of the made mixes.
-const DEVICE: u64 = 80 * GB;
+const DEVICE_BYTES: u64 = 80 * GB;
 
 struct Maker {
     random: Random,
-    jobs: Vec<Job>,
+    jobs: Vec<MixJob>,
 }
 
 impl Maker {
@@ -134,18 +137,18 @@ impl Maker {
         2f64.powf(self.random.unit() * 2.0 - 1.0)
     }
 
-    fn add(&mut self, user: u32, arrives: f64, kind: &Kind) {
+    fn add(&mut self, user: u32, arrives: f64, kind: &JobKind) {
         let peak = self.between(kind.peak) * GB as f64;
         let run = self.between((kind.run.0.ln(), kind.run.1.ln())).exp() * S as f64;
         let load = self.between(kind.load);
-        self.known(user, arrives, peak, run, load, DEVICE);
+        self.known(user, arrives, peak, run, load, DEVICE_BYTES);
     }
 
     fn known(&mut self, user: u32, arrives: f64, peak: f64, run: f64, load: f64, device: u64) {
-        let most = (device - CONTEXT) as f64;
+        let most = (device - CONTEXT_BYTES) as f64;
         let said_peak = (peak * self.wrong()).min(most);
         let said_run = run * self.wrong();
-        self.jobs.push(Job {
+        self.jobs.push(MixJob {
             user,
             arrives: (arrives * S as f64) as Ns,
             peak: peak.min(most) as u64,
@@ -163,7 +166,7 @@ impl Maker {
     }
 
     /// A job of a kind by chance: 90 in 100 short, 8 middle, 2 large.
-    fn usual(&mut self) -> &'static Kind {
+    fn usual(&mut self) -> &'static JobKind {
         match self.random.unit() {
             part if part < 0.90 => &SHORT,
             part if part < 0.98 => &MIDDLE,
@@ -179,9 +182,9 @@ impl Maker {
         self.add(user, *at, kind);
     }
 
-    fn mix(mut self, name: &str, about: &'static str, devices: Vec<u64>) -> Mix {
+    fn mix(mut self, name: &str, about: &'static str, devices: Vec<u64>) -> JobMix {
         self.jobs.sort_by_key(|job| job.arrives);
-        Mix {
+        JobMix {
             name: name.to_string(),
             about,
             devices,
@@ -192,7 +195,7 @@ impl Maker {
 }
 
 /// The made mixes of a seed.
-pub fn made(seed: u64, quick: bool) -> Vec<Mix> {
+pub fn made(seed: u64, quick: bool) -> Vec<JobMix> {
     let count = if quick { 120 } else { 400 };
     vec![
         poisson(seed, count),
@@ -207,12 +210,13 @@ pub fn made(seed: u64, quick: bool) -> Vec<Mix> {
     ]
 }
 
-/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no memory because of a neighbour.
+/// The mix of everything that the others leave out: it is held to this alone, that nobody gets no
+/// memory because of a neighbour.
 pub const ODD: &str = "odd";
 
-fn odd(seed: u64, count: usize) -> Mix {
+fn odd(seed: u64, count: usize) -> JobMix {
     // What a job is let in with that says nothing: the broker's own part of the device.
-    const UNKNOWN: u64 = DEVICE / 64;
+    const UNKNOWN: u64 = DEVICE_BYTES / 64;
     let mut maker = Maker::new(seed, 8);
     let mut at = 0.0;
     for _ in 0..count {
@@ -229,7 +233,7 @@ fn odd(seed: u64, count: usize) -> Mix {
             priority,
             managed,
         };
-        let most = DEVICE - job.contexts();
+        let most = DEVICE_BYTES - job.contexts();
         job.peak = job.peak.min(most);
         job.said_peak = if says || managed {
             job.said_peak.min(most)
@@ -238,22 +242,22 @@ fn odd(seed: u64, count: usize) -> Mix {
         };
     }
     let about = "as poisson; a quarter say nothing of their memory, 15 % have four processes, 15 % managed memory, all priorities, one user counts for three";
-    let mut mix = maker.mix(ODD, about, vec![DEVICE]);
+    let mut mix = maker.mix(ODD, about, vec![DEVICE_BYTES]);
     mix.weights = vec![(1, 3)];
     mix
 }
 
-fn poisson(seed: u64, count: usize) -> Mix {
+fn poisson(seed: u64, count: usize) -> JobMix {
     let mut maker = Maker::new(seed, 1);
     let mut at = 0.0;
     for _ in 0..count {
         maker.next(&mut at, 200.0);
     }
     let about = "five users, one job each 200 s by chance: 90 % short, 8 % middle, 2 % large";
-    maker.mix("poisson", about, vec![DEVICE])
+    maker.mix("poisson", about, vec![DEVICE_BYTES])
 }
 
-fn bursts(seed: u64, count: usize) -> Mix {
+fn bursts(seed: u64, count: usize) -> JobMix {
     let mut maker = Maker::new(seed, 2);
     let mut at = 0.0;
     while maker.jobs.len() < count {
@@ -266,10 +270,10 @@ fn bursts(seed: u64, count: usize) -> Mix {
         }
     }
     let about = "as poisson, but twenty jobs of one user at a time (a sweep), one sweep each 4,000 s";
-    maker.mix("bursts", about, vec![DEVICE])
+    maker.mix("bursts", about, vec![DEVICE_BYTES])
 }
 
-fn one_brings_most(seed: u64, count: usize) -> Mix {
+fn one_brings_most(seed: u64, count: usize) -> JobMix {
     let mut maker = Maker::new(seed, 3);
     let mut at = 0.0;
     for _ in 0..count {
@@ -280,10 +284,10 @@ fn one_brings_most(seed: u64, count: usize) -> Mix {
         maker.add(user, at, kind);
     }
     let about = "four users, one of whom brings 70 % of the jobs, one job each 170 s";
-    maker.mix("one-brings-most", about, vec![DEVICE])
+    maker.mix("one-brings-most", about, vec![DEVICE_BYTES])
 }
 
-fn long_against_short(seed: u64, count: usize) -> Mix {
+fn long_against_short(seed: u64, count: usize) -> JobMix {
     let mut maker = Maker::new(seed, 4);
     let mut at = 0.0;
     for nth in 0..count {
@@ -295,33 +299,33 @@ fn long_against_short(seed: u64, count: usize) -> Mix {
         }
     }
     let about = "a fifth user's large jobs into an even stream of short ones of four users, one each 90 s";
-    maker.mix("long-against-short", about, vec![DEVICE])
+    maker.mix("long-against-short", about, vec![DEVICE_BYTES])
 }
 
-fn pressure(seed: u64, count: usize, part: f64) -> Mix {
+fn pressure(seed: u64, count: usize, part: f64) -> JobMix {
     let mut maker = Maker::new(seed, 5 + (part * 100.0) as u64);
     let mut at = 0.0;
     for _ in 0..count {
         at += maker.pause(150.0);
         let user = (maker.random.unit() * 4.0) as u32;
-        let peak = maker.between((0.5, 1.5)) * part * DEVICE as f64;
+        let peak = maker.between((0.5, 1.5)) * part * DEVICE_BYTES as f64;
         let run = maker.between((120f64.ln(), 1_800f64.ln())).exp() * S as f64;
         let load = maker.between((0.1, 0.4));
-        maker.known(user, at, peak, run, load, DEVICE);
+        maker.known(user, at, peak, run, load, DEVICE_BYTES);
     }
     let name = format!("pressure-{:.0}", part * 100.0);
     let about = "four users whose jobs take that many hundredths of the device in the mean, one each 150 s";
-    maker.mix(&name, about, vec![DEVICE])
+    maker.mix(&name, about, vec![DEVICE_BYTES])
 }
 
-fn two_devices(seed: u64, count: usize) -> Mix {
+fn two_devices(seed: u64, count: usize) -> JobMix {
     let mut maker = Maker::new(seed, 6);
     let mut at = 0.0;
     for _ in 0..count {
         maker.next(&mut at, 100.0);
     }
     let about = "as poisson, twice as often, on two devices";
-    maker.mix("two-devices", about, vec![DEVICE, DEVICE])
+    maker.mix("two-devices", about, vec![DEVICE_BYTES, DEVICE_BYTES])
 }
 
 /// A pod of the public trace.
@@ -370,10 +374,12 @@ pub fn pods(text: &str) -> Vec<Pod> {
     pods
 }
 
-/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked for is taken as its part of the memory and its load. The trace is
-/// of 6,200 GPUs: the time between arrivals is stretched evenly until what the pods asked for (their parts times their runs) is nine tenths of what the
-/// four devices have. The trace names no users: a pod's number says whose of five it is.
-pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<Mix> {
+/// So many pods of the trace in their order, on four devices. The part of a GPU that a pod asked
+/// for is taken as its part of the memory and its load. The trace is of 6,200 GPUs: the time
+/// between arrivals is stretched evenly until what the pods asked for (their parts times their
+/// runs) is nine tenths of what the four devices have. The trace names no users: a pod's number
+/// says whose of five it is.
+pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<JobMix> {
     const DEVICES: usize = 4;
     const BUSY: f64 = 0.9;
     // A day: the few pods that ran for weeks are services, and would be the whole of the figure.
@@ -392,16 +398,16 @@ pub fn openb(pods: &[Pod], seed: u64, count: usize) -> Option<Mix> {
     let stretch = work / (BUSY * DEVICES as f64) / (end - begin).max(1.0);
     for pod in part {
         let user = (crate::random::at(7, [pod.number, 0, 0]) % 5) as u32;
-        let peak = pod.part * DEVICE as f64 * 0.98;
+        let peak = pod.part * DEVICE_BYTES as f64 * 0.98;
         maker.known(
             user,
             (pod.came - begin) * stretch,
             peak,
             pod.ran * S as f64,
             pod.part,
-            DEVICE,
+            DEVICE_BYTES,
         );
     }
     let about = "pods of the public trace openb that asked for one GPU or less, on four devices";
-    Some(maker.mix("openb", about, vec![DEVICE; DEVICES]))
+    Some(maker.mix("openb", about, vec![DEVICE_BYTES; DEVICES]))
 }

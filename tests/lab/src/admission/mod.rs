@@ -1,10 +1,13 @@
-//! Admission in the lab: who gets device memory when, under the broker's own core, against plain orders and against no order at all.
+//! Admission in the lab: who gets device memory when, under the broker's own core, against plain
+//! orders and against no order at all.
 //!
-//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does not ship;
-//!   [`least`]: what no order could do better than.
+//! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one
+//!   rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does not
+//!   ship; [`least`]: what no order could do better than.
 //!
-//! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world counts the devices' memory by itself, so that what the core promises is
-//! checked and not believed.
+//! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world
+//! counts the devices' memory by itself, so that what the core promises is checked and not
+//! believed.
 #![forbid(unsafe_code)]
 
 pub mod contenders;
@@ -24,8 +27,8 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use figures::{Aim, Row};
-use world::Rule;
+use figures::{AdmissionAim, AdmissionRow};
+use world::AdmissionRule;
 
 /// Who gets device memory when: mixes of jobs under every policy of admission, in virtual time.
 ///
@@ -34,7 +37,7 @@ use world::Rule;
 ///   scripts/lab admission --mix bursts --seeds 7
 #[derive(Debug, Parser)]
 #[command(name = "scripts/lab admission", verbatim_doc_comment)]
-struct Options {
+struct AdmissionOptions {
     /// Fewer jobs, one seed: says whether it works
     #[arg(long)]
     quick: bool,
@@ -50,7 +53,8 @@ struct Options {
     /// Only these mixes
     #[arg(long)]
     mix: Vec<String>,
-    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is left out
+    /// The public trace's folder; where none is named and ../shared/data/openb is not there, it is
+    /// left out
     #[arg(long, value_name = "FOLDER")]
     openb: Option<PathBuf>,
 }
@@ -59,17 +63,17 @@ struct Options {
 const OPENB: &str = "../shared/data/openb";
 
 #[derive(Debug, Serialize)]
-struct Results {
+struct AdmissionResults {
     command: String,
     seeds: Vec<u64>,
     seconds: f64,
-    aims: Vec<Aim>,
-    rows: Vec<Row>,
+    aims: Vec<AdmissionAim>,
+    rows: Vec<AdmissionRow>,
 }
 
 /// The subcommand, with the words after its name.
 pub fn main(words: impl Iterator<Item = String>) -> ExitCode {
-    let options = Options::parse_from(std::iter::once("scripts/lab admission".to_string()).chain(words));
+    let options = AdmissionOptions::parse_from(std::iter::once("scripts/lab admission".to_string()).chain(words));
     match run(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -101,7 +105,8 @@ fn trace(named: Option<&Path>) -> Result<Option<Vec<mix::Pod>>> {
     Ok(Some(pods))
 }
 
-/// Opened before anything is run: a place that cannot be written to is an error at once, and a file of an earlier run is not taken for this one's.
+/// Opened before anything is run: a place that cannot be written to is an error at once, and a file
+/// of an earlier run is not taken for this one's.
 fn output(path: &Path) -> Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
@@ -110,7 +115,7 @@ fn output(path: &Path) -> Result<File> {
 }
 
 /// The mixes of a seed that were asked for.
-fn chosen(options: &Options, pods: Option<&[mix::Pod]>, seed: u64) -> Result<Vec<mix::Mix>> {
+fn chosen(options: &AdmissionOptions, pods: Option<&[mix::Pod]>, seed: u64) -> Result<Vec<mix::JobMix>> {
     let mut mixes = mix::made(seed, options.quick);
     let count = if options.quick { 150 } else { 500 };
     mixes.extend(pods.and_then(|pods| mix::openb(pods, seed, count)));
@@ -129,7 +134,7 @@ fn chosen(options: &Options, pods: Option<&[mix::Pod]>, seed: u64) -> Result<Vec
 }
 
 /// How many aims were met, those that were, and last those missed.
-fn verdict(aims: &[Aim]) -> String {
+fn verdict(aims: &[AdmissionAim]) -> String {
     let met = aims.iter().filter(|aim| aim.met).count();
     let mut lines = vec![format!("{met} of {} aims met\n", aims.len())];
     for met in [true, false] {
@@ -145,7 +150,7 @@ fn verdict(aims: &[Aim]) -> String {
     lines.concat()
 }
 
-fn run(options: &Options) -> Result<bool> {
+fn run(options: &AdmissionOptions) -> Result<bool> {
     let start = Instant::now();
     let json = options.json.as_deref().map(output).transpose()?;
     let seeds: Vec<u64> = if options.quick {
@@ -165,12 +170,12 @@ fn run(options: &Options) -> Result<bool> {
                 start.elapsed().as_secs_f64()
             );
             abouts.insert(mix.name.clone(), mix.about);
-            for rule in Rule::all() {
+            for rule in AdmissionRule::all() {
                 rows.push(figures::row(mix, *seed, rule, &world::run(mix, rule)));
             }
         }
     }
-    let results = Results {
+    let results = AdmissionResults {
         command: std::env::args().collect::<Vec<String>>().join(" "),
         seeds,
         seconds: start.elapsed().as_secs_f64(),
@@ -193,8 +198,8 @@ fn run(options: &Options) -> Result<bool> {
 mod tests {
     use super::*;
 
-    fn options(words: &[&str]) -> Options {
-        Options::parse_from(std::iter::once("admission").chain(words.iter().copied()))
+    fn options(words: &[&str]) -> AdmissionOptions {
+        AdmissionOptions::parse_from(std::iter::once("admission").chain(words.iter().copied()))
     }
 
     #[test]
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_missed_comes_last() {
-        let aim = |what: &str, met| Aim {
+        let aim = |what: &str, met| AdmissionAim {
             what: what.to_string(),
             figures: String::new(),
             met,

@@ -1,7 +1,10 @@
-//! One mix under one rule, in virtual time: the broker's own admission core, and devices whose memory is counted apart from it.
+//! One mix under one rule, in virtual time: the broker's own admission core, and devices whose
+//! memory is counted apart from it.
 //!
-//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over. Jobs share a device's time: together they ask for the sum of
-//! their loads, and where that is above one each is slowed by it. A job that gets no memory dies and comes again with what it had come to know: its peak.
+//! A job begins with [`BEGINS`] of its peak and takes the rest when [`GROWN`] of its run is over.
+//! Jobs share a device's time: together they ask for the sum of their loads, and where that is
+//! above one each is slowed by it. A job that gets no memory dies and comes again with what it had
+//! come to know: its peak.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,7 +14,7 @@ use weft_admission::{
     Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
 };
 
-use super::mix::{CONTEXT, Job, Mix, S};
+use super::mix::{CONTEXT_BYTES, JobMix, MixJob, S};
 use crate::Ns;
 
 /// What of its peak a job takes at its begin: weights and the first batch.
@@ -21,39 +24,44 @@ pub(super) const BEGINS: f64 = 0.6;
 pub(super) const GROWN: f64 = 0.1;
 
 /// Who got no memory with nobody to admit him tries again after so long, as people do.
-const AGAIN: Ns = 600 * S;
+const RETRY_NS: Ns = 600 * S;
 
 /// The way memory is given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum AdmissionRule {
     /// Everybody begins at once: a device without weft.
     Nobody,
     /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
     Admit(Policy, bool),
-    /// Shortest first, which promises nothing, among jobs that say the truth about how long they run, and (true) about their memory: no scheduler can know that. It tells how much of a wait is
-    /// owed to what is not known.
+    /// Shortest first, which promises nothing, among jobs that say the truth about how long they
+    /// run, and (true) about their memory: no scheduler can know that. It tells how much of a wait
+    /// is owed to what is not known.
     Knows(bool),
 }
 
-impl Rule {
+impl AdmissionRule {
     /// All that are compared.
-    pub fn all() -> Vec<Rule> {
-        let mut all = vec![Rule::Nobody];
-        all.extend(Policy::ALL.iter().map(|(policy, _)| Rule::Admit(*policy, true)));
-        all.extend(contenders::ALL.map(|policy| Rule::Admit(policy, true)));
-        all.push(Rule::Admit(contenders::BEST_FIT, false));
-        all.extend([Rule::Knows(false), Rule::Knows(true)]);
+    pub fn all() -> Vec<AdmissionRule> {
+        let mut all = vec![AdmissionRule::Nobody];
+        all.extend(
+            Policy::ALL
+                .iter()
+                .map(|(policy, _)| AdmissionRule::Admit(*policy, true)),
+        );
+        all.extend(contenders::ALL.map(|policy| AdmissionRule::Admit(policy, true)));
+        all.push(AdmissionRule::Admit(contenders::BEST_FIT, false));
+        all.extend([AdmissionRule::Knows(false), AdmissionRule::Knows(true)]);
         all
     }
 
     /// For people.
     pub fn name(self) -> String {
         match self {
-            Rule::Nobody => "none".to_string(),
-            Rule::Admit(policy, true) => policy.to_string(),
-            Rule::Admit(policy, false) => format!("{policy}, not held"),
-            Rule::Knows(false) => "shortest, true runs".to_string(),
-            Rule::Knows(true) => "shortest, all true".to_string(),
+            AdmissionRule::Nobody => "none".to_string(),
+            AdmissionRule::Admit(policy, true) => policy.to_string(),
+            AdmissionRule::Admit(policy, false) => format!("{policy}, not held"),
+            AdmissionRule::Knows(false) => "shortest, true runs".to_string(),
+            AdmissionRule::Knows(true) => "shortest, all true".to_string(),
         }
     }
 }
@@ -61,7 +69,8 @@ impl Rule {
 /// What became of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fate {
-    /// How long it waited when it asked first, the time at which it asks being the same under every rule.
+    /// How long it waited when it asked first, the time at which it asks being the same under every
+    /// rule.
     pub first_wait: Option<Ns>,
     /// How long it was expected to wait when it had just asked first, and had to wait.
     pub expected_wait: Option<Ns>,
@@ -77,7 +86,7 @@ pub struct Fate {
 
 /// What came of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub struct AdmissionOutcome {
     /// Of each job of the mix.
     pub fates: Vec<Fate>,
     /// When the last one ended.
@@ -93,7 +102,7 @@ pub struct Outcome {
 }
 
 #[derive(Debug)]
-struct Run {
+struct AdmissionRun {
     device: usize,
     done: f64,
     began: Ns,
@@ -101,28 +110,28 @@ struct Run {
     grown: bool,
 }
 
-struct World<'a> {
-    mix: &'a Mix,
-    rule: Rule,
+struct AdmissionWorld<'a> {
+    mix: &'a JobMix,
+    rule: AdmissionRule,
     core: Admission,
     now: Ns,
-    running: BTreeMap<usize, Run>,
+    running: BTreeMap<usize, AdmissionRun>,
     /// What each says it takes: what it came to know, once it died.
     said: Vec<u64>,
     /// When each comes next; `Ns::MAX`: it is here.
     comes: Vec<Ns>,
     ends: Vec<usize>,
-    outcome: Outcome,
+    outcome: AdmissionOutcome,
 }
 
 /// Runs it.
-pub fn run(mix: &Mix, rule: Rule) -> Outcome {
+pub fn run(mix: &JobMix, rule: AdmissionRule) -> AdmissionOutcome {
     let policy = match rule {
-        Rule::Admit(policy, _) => policy,
-        Rule::Nobody => Policy::Fifo,
-        Rule::Knows(_) => contenders::SHORTEST,
+        AdmissionRule::Admit(policy, _) => policy,
+        AdmissionRule::Nobody => Policy::Fifo,
+        AdmissionRule::Knows(_) => contenders::SHORTEST,
     };
-    let mut world = World {
+    let mut world = AdmissionWorld {
         mix,
         rule,
         core: Admission::new(Config {
@@ -135,20 +144,20 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
             .jobs
             .iter()
             .map(|job| match rule {
-                Rule::Knows(true) => job.peak,
+                AdmissionRule::Knows(true) => job.peak,
                 _ => job.said_peak,
             })
             .collect(),
         comes: mix.jobs.iter().map(|job| job.arrives).collect(),
         ends: Vec::new(),
-        outcome: Outcome {
+        outcome: AdmissionOutcome {
             fates: vec![Fate::default(); mix.jobs.len()],
-            ..Outcome::default()
+            ..AdmissionOutcome::default()
         },
     };
     for (at, memory) in mix.devices.iter().enumerate() {
         world.tell(Event::Device(Device {
-            context: CONTEXT,
+            context: CONTEXT_BYTES,
             ..Device::new(DeviceId(at as u32), *memory)
         }));
     }
@@ -159,7 +168,7 @@ pub fn run(mix: &Mix, rule: Rule) -> Outcome {
     world.outcome
 }
 
-impl World<'_> {
+impl AdmissionWorld<'_> {
     fn play(&mut self) {
         let mut left = self.mix.jobs.len();
         while left > 0 {
@@ -202,7 +211,7 @@ impl World<'_> {
     }
 
     /// What a job has still to do until it grows or ends.
-    fn left(&self, at: usize, run: &Run) -> f64 {
+    fn left(&self, at: usize, run: &AdmissionRun) -> f64 {
         let whole = self.mix.jobs.get(at).map_or(0, |job| job.run) as f64;
         let until = if run.grown { whole } else { whole * GROWN };
         (until - run.done).max(0.0)
@@ -210,7 +219,8 @@ impl World<'_> {
 
     fn next(&self) -> Option<Ns> {
         let comes = self.comes.iter().copied().filter(|at| *at != Ns::MAX).min();
-        let step = |(at, run): (&usize, &Run)| self.now + (self.left(*at, run) / self.rate(run.device)).ceil() as Ns;
+        let step =
+            |(at, run): (&usize, &AdmissionRun)| self.now + (self.left(*at, run) / self.rate(run.device)).ceil() as Ns;
         let steps = self.running.iter().map(step).min();
         [comes, steps, self.core.next_wake()].into_iter().flatten().min()
     }
@@ -243,7 +253,7 @@ impl World<'_> {
 
     fn come(&mut self, at: usize) {
         let Some(job) = self.mix.jobs.get(at) else { return };
-        if self.rule == Rule::Nobody {
+        if self.rule == AdmissionRule::Nobody {
             // Everybody takes the device that was free most when he looked.
             let free = |device: &usize| self.free(*device);
             if let Some(device) = (0..self.mix.devices.len()).max_by_key(free) {
@@ -259,14 +269,15 @@ impl World<'_> {
             need: Need {
                 processes: job.kind.processes,
                 backing: match job.kind.managed {
-                    // A turn touches a third of it, as a step of training touches a layer's part after the other.
+                    // A turn touches a third of it, as a step of training touches a layer's part
+                    // after the other.
                     true => Backing::Managed { working_set: said / 3 },
                     false => Backing::Device,
                 },
                 ..Need::plain(
                     said,
                     match self.rule {
-                        Rule::Knows(_) => job.run,
+                        AdmissionRule::Knows(_) => job.run,
                         _ => job.said_run,
                     },
                 )
@@ -278,9 +289,9 @@ impl World<'_> {
     }
 
     /// What `weft queue` would say of a job that has just asked: only for the rule that people see.
-    fn expect(&mut self, at: usize, job: &Job) {
+    fn expect(&mut self, at: usize, job: &MixJob) {
         let number = Number(at as u64);
-        if self.rule != Rule::Admit(Policy::Weft, true) || !self.core.waits(number) {
+        if self.rule != AdmissionRule::Admit(Policy::Weft, true) || !self.core.waits(number) {
             return;
         }
         if let Some(fate) = self.outcome.fates.get_mut(at)
@@ -309,7 +320,7 @@ impl World<'_> {
         if let Some(fate) = self.outcome.fates.get_mut(at) {
             fate.first_wait.get_or_insert(self.now - job.arrives);
         }
-        let run = Run {
+        let run = AdmissionRun {
             device,
             done: 0.0,
             began: self.now,
@@ -323,7 +334,7 @@ impl World<'_> {
 
     /// Jobs whose time it is take all they need.
     fn grow(&mut self) {
-        let ready = |(at, run): (&usize, &Run)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ready = |(at, run): (&usize, &AdmissionRun)| (!run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ready: Vec<usize> = self.running.iter().filter_map(ready).collect();
         for at in ready {
             let Some(job) = self.mix.jobs.get(at) else { continue };
@@ -335,13 +346,13 @@ impl World<'_> {
     }
 
     /// A job holds so much from now on, or dies.
-    fn take(&mut self, at: usize, job: &Job, bytes: u64) {
+    fn take(&mut self, at: usize, job: &MixJob, bytes: u64) {
         let Some(run) = self.running.get(&at) else { return };
         let (device, held) = (run.device, run.held);
         let number = Number(at as u64);
         let within = match self.rule {
-            Rule::Nobody | Rule::Admit(_, false) => true,
-            Rule::Admit(_, true) | Rule::Knows(_) => {
+            AdmissionRule::Nobody | AdmissionRule::Admit(_, false) => true,
+            AdmissionRule::Admit(_, true) | AdmissionRule::Knows(_) => {
                 let share = |core: &Admission| core.share(number).map_or(0, |(_, share)| share);
                 let lacks = bytes.saturating_sub(share(&self.core));
                 if lacks > 0 {
@@ -357,11 +368,12 @@ impl World<'_> {
             }
             return;
         }
-        // Within what it said it is the neighbours' doing: alone on the device it would have had it.
+        // Within what it said it is the neighbours' doing: alone on the device it would have had
+        // it.
         let said = job.on_device(self.said.get(at).copied().unwrap_or(job.said_peak));
         let fate = self.outcome.fates.get_mut(at);
         if let Some(fate) = fate {
-            if self.rule == Rule::Nobody || bytes <= said {
+            if self.rule == AdmissionRule::Nobody || bytes <= said {
                 fate.by_neighbours += 1;
             } else {
                 fate.by_itself += 1;
@@ -371,8 +383,8 @@ impl World<'_> {
         if let Some(said) = self.said.get_mut(at) {
             *said = (*said).max(job.peak);
         }
-        let again = if self.rule == Rule::Nobody {
-            self.now + AGAIN
+        let again = if self.rule == AdmissionRule::Nobody {
+            self.now + RETRY_NS
         } else {
             self.now + S
         };
@@ -384,7 +396,7 @@ impl World<'_> {
 
     /// Ends what has run to its end, and tells of those who died. How many are done for good.
     fn end(&mut self) -> usize {
-        let ended = |(at, run): (&usize, &Run)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
+        let ended = |(at, run): (&usize, &AdmissionRun)| (run.grown && self.left(*at, run) < 1.0).then_some(*at);
         let ended: Vec<usize> = self.running.iter().filter_map(ended).collect();
         for at in &ended {
             if let (Some(run), Some(fate)) = (self.running.remove(at), self.outcome.fates.get_mut(*at)) {
@@ -401,7 +413,7 @@ impl World<'_> {
     /// Tells the core of all that ended or died. What it lets in then may die at once, too.
     fn bury(&mut self) {
         while let Some(at) = self.ends.pop() {
-            if self.rule != Rule::Nobody {
+            if self.rule != AdmissionRule::Nobody {
                 self.tell(Event::Ends(Number(at as u64)));
             }
         }

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use simgpu_engine::Mode;
 
 use super::*;
-use crate::compare::Bench;
-use crate::job::{Job, Program};
+use crate::compare::Fixture;
+use crate::job::{PlayedJob, Program};
 use crate::rule::Rule;
 use crate::world::Hosts;
 use crate::{MS, US, generate, pairs};
 
 /// A small case as it is run, under the three rules that aims speak of.
-fn run() -> Vec<Row> {
-    let job = |name: &str, priority, trace| Job::new(name, priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
+fn run() -> Vec<CaseRow> {
+    let job =
+        |name: &str, priority, trace| PlayedJob::new(name, priority, Arc::new(Program::of(&trace, 0, usize::MAX)));
     let jobs = [
         job("service", 0, generate::service(20, 80 * US, 8 * MS)),
         job("training", 5, generate::training(&[30 * US, 90 * US], 2 * US, 200 * US)),
     ];
-    let bench = Bench {
+    let bench = Fixture {
         device: pairs::device(Mode::Mps),
         hosts: Hosts::default(),
         seed: 1,
@@ -30,7 +31,7 @@ fn run() -> Vec<Row> {
     let (service, batch) = pairs::names(&jobs);
     [Rule::WEFT, Rule::FIKIT, Rule::Default]
         .into_iter()
-        .map(|rule| Row {
+        .map(|rule| CaseRow {
             kind: "pair",
             device: "mps",
             service: service.clone(),
@@ -42,7 +43,7 @@ fn run() -> Vec<Row> {
 }
 
 /// The same with nothing left to wish for: weft, fikit, the device alone.
-fn good() -> Vec<Row> {
+fn good() -> Vec<CaseRow> {
     let mut rows = run();
     for row in &mut rows {
         let figures = &mut row.figures;
@@ -59,14 +60,14 @@ fn good() -> Vec<Row> {
         figures.foreseen.kept = Some(0.9);
         figures.foreseen.error = Some(0.1);
     }
-    let slower = |row: &mut Row, times: f64| row.figures.latency.mean *= times;
+    let slower = |row: &mut CaseRow, times: f64| row.figures.latency.mean *= times;
     slower(&mut rows[1], 1.2);
     slower(&mut rows[2], 2.0);
     rows[1].figures.batch_sum = 0.4;
     rows
 }
 
-fn foresight() -> Vec<Foresight> {
+fn foresight() -> Vec<GapForesight> {
     let found = Evaluation {
         forecasts: 100,
         covered: 0.9,
@@ -77,7 +78,7 @@ fn foresight() -> Vec<Foresight> {
         covered_frozen: 0.9,
         forecasts_frozen: 100,
     };
-    vec![Foresight {
+    vec![GapForesight {
         trace: "model-infer".into(),
         steps: (5, 5),
         gaps: found.values,
@@ -109,13 +110,13 @@ fn missed(aims: &[Aim]) -> Vec<&str> {
 fn what_nothing_was_run_for_is_neither_met_nor_missed() {
     let aims = judge(&[], &[], &[]);
     assert!(aims.len() >= 14 && aims.iter().all(|aim| !aim.met && !aim.is_judged()));
-    assert_eq!(Verdict::of(&aims), Verdict::Nothing);
+    assert_eq!(AimVerdict::of(&aims), AimVerdict::Nothing);
     // A frontier alone compares no rules that an aim speaks of.
     let mut rows = good();
     rows.iter_mut().for_each(|row| row.kind = "frontier");
-    assert_eq!(Verdict::of(&judge(&rows, &[], &[])), Verdict::Nothing);
+    assert_eq!(AimVerdict::of(&judge(&rows, &[], &[])), AimVerdict::Nothing);
     // Without weft's own row as well.
-    assert_eq!(Verdict::of(&judge(&good()[1..], &[], &[])), Verdict::Nothing);
+    assert_eq!(AimVerdict::of(&judge(&good()[1..], &[], &[])), AimVerdict::Nothing);
 }
 
 #[test]
@@ -123,12 +124,12 @@ fn everything_is_judged_and_met_where_nothing_is_left_to_wish_for() {
     let aims = judge(&good(), &foresight(), &speed());
     assert_eq!(missed(&aims), Vec::<&str>::new());
     assert!(aims.iter().all(Aim::is_judged), "{aims:?}");
-    assert_eq!(Verdict::of(&aims), Verdict::Met);
+    assert_eq!(AimVerdict::of(&aims), AimVerdict::Met);
 }
 
 #[test]
 fn every_aim_is_missed_by_figures_just_beyond_it() {
-    type Alter = fn(&mut [Row]);
+    type Alter = fn(&mut [CaseRow]);
     let alterations: [(&str, Alter); 10] = [
         ("every request is answered", |rows| rows[0].figures.finished = false),
         ("direct delay", |rows| {
@@ -158,13 +159,13 @@ fn every_aim_is_missed_by_figures_just_beyond_it() {
         let aims = judge(&rows, &foresight(), &speed());
         let missed = missed(&aims);
         assert!(missed.iter().any(|missed| missed.starts_with(aim)), "{aim}: {missed:?}");
-        assert_eq!(Verdict::of(&aims), Verdict::Missed);
+        assert_eq!(AimVerdict::of(&aims), AimVerdict::Missed);
     }
 }
 
 #[test]
 fn predictor_and_core_are_judged_by_their_own_figures() {
-    let bad = |foresight: &[Foresight], speed: &[Speed], aim: &str| {
+    let bad = |foresight: &[GapForesight], speed: &[Speed], aim: &str| {
         let aims = judge(&good(), foresight, speed);
         assert!(
             missed(&aims).iter().any(|missed| missed.contains(aim)),

@@ -1,4 +1,5 @@
-//! The shapes that decide whether a scheduler is any good, each from a seed: a model drawn once, then requests or iterations that differ as real ones do.
+//! The shapes that decide whether a scheduler is any good, each from a seed: a model drawn once,
+//! then requests or iterations that differ as real ones do.
 //!
 //! | shape | what is hard about it |
 //! |---|---|
@@ -8,8 +9,8 @@
 //! | [`loader_stalls`] | an iteration is always the same, the pause before it is not |
 //! | [`syncs_after_every_kernel`] | a gap behind each kernel, too short for most |
 //!
-//! The kernels, their order and their mean times are the seed's: every step launches the same model. What varies from step to step is a few percent of each
-//! time, and what the shape is about.
+//! The kernels, their order and their mean times are the seed's: every step launches the same
+//! model. What varies from step to step is a few percent of each time, and what the shape is about.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Trace;
@@ -26,7 +27,7 @@ const HOST: f64 = 0.15;
 
 /// A launch of the drawn model.
 #[derive(Debug, Clone, Copy)]
-struct Launch {
+struct ShapedLaunch {
     kernel: u32,
     host: Ns,
     time: Ns,
@@ -56,15 +57,16 @@ impl Draw {
         (low + self.random.unit() * (high - low)).exp() as Ns
     }
 
-    /// So many launches of `kernels` kernels: each place has a time of its own, so one kernel has many.
-    fn model(&mut self, launches: u32, kernels: u32, host: (Ns, Ns), time: (Ns, Ns)) -> Vec<Launch> {
+    /// So many launches of `kernels` kernels: each place has a time of its own, so one kernel has
+    /// many.
+    fn model(&mut self, launches: u32, kernels: u32, host: (Ns, Ns), time: (Ns, Ns)) -> Vec<ShapedLaunch> {
         let means: Vec<Ns> = (0..kernels.max(1)).map(|_| self.log_even(time.0, time.1)).collect();
         (0..launches)
             .map(|_| {
                 let kernel = (self.random.word() % means.len() as u64) as u32;
                 let scale = 0.5 + self.random.unit();
                 let mean = means.get(kernel as usize).copied().unwrap_or(time.0);
-                Launch {
+                ShapedLaunch {
                     kernel,
                     host: self.random.between(host),
                     time: ((mean as f64 * scale) as Ns).clamp(time.0, time.1),
@@ -85,7 +87,7 @@ impl Draw {
         exponential(word, mean as f64) as Ns
     }
 
-    fn launch_all(&mut self, builder: &mut Builder, model: &[Launch]) {
+    fn launch_all(&mut self, builder: &mut Builder, model: &[ShapedLaunch]) {
         for launch in model {
             let (host, time) = (self.vary(launch.host, HOST), self.vary(launch.time, KERNEL));
             builder.launch(launch.kernel, host, time);
@@ -93,8 +95,8 @@ impl Draw {
     }
 }
 
-/// A language model that serves: a prompt of eager kernels (its times grow with its length), then 4 to 64 tokens, each one CUDA graph of 300 kernels; between two
-/// tokens the host samples.
+/// A language model that serves: a prompt of eager kernels (its times grow with its length), then 4
+/// to 64 tokens, each one CUDA graph of 300 kernels; between two tokens the host samples.
 pub fn decode_with_graphs(seed: u64, requests: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let prompt = draw.model(120, 12, (3 * US, 9 * US), (20 * US, 400 * US));
@@ -120,7 +122,8 @@ pub fn decode_with_graphs(seed: u64, requests: usize) -> Trace {
     builder.done()
 }
 
-/// A service whose requests come in bursts of up to 12 with hardly anything between, then nothing for 60 ms on the average.
+/// A service whose requests come in bursts of up to 12 with hardly anything between, then nothing
+/// for 60 ms on the average.
 pub fn bursty(seed: u64, requests: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let model = draw.model(150, 20, (4 * US, 12 * US), (3 * US, 150 * US));
@@ -155,7 +158,8 @@ pub fn long_kernels(seed: u64, iterations: usize) -> Trace {
     builder.done()
 }
 
-/// Training whose data is there at once, but every tenth time on the average comes 20 to 200 ms late.
+/// Training whose data is there at once, but every tenth time on the average comes 20 to 200 ms
+/// late.
 pub fn loader_stalls(seed: u64, iterations: usize) -> Trace {
     let mut draw = Draw::new(seed);
     let model = draw.model(600, 60, (3 * US, 14 * US), (3 * US, 500 * US));

@@ -8,7 +8,8 @@ use crate::aims::Aim;
 
 /// MSched over demand paging at 150, 200, 300 %: mixes (mean), and several decoders.
 const OVER_STOCK: [(u64, f64, f64); 3] = [(150, 11.05, 57.88), (200, 9.35, 44.79), (300, 7.52, 33.60)];
-/// Several decoders, share of the throughput when all fits: per cent of the device, duplex, one way.
+/// Several decoders, share of the throughput when all fits: per cent of the device, duplex, one
+/// way.
 const OF_IDEAL: [(u64, f64, f64); 3] = [(150, 0.80, 0.75), (200, 0.65, 0.60), (300, 0.50, 0.45)];
 /// What may be lost where everything fits.
 const LOST: f64 = 0.006;
@@ -108,7 +109,7 @@ pub fn judge(study: &Study) -> Vec<Aim> {
             "slices that adapt: the bound on being away over the longest time that anybody was",
             {
                 let adapted = study.rows.iter().filter_map(|row| Some((row, row.adaptive?)));
-                let case = |(row, (_, away)): (&super::study::Row, (f64, u64))| {
+                let case = |(row, (_, away)): (&super::study::StudyRow, (f64, u64))| {
                     let what = format!("{} %, {}, {away} ms, seed {}", row.share, link(row.duplex), row.seed);
                     (what, Some(away as f64 / row.figures.away_ms.max(1e-9)), 1.0)
                 };

@@ -13,13 +13,14 @@ use simgpu_calibration::Calibration;
 use simgpu_engine::memory::MemorySettings;
 
 use super::contender::ALL;
-use super::study::{Plan, Study};
+use super::study::{Study, StudyPlan};
 use super::workload::NAMES;
 use super::{aims, priority, report, study};
 use crate::aims::Aim;
 use crate::{MS, Ns};
 
-/// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft without each of its ideas, a model of MSched, others.
+/// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft
+/// without each of its ideas, a model of MSched, others.
 ///
 ///   scripts/lab memory                                         everything: tables, aims, plots under target/lab (minutes)
 ///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
@@ -30,7 +31,7 @@ use crate::{MS, Ns};
 ///   scripts/lab memory prediction --help                       how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
-struct Options {
+struct MemoryOptions {
     /// Exit 1 where an aim is missed; which, with figures, comes last
     #[arg(long)]
     check: bool,
@@ -45,8 +46,9 @@ struct Options {
     quick: bool,
     /// Only this part: jobs that take turns, or a service beside a batch job
     #[arg(long, value_enum)]
-    only: Option<Part>,
-    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take what they take on an RTX 5080 all the same
+    only: Option<StudyPart>,
+    /// Whose memory and link: a file of tests/simgpu/calibration by name, or a path. Kernels take
+    /// what they take on an RTX 5080 all the same
     #[arg(long, value_name = "NAME", default_value = "rtx5080-like")]
     device: String,
     /// Requests of the service that count
@@ -74,7 +76,7 @@ struct Options {
 
 /// What may be run for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum StudyPart {
     /// Jobs of one importance, in turns
     Turns,
     /// A service beside a batch job
@@ -83,12 +85,12 @@ enum Part {
 
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
-struct Results<'a> {
+struct MemoryResults<'a> {
     command: String,
     aims: &'a [Aim],
     #[serde(flatten)]
     study: &'a Option<Study>,
-    service: &'a [priority::Row],
+    service: &'a [priority::ServiceRow],
 }
 
 /// What a calibration says of a device's memory, under the host's memory of the standard one.
@@ -99,10 +101,10 @@ fn memory_of(device: &str) -> Result<MemorySettings> {
     Ok(figures.paging(MemorySettings::default().host_limit, true))
 }
 
-fn plan(options: &Options) -> Result<Plan> {
+fn plan(options: &MemoryOptions) -> Result<StudyPlan> {
     // The device's own slice: the middle of what is said of it, as in the standard calibration.
     let device_slice: Ns = MS * 3 / 2;
-    let mut plan = Plan::new(memory_of(&options.device)?, device_slice, options.quick);
+    let mut plan = StudyPlan::new(memory_of(&options.device)?, device_slice, options.quick);
     let known = |name: &String| {
         let found = NAMES.into_iter().find(|known| known == name);
         found.with_context(|| format!("--workload {name}: choose of {}", NAMES.join(", ")))
@@ -140,7 +142,7 @@ fn plan(options: &Options) -> Result<Plan> {
     Ok(plan)
 }
 
-fn run(options: &Options) -> Result<bool> {
+fn run(options: &MemoryOptions) -> Result<bool> {
     let plan = plan(options)?;
     let start = Instant::now();
     let told = Mutex::new(Instant::now());
@@ -151,12 +153,12 @@ fn run(options: &Options) -> Result<bool> {
             eprintln!("{what}: {done} of {of} after {:.0} s", start.elapsed().as_secs_f64());
         }
     };
-    let study = (options.only != Some(Part::Service)).then(|| study::make(&plan, &progress));
+    let study = (options.only != Some(StudyPart::Service)).then(|| study::make(&plan, &progress));
     let mut aims = study.as_ref().map_or_else(Vec::new, aims::judge);
     let chosen = !options.workload.is_empty() || !options.contender.is_empty() || !options.share.is_empty();
     let mut service = Vec::new();
-    if options.only == Some(Part::Service) || (options.only.is_none() && !chosen) {
-        let of_service = priority::Plan {
+    if options.only == Some(StudyPart::Service) || (options.only.is_none() && !chosen) {
+        let of_service = priority::ServicePlan {
             memory: plan.memory,
             device_slice: plan.device_slice,
             requests: if options.quick {
@@ -172,7 +174,7 @@ fn run(options: &Options) -> Result<bool> {
     }
     if let Some(path) = &options.json {
         let command = std::env::args().collect::<Vec<String>>().join(" ");
-        let results = Results {
+        let results = MemoryResults {
             command,
             aims: &aims,
             study: &study,
@@ -209,7 +211,7 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     if arguments.peek().is_some_and(|first| first == "prediction") {
         return super::prediction::main(arguments.skip(1));
     }
-    let options = Options::parse_from(std::iter::once("weft-lab memory".to_owned()).chain(arguments));
+    let options = MemoryOptions::parse_from(std::iter::once("weft-lab memory".to_owned()).chain(arguments));
     match run(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -4,7 +4,6 @@
 use serde::Serialize;
 use weft_paging::{Options, Overlap, Victims};
 
-use super::machine::service::Rule;
 use crate::{MS, Ns};
 
 /// A way to run jobs that do not fit.
@@ -13,7 +12,8 @@ use crate::{MS, Ns};
 pub enum Contender {
     /// Everything fits: what there would be to gain.
     Ideal,
-    /// The stock driver: demand paging under the device's own time slices. What published ratios are over.
+    /// The stock driver: demand paging under the device's own time slices. What published ratios
+    /// are over.
     Stock,
     /// The same with the density prefetcher's threshold at 1 %.
     StockTuned,
@@ -21,7 +21,8 @@ pub enum Contender {
     StockTurns,
     /// Demand paging in turns of 30 s, as nvshare takes them.
     Nvshare,
-    /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the first kernel starts early. Always on the duplex link that its changed driver has.
+    /// A model of MSched: its template prediction, OPT, both directions at once at a switch, the
+    /// first kernel starts early. Always on the duplex link that its changed driver has.
     Msched,
     /// weft, moving whole allocations rather than what is touched.
     WholeAllocations,
@@ -134,6 +135,17 @@ impl Contender {
     }
 }
 
+/// Which rule decides whether the batch job may launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchRule {
+    /// There is no batch job.
+    Alone,
+    /// XSched's: see the table in `machine/service.rs`.
+    Xsched,
+    /// weft's: see the same table.
+    Weft,
+}
+
 /// How a service shares the device with a batch job that leaves it too little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -176,11 +188,11 @@ impl Side {
     }
 
     /// Who says whether the batch job may launch.
-    pub fn rule(self) -> Rule {
+    pub fn rule(self) -> LaunchRule {
         match self {
-            Side::Alone => Rule::Alone,
-            Side::XschedFits | Side::Xsched | Side::XschedTuned => Rule::Xsched,
-            Side::WeftPaging | Side::Weft => Rule::Weft,
+            Side::Alone => LaunchRule::Alone,
+            Side::XschedFits | Side::Xsched | Side::XschedTuned => LaunchRule::Xsched,
+            Side::WeftPaging | Side::Weft => LaunchRule::Weft,
         }
     }
 

@@ -1,10 +1,14 @@
 //! The machine: jobs take turns on a device whose memory they exceed.
 //!
-//! One job runs at a time. A kernel uses its regions block by block, its time spread over them by size; at a block that is not there it faults, or, where the planner says that the block is on its
-//! way, waits for it as a launch behind its prefetch's event does. Everything that moves goes through the simulated GPU's page ledger; what is to move when is decided by the broker's own planner
-//! ([`weft_paging`]), told what the daemon would tell it. An order takes effect [`ORDER_LATENCY`] after it was given.
+//! One job runs at a time. A kernel uses its regions block by block, its time spread over them by
+//! size; at a block that is not there it faults, or, where the planner says that the block is on
+//! its way, waits for it as a launch behind its prefetch's event does. Everything that moves goes
+//! through the simulated GPU's page ledger; what is to move when is decided by the broker's own
+//! planner ([`weft_paging`]), told what the daemon would tell it. An order takes
+//! effect [`ORDER_LATENCY_NS`] after it was given.
 //!
-//! What holds: the same workload, contender and setting give the same figures to the last digit. What is not modelled: the host's side of launches, switches of context (the same for all),
+//! What holds: the same workload, contender and setting give the same figures to the last digit.
+//! What is not modelled: the host's side of launches, switches of context (the same for all),
 //! kernels of two jobs side by side.
 #![forbid(unsafe_code)]
 
@@ -17,16 +21,17 @@ use weft_profiles::working_set::Access;
 use weft_scheduler::Client;
 
 use super::contender::{Contender, Length};
-use super::workload::{Job, Workload};
+use super::workload::{PagedJob, Workload};
 use crate::{MS, Ns, US};
 
 pub mod service;
 
-/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a core that sleeps).
-const ORDER_LATENCY: Ns = 50 * US;
+/// From the planner's order to the driver's call: the client's helper is woken (25 to 65 us on a
+/// core that sleeps).
+const ORDER_LATENCY_NS: Ns = 50 * US;
 
 /// What the planner is told of a running job's progress at a time, at least.
-const PROGRESS: Ns = 100 * US;
+const PROGRESS_NS: Ns = 100 * US;
 
 /// How a run is set.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,8 +48,9 @@ pub struct Setting {
 
 /// What came of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Figures {
-    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything fits.
+pub struct MachineFigures {
+    /// Of the time that passed, what jobs ran: throughput as a share of what it is when everything
+    /// fits.
     pub efficiency: f64,
     /// Seconds that passed.
     pub seconds: f64,
@@ -69,7 +75,7 @@ pub struct Figures {
 }
 
 struct Task {
-    job: Job,
+    job: PagedJob,
     /// Where it is: kernel, touch, bytes of the touch.
     at: (usize, usize, u64),
     own: Ns,
@@ -85,7 +91,7 @@ struct Task {
 
 /// What of the books counts at a moment.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+struct PagingSums {
     prefetched: u64,
     faulted: u64,
     out: u64,
@@ -95,7 +101,7 @@ struct Sums {
 }
 
 /// The planner and its orders on their way.
-struct Weft {
+struct PlannerState {
     planner: Planner,
     given: Vec<Order>,
     pending: VecDeque<(Ns, Order)>,
@@ -104,11 +110,11 @@ struct Weft {
     untold: Ns,
 }
 
-struct Machine {
+struct PagingMachine {
     pager: Pager,
     now: Ns,
     tasks: Vec<Task>,
-    weft: Option<Weft>,
+    weft: Option<PlannerState>,
     fullest: u64,
     away: Ns,
 }
@@ -131,7 +137,7 @@ fn bytes(range: plan::Range) -> Range {
 }
 
 /// What a job's kernels are predicted to touch.
-pub fn working_set(job: &Job) -> WorkingSet {
+pub fn working_set(job: &PagedJob) -> WorkingSet {
     let (mut at, mut uses) = (0, Vec::new());
     for kernel in &job.kernels {
         for touch in kernel.touches.iter().filter(|touch| !touch.hidden) {
@@ -166,8 +172,8 @@ pub fn working_set(job: &Job) -> WorkingSet {
     WorkingSet { period: at, uses }
 }
 
-impl Weft {
-    fn new(contender: Contender, setting: &Setting, jobs: &[Job]) -> Option<Weft> {
+impl PlannerState {
+    fn new(contender: Contender, setting: &Setting, jobs: &[PagedJob]) -> Option<PlannerState> {
         let options = contender.options()?;
         let memory = setting.memory;
         let link = Link {
@@ -188,7 +194,7 @@ impl Weft {
             }
             planner.learn(client(number), working_set(job), 0);
         }
-        Some(Weft {
+        Some(PlannerState {
             planner,
             given: Vec::new(),
             pending: VecDeque::new(),
@@ -201,12 +207,12 @@ impl Weft {
     fn take_orders(&mut self, now: Ns) {
         self.planner.orders(&mut self.given);
         self.pending
-            .extend(self.given.drain(..).map(|order| (now + ORDER_LATENCY, order)));
+            .extend(self.given.drain(..).map(|order| (now + ORDER_LATENCY_NS, order)));
     }
 }
 
-impl Machine {
-    fn new(contender: Contender, workload: &Workload, setting: &Setting) -> Machine {
+impl PagingMachine {
+    fn new(contender: Contender, workload: &Workload, setting: &Setting) -> PagingMachine {
         let mut memory = setting.memory;
         match contender {
             Contender::StockTuned => memory.threshold = 1,
@@ -229,7 +235,7 @@ impl Machine {
                 pager.fill_from_host(owner, *range);
             }
         }
-        let task = |job: &Job| Task {
+        let task = |job: &PagedJob| Task {
             sizes: job
                 .kernels
                 .iter()
@@ -242,11 +248,11 @@ impl Machine {
             left: None,
             begun: None,
         };
-        Machine {
+        PagingMachine {
             pager,
             now: 0,
             tasks: workload.jobs.iter().map(task).collect(),
-            weft: Weft::new(contender, &setting, &workload.jobs),
+            weft: PlannerState::new(contender, &setting, &workload.jobs),
             fullest: 0,
             away: 0,
         }
@@ -419,7 +425,7 @@ impl Machine {
         let to = self.now + time;
         if let Some(weft) = &mut self.weft {
             weft.untold += time;
-            if weft.untold >= PROGRESS {
+            if weft.untold >= PROGRESS_NS {
                 weft.planner.ran(client(task), std::mem::take(&mut weft.untold));
                 weft.take_orders(self.now);
             }
@@ -430,12 +436,12 @@ impl Machine {
     }
 }
 
-impl Machine {
+impl PagingMachine {
     /// A turn of a task.
     fn turn(&mut self, task: usize, length: Length, setting: &Setting) {
         let own = match (length, setting.adaptive, &self.weft) {
             (Length::Own(_), Some((efficiency, away)), Some(weft)) => {
-                Length::Own(weft.planner.slice(efficiency, LEAST, away))
+                Length::Own(weft.planner.slice(efficiency, MIN_TURN_NS, away))
             }
             (length, ..) => length,
         };
@@ -485,8 +491,8 @@ impl Machine {
         self.tasks[task].left = Some(self.now);
     }
 
-    fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
+    fn sums(&self) -> PagingSums {
+        let mut sums = PagingSums::default();
         for owner in 0..self.tasks.len() as u32 {
             let usage = self.pager.usage(owner);
             sums.prefetched += usage.prefetched;
@@ -501,14 +507,15 @@ impl Machine {
 }
 
 /// The shortest slice that the planner may choose.
-const LEAST: Ns = 5 * MS;
+const MIN_TURN_NS: Ns = 5 * MS;
 
-/// Runs a workload under a contender: first until each job has been through a period (and two turns), then over at least another one (and three turns).
-pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> Figures {
-    let mut machine = Machine::new(contender, workload, setting);
+/// Runs a workload under a contender: first until each job has been through a period (and two
+/// turns), then over at least another one (and three turns).
+pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> MachineFigures {
+    let mut machine = PagingMachine::new(contender, workload, setting);
     let length = contender.turn(setting.slice, setting.device_slice);
     let count = machine.tasks.len();
-    let rounds = |machine: &mut Machine, least: u32, periods: f64| {
+    let rounds = |machine: &mut PagingMachine, least: u32, periods: f64| {
         let begun: Vec<Ns> = machine.tasks.iter().map(|task| task.own).collect();
         let mut turns = 0;
         loop {
@@ -524,13 +531,13 @@ pub fn run(contender: Contender, workload: &Workload, setting: &Setting) -> Figu
     };
     rounds(&mut machine, 2, 1.0);
     let (start, before) = (machine.now, machine.sums());
-    let own = |machine: &Machine| machine.tasks.iter().map(|task| task.own).sum::<Ns>();
+    let own = |machine: &PagingMachine| machine.tasks.iter().map(|task| task.own).sum::<Ns>();
     let own_before = own(&machine);
     (machine.away, machine.fullest) = (0, 0);
     let turns = rounds(&mut machine, 3, 1.0);
     let (after, passed) = (machine.sums(), machine.now - start);
     let gb = |after: u64, before: u64| (after - before) as f64 / 1e9;
-    Figures {
+    MachineFigures {
         efficiency: (own(&machine) - own_before) as f64 / passed.max(1) as f64,
         seconds: passed as f64 / 1e9,
         turn_ms: passed as f64 / turns as f64 / MS as f64,

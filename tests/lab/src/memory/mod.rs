@@ -1,4 +1,5 @@
-//! Memory beyond the device in virtual time: jobs that together exceed it, under the stock driver, weft, weft without each of its ideas, and others.
+//! Memory beyond the device in virtual time: jobs that together exceed it, under the stock driver,
+//! weft, weft without each of its ideas, and others.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,14 +1,21 @@
 //! What a framework says of its operations makes guesses exact.
 //!
-//! `tests/clients/operands.py` writes which tensors each operation of a PyTorch program was given and made, and which launches were its. A kernel that uses whole tensors touches them to
-//! the byte, whatever closed library it is from, and the framework knows where they are. A guessed launch becomes exact where *every* pointer among its parameters is explained:
+//! `tests/clients/operands.py` writes which tensors each operation of a PyTorch program was given
+//! and made, and which launches were its. A kernel that uses whole tensors touches them to the
+//! byte, whatever closed library it is from, and the framework knows where they are. A guessed
+//! launch becomes exact where *every* pointer among its parameters is explained:
 //!
-//! * it is the begin of one of the operation's tensors: the kernel touches that tensor, all of it (operations that choose by data what they read are not taken so);
-//! * or of memory that the library took for the operation and whose size this launch or the nearest before or after it states that uses it (one memory serves several steps, with other
-//!   sizes): a copy in another layout (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel` give images and the elements of one, with padded channels), partial sums (cuBLAS's `splitKreduce_kernel` gives their stride and number, and the matrix product before it
-//!   writes them instead of its result), the indices of a maximum (one of 64 bits an output, PyTorch's `max_pool_forward_nchw`);
-//! * or the kernel is one whose parameters have gaps with pointers that it does not use (PyTorch's concatenation, cuDNN's batch normalisation), it is the operation's only one, and all the operation's tensors
-//!   are among its pointers.
+//! * it is the begin of one of the operation's tensors: the kernel touches that tensor, all of it
+//!   (operations that choose by data what they read are not taken so);
+//! * or of memory that the library took for the operation and whose size this launch or the nearest
+//!   before or after it states that uses it (one memory serves several steps, with other sizes): a
+//!   copy in another layout (cuDNN's `nchwToNhwcKernel` and `nhwcToNchwKernel` give images and the
+//!   elements of one, with padded channels), partial sums (cuBLAS's `splitKreduce_kernel` gives
+//!   their stride and number, and the matrix product before it writes them instead of its result),
+//!   the indices of a maximum (one of 64 bits an output, PyTorch's `max_pool_forward_nchw`);
+//! * or the kernel is one whose parameters have gaps with pointers that it does not use (PyTorch's
+//!   concatenation, cuDNN's batch normalisation), it is the operation's only one, and all the
+//!   operation's tensors are among its pointers.
 //!
 //! All else stays a guess: workspaces whose use only the library knows.
 #![forbid(unsafe_code)]
@@ -19,10 +26,12 @@ use anyhow::{Context, Result};
 use weft_profiles::working_set::recording::{Recorded, Recording};
 use weft_profiles::working_set::{Access, Allocations, Certainty, Touched};
 
-/// A tensor: address, how it is used (0 read, 1 written, 2 both), and its runs of bytes: offset and size.
+/// A tensor: address, how it is used (0 read, 1 written, 2 both), and its runs of bytes: offset and
+/// size.
 type Tensor = (u64, u8, Vec<(u64, u64)>);
 
-/// A line: the launches (behind the first number, up to the second), the name, whether whole tensors are used, and which.
+/// A line: the launches (behind the first number, up to the second), the name, whether whole
+/// tensors are used, and which.
 type Operation = (u64, u64, String, bool, Vec<Tensor>);
 
 /// Parameters with pointers in their gaps.
@@ -48,7 +57,7 @@ pub fn explain(recording: &mut Recording, lines: &str) -> Result<usize> {
         if its.len() as u64 != last - before {
             continue;
         }
-        let taken = Taken::of(recording, its, tensors);
+        let taken = TakenOperands::of(recording, its, tensors);
         let found: Vec<Option<Vec<Touched>>> = its
             .iter()
             .enumerate()
@@ -82,7 +91,8 @@ fn pointers(launch: &Recorded, live: &Allocations) -> Vec<u64> {
         .collect()
 }
 
-/// What a launch says of memory that the library took for the operation. The same memory serves one step of an operation after the other, each with another size.
+/// What a launch says of memory that the library took for the operation. The same memory serves one
+/// step of an operation after the other, each with another size.
 struct Stated {
     /// Which of the operation's launches.
     launch: usize,
@@ -95,10 +105,10 @@ struct Stated {
 }
 
 /// What the library took for an operation, as its launches state it.
-struct Taken(Vec<Stated>);
+struct TakenOperands(Vec<Stated>);
 
-impl Taken {
-    fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> Taken {
+impl TakenOperands {
+    fn of(recording: &Recording, launches: &[Recorded], tensors: &[Tensor]) -> TakenOperands {
         let mut taken = Vec::new();
         for (launch, recorded) in launches.iter().enumerate() {
             let (symbol, view) = (name(recording, recorded), recorded.launch());
@@ -113,12 +123,14 @@ impl Taken {
                 });
             };
             if symbol.contains("nchwToNhwcKernelIfff") {
-                // Images, and elements of an image of the result, padded channels and all; then source and result.
+                // Images, and elements of an image of the result, padded channels and all; then
+                // source and result.
                 if let ([Some(images), Some(image)], Some(result)) = ([word(0), word(28)], view.word64(80)) {
                     state(result, 4 * images * image, true, false);
                 }
             } else if symbol.contains("nhwcToNchwKernelIfff") {
-                // Images, channels, channels of the source with its padding, and elements of an image of the source; then source and result.
+                // Images, channels, channels of the source with its padding, and elements of an
+                // image of the source; then source and result.
                 let shape = [word(0), word(4), word(8), word(16)];
                 if let ([Some(images), Some(channels), Some(padded), Some(image)], Some(source)) =
                     (shape, view.word64(72))
@@ -144,10 +156,11 @@ impl Taken {
                 state(indices, 2 * bytes, true, false);
             }
         }
-        Taken(taken)
+        TakenOperands(taken)
     }
 
-    /// What a launch of the operation has at this address: what it says itself, else what was put there before it, or is taken from there after it; nothing where these differ.
+    /// What a launch of the operation has at this address: what it says itself, else what was put
+    /// there before it, or is taken from there after it; nothing where these differ.
     fn at(&self, launch: usize, address: u64) -> Option<&Stated> {
         let mine = || self.0.iter().filter(|one| one.address == address);
         let own = mine().find(|one| one.launch == launch);
@@ -167,7 +180,7 @@ fn touched(
     its: &[Recorded],
     number: usize,
     tensors: &[Tensor],
-    taken: &Taken,
+    taken: &TakenOperands,
 ) -> Option<Vec<Touched>> {
     let launch = its.get(number)?;
     let live = recording.allocations.get(launch.allocations)?;
@@ -308,7 +321,8 @@ mod tests {
     #[test]
     fn one_memory_serves_several_steps_each_with_its_own_size() {
         let (space, input, result) = (BASE + 65536, BASE, BASE + 4096);
-        // 2 images, 5 channels, and 50 elements or 20; the result of the first step, which is in the same layout as its copy.
+        // 2 images, 5 channels, and 50 elements or 20; the result of the first step, which is in
+        // the same layout as its copy.
         let to_nhwc = |elements: u64| {
             let mut words = [0u64; 11];
             (words[0], words[1], words[3]) = (2 | 5 << 32, 5 | elements << 32, 5 | elements << 32);

@@ -1,13 +1,21 @@
-//! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the same model.
+//! `weft-lab memory prediction`: templates learnt from one recording, judged on another one of the
+//! same model.
 //!
-//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit,
-//! and the judged run is another process, whose memory lies elsewhere. Launches whose kernels were never seen count in full.
+//! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see
+//! `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit, and the
+//! judged run is another process, whose memory lies elsewhere. Launches whose kernels were never
+//! seen count in full.
 //!
-//! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU knows what some kernels touch from their parameters, and guesses at the others (matrix
-//! products, convolutions and other libraries' kernels, which it does not run) by what it has met before, so that the same launch may be said to touch 448 KB once and 784 KB
-//! another time. No template can foretell that. (What the host's page table showed is what the simulated GPU did, and its guesses are what it did: what is learnt from there is judged by what it
-//! says by itself, in granules.) Where a file of the same name and `.operands` lies beside a recording, what the framework says of its tensors explains many of these launches
-//! ([`super::operands`]), and they count as exact. The aims are judged on the exact launches; the guessed ones are printed beside them, with their share.
+//! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU
+//! knows what some kernels touch from their parameters, and guesses at the others (matrix products,
+//! convolutions and other libraries' kernels, which it does not run) by what it has met before, so
+//! that the same launch may be said to touch 448 KB once and 784 KB another time. No template can
+//! foretell that. (What the host's page table showed is what the simulated GPU did, and its guesses
+//! are what it did: what is learnt from there is judged by what it says by itself, in granules.)
+//! Where a file of the same name and `.operands` lies beside a recording, what the framework says
+//! of its tensors explains many of these launches ([`super::operands`]), and they count as exact.
+//! The aims are judged on the exact launches; the guessed ones are printed beside them, with their
+//! share.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -28,15 +36,17 @@ use super::operands;
 /// What moves is pages: MSched's are 4 KB.
 const PAGE: u64 = 4096;
 
-/// MSched's means: a quarter of a per cent of what is touched is not predicted, and nothing is predicted that is not touched.
+/// MSched's means: a quarter of a per cent of what is touched is not predicted, and nothing is
+/// predicted that is not touched.
 const MOST_MISSED: f64 = 0.0025;
 const MOST_TOO_MUCH: f64 = 0.0;
 
-/// Of templates that were learnt from granules, judged in granules: a driver brings up to twice what was touched, and on the average a third more.
+/// Of templates that were learnt from granules, judged in granules: a driver brings up to twice
+/// what was touched, and on the average a third more.
 const MOST_TOO_MUCH_IN_GRANULES: f64 = 0.25;
 
 /// A launch's prediction, ns.
-const MOST_TIME: f64 = 1_000.0;
+const MAX_PREDICTION_NS: f64 = 1_000.0;
 
 /// Templates learnt from one recording of a model, judged on another.
 ///
@@ -44,7 +54,7 @@ const MOST_TIME: f64 = 1_000.0;
 ///   pytest tests/clients/test_prediction.py           makes the recordings with PyTorch on the simulated GPU, then this
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory prediction", verbatim_doc_comment)]
-struct Options {
+struct PredictionOptions {
     /// MODEL=LEARN,JUDGE: a model's name and two recordings
     #[arg(required = true, value_name = "MODEL=LEARN,JUDGE")]
     models: Vec<String>,
@@ -54,14 +64,15 @@ struct Options {
     /// Everything, for programs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// So many kernels that miss most are named, per model, with what was learnt of them and behind which words of their parameters it is missed
+    /// So many kernels that miss most are named, per model, with what was learnt of them and behind
+    /// which words of their parameters it is missed
     #[arg(long, default_value_t = 0)]
     worst: usize,
 }
 
 /// One model's figures.
 #[derive(Debug, Serialize)]
-struct Row {
+struct PredictionRow {
     model: String,
     kernels: usize,
     /// Regions behind pointers by template: fixed, linear, strided, recalled.
@@ -72,16 +83,16 @@ struct Row {
     /// Judged launches that the framework's operands made exact.
     by_operands: usize,
     /// Of launches whose evidence is exact: what the aims are about.
-    exact: Part,
+    exact: PredictionPart,
     /// Of launches whose evidence is a guess.
-    guessed: Part,
+    guessed: PredictionPart,
     /// ns to predict a launch: of all judged launches one after the other, the median of rounds.
     predict_ns: f64,
 }
 
 /// Figures of some judged launches.
 #[derive(Debug, Serialize)]
-struct Part {
+struct PredictionPart {
     launches: u64,
     /// Their share of all judged launches, and of all bytes touched.
     of_launches: f64,
@@ -96,11 +107,11 @@ struct Part {
     mean_false_positives: f64,
 }
 
-impl Part {
-    fn new(some: &Evaluation, both: [&Evaluation; 2]) -> Part {
+impl PredictionPart {
+    fn new(some: &Evaluation, both: [&Evaluation; 2]) -> PredictionPart {
         let share =
             |of: fn(&Evaluation) -> u64| of(some) as f64 / both.iter().map(|one| of(one)).sum::<u64>().max(1) as f64;
-        Part {
+        PredictionPart {
             launches: some.launches,
             of_launches: share(|one| one.launches),
             of_bytes: share(|one| one.touched_bytes),
@@ -143,7 +154,12 @@ fn held<'a>(recording: &'a Recording, launch: &Recorded) -> Result<&'a Allocatio
     live.context("a launch without its allocations")
 }
 
-fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize), worst: usize) -> Result<Row> {
+fn row(
+    model: &str,
+    learn: &Recording,
+    (judge, by_operands): (&Recording, usize),
+    worst: usize,
+) -> Result<PredictionRow> {
     // Learnt from granules, it is judged in granules: they are what moves.
     let page = learn.granule.unwrap_or(PAGE);
     let mut fitter = match learn.granule {
@@ -186,15 +202,15 @@ fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize)
     }
     name_worst(model, (learn, judge), predictor.sets(), each, worst);
     let both = [&exact, &guessed];
-    Ok(Row {
+    Ok(PredictionRow {
         model: model.to_string(),
         kernels,
         templates,
         fitted_launches: learn.launches.len(),
         granule: learn.granule.unwrap_or(0),
         by_operands,
-        exact: Part::new(&exact, both),
-        guessed: Part::new(&guessed, both),
+        exact: PredictionPart::new(&exact, both),
+        guessed: PredictionPart::new(&guessed, both),
         predict_ns: time(&mut predictor, judge)?,
     })
 }
@@ -203,7 +219,8 @@ fn row(model: &str, learn: &Recording, (judge, by_operands): (&Recording, usize)
 #[derive(Debug, Default)]
 struct OfKernel {
     evaluation: Evaluation,
-    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets in the parameters.
+    /// Bytes of pieces that no one region covers, by the words that point at their begin: offsets
+    /// in the parameters.
     behind: BTreeMap<Vec<u16>, u64>,
 }
 
@@ -313,7 +330,7 @@ fn time(predictor: &mut Predictor, judge: &Recording) -> Result<f64> {
     Ok(rounds[ROUNDS / 2])
 }
 
-fn judged(options: &Options) -> Result<Vec<Row>> {
+fn judged(options: &PredictionOptions) -> Result<Vec<PredictionRow>> {
     let mut rows = Vec::new();
     for given in &options.models {
         let parts = given
@@ -321,7 +338,8 @@ fn judged(options: &Options) -> Result<Vec<Row>> {
             .and_then(|(model, files)| Some((model, files.split_once(',')?)));
         let (model, (learn, judge)) = parts.with_context(|| format!("{given}: give MODEL=LEARN,JUDGE"))?;
         let learn = read(Path::new(learn), true)?.0;
-        // What the page table shows is what the simulated GPU did, its guesses too: what the framework says of those launches it did not do.
+        // What the page table shows is what the simulated GPU did, its guesses too: what the
+        // framework says of those launches it did not do.
         let (judge, by_operands) = read(Path::new(judge), learn.granule.is_none())?;
         rows.push(row(model, &learn, (&judge, by_operands), options.worst)?);
     }
@@ -329,7 +347,7 @@ fn judged(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Aims that are missed, with figures.
-fn missed(rows: &[Row]) -> Vec<String> {
+fn missed(rows: &[PredictionRow]) -> Vec<String> {
     let mut missed = Vec::new();
     for row in rows {
         let too_much = match row.granule {
@@ -351,7 +369,7 @@ fn missed(rows: &[Row]) -> Vec<String> {
                 100.0,
                 "%",
             ),
-            ("a launch's prediction", row.predict_ns, MOST_TIME, 1.0, "ns"),
+            ("a launch's prediction", row.predict_ns, MAX_PREDICTION_NS, 1.0, "ns"),
         ] {
             if figure > most {
                 missed.push(format!(
@@ -366,7 +384,7 @@ fn missed(rows: &[Row]) -> Vec<String> {
     missed
 }
 
-fn print_rows(rows: &[Row]) {
+fn print_rows(rows: &[PredictionRow]) {
     println!(
         "{:<20} {:>7} {:>24} {:>8} {:>8}   {:<7} {:>8} {:>9} {:>8} {:>8} {:>19} {:>19}",
         "model",
@@ -413,7 +431,8 @@ fn print_rows(rows: &[Row]) {
 
 /// The command.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let options = Options::parse_from(std::iter::once("weft-lab memory prediction".to_string()).chain(arguments));
+    let options =
+        PredictionOptions::parse_from(std::iter::once("weft-lab memory prediction".to_string()).chain(arguments));
     let rows = match judged(&options) {
         Ok(rows) => rows,
         Err(error) => {
@@ -446,7 +465,8 @@ mod tests {
 
     use super::*;
 
-    /// A job whose kernel writes as many bytes as its argument says, at this address, in launches of these sizes.
+    /// A job whose kernel writes as many bytes as its argument says, at this address, in launches
+    /// of these sizes.
     fn recording(base: u64, sizes: &[u32], kernel: u64) -> Recording {
         let mut live = Allocations::new();
         live.add(base, 1 << 24);
@@ -504,7 +524,7 @@ mod tests {
 
     #[test]
     fn bad_input_is_said() {
-        let options = |text: &str| Options::parse_from(["x", text]);
+        let options = |text: &str| PredictionOptions::parse_from(["x", text]);
         assert!(judged(&options("resnet")).is_err());
         let error = judged(&options("a=/nonexistent/x,/nonexistent/y")).unwrap_err();
         assert!(format!("{error:#}").contains("/nonexistent/x"));

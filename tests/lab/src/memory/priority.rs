@@ -1,14 +1,20 @@
-//! A service beside a batch job that leave each other too little memory: which runs are made, what they are to reach, and how they are told.
+//! A service beside a batch job that leave each other too little memory: which runs are made, what
+//! they are to reach, and how they are told.
 //!
-//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand paging, each the mean over a batch job that does inference and one that trains. It states neither how often
-//! requests come nor at what times. Both matter: below a load the service alone is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio can be had by looking
-//! for longer. So loads and ways for requests to come are run as [`SWEEP`] says, every figure is printed, with what the service alone would reach as the ceiling, and one
+//! MSched states a p99 4.06 times lower and 2.43 times the batch work than XSched with demand
+//! paging, each the mean over a batch job that does inference and one that trains. It states
+//! neither how often requests come nor at what times. Both matter: below a load the service alone
+//! is hardly faster than under XSched; above one its queue under XSched has no end, and any ratio
+//! can be had by looking for longer. So loads and ways for requests to come are run as [`SWEEP`]
+//! says, every figure is printed, with what the service alone would reach as the ceiling, and one
 //! scene is judged, by a rule that was set before anything of it was run:
 //!
-//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is many people that know nothing of each other, and a slow answer keeps nobody else from asking; in a
-//!   closed loop the slow contender is simply asked less.
-//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and
-//!   no contender is judged by a queue that grows.
+//! * Requests come at random by the clock (Poisson). Who waits for a latency-critical service is
+//!   many people that know nothing of each other, and a slow answer keeps nobody else from asking;
+//!   in a closed loop the slow contender is simply asked less.
+//! * The load is the highest of the sweep at which every contender, beside both batch jobs, is busy
+//!   for at most [`STABLE`] of the time: nobody runs such a service nearer to its limit, and no
+//!   contender is judged by a queue that grows.
 //! * The aims are on the mean over the two batch jobs, as MSched's are, on each kind of link.
 #![forbid(unsafe_code)]
 
@@ -19,23 +25,26 @@ use simgpu_engine::memory::MemorySettings;
 
 use super::contender::{SIDES, Side};
 use super::machine::Setting;
-use super::machine::service::{Arrivals, Served, serve};
+use super::machine::service::{RequestArrivals, ServedRequests, serve};
 use super::study::run_each;
 use super::workload;
 use crate::Ns;
 use crate::aims::Aim;
 
-/// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as MSched compares itself with XSched.
+/// What the service and the batch job have, of sixteen parts of the device: 6 and 12 GB of 16, as
+/// MSched compares itself with XSched.
 const SHARES: (u64, u64) = (6, 12);
 
-/// Per cent of the device that the service asks for: of the time, what its requests would take alone.
+/// Per cent of the device that the service asks for: of the time, what its requests would take
+/// alone.
 const LOADS: [u64; 4] = [10, 20, 30, 40];
 
-/// How requests come, at which of these loads: what is judged at all of them, the others at two for comparison.
-const SWEEP: [(Kind, &[u64]); 3] = [
-    (Kind::Poisson, &LOADS),
-    (Kind::Fixed, &[20, 40]),
-    (Kind::Closed, &[20, CLOSED]),
+/// How requests come, at which of these loads: what is judged at all of them, the others at two for
+/// comparison.
+const SWEEP: [(RequestKind, &[u64]); 3] = [
+    (RequestKind::Poisson, &LOADS),
+    (RequestKind::Fixed, &[20, 40]),
+    (RequestKind::Closed, &[20, CLOSED]),
 ];
 
 /// See the module.
@@ -44,14 +53,15 @@ const STABLE: f64 = 0.7;
 /// Of the closed loop, the load whose table is printed whole: that of the scheduler's lab.
 const CLOSED: u64 = 40;
 
-/// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times lower, the batch job's throughput so many times higher.
+/// MSched against XSched with demand paging (arXiv 2512.24637): the service's p99 so many times
+/// lower, the batch job's throughput so many times higher.
 const P99: f64 = 4.06;
 const BATCH: f64 = 2.43;
 
-/// See [`Arrivals`].
+/// See [`RequestArrivals`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum RequestKind {
     /// At random by the clock.
     Poisson,
     /// By the clock.
@@ -60,29 +70,29 @@ pub enum Kind {
     Closed,
 }
 
-impl Kind {
+impl RequestKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Poisson => "at random",
-            Kind::Fixed => "by the clock",
-            Kind::Closed => "closed loop",
+            RequestKind::Poisson => "at random",
+            RequestKind::Fixed => "by the clock",
+            RequestKind::Closed => "closed loop",
         }
     }
 
     /// Requests that take so long alone, for so many per cent of the device.
-    fn arrivals(self, request: Ns, load: u64) -> Arrivals {
+    fn arrivals(self, request: Ns, load: u64) -> RequestArrivals {
         let apart = request * 100 / load;
         match self {
-            Kind::Poisson => Arrivals::Poisson(apart),
-            Kind::Fixed => Arrivals::Fixed(apart),
-            Kind::Closed => Arrivals::Closed(apart - request),
+            RequestKind::Poisson => RequestArrivals::Poisson(apart),
+            RequestKind::Fixed => RequestArrivals::Fixed(apart),
+            RequestKind::Closed => RequestArrivals::Closed(apart - request),
         }
     }
 }
 
 /// What is to be run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ServicePlan {
     /// The device's memory and link; of the link both kinds are run.
     pub memory: MemorySettings,
     /// The device's own slice.
@@ -97,11 +107,11 @@ pub struct Plan {
 
 /// One run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ServiceRow {
     /// What the batch job does.
     pub workload: &'static str,
     /// How requests come.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// Per cent of the device that they ask for.
     pub load: u64,
     /// The contender.
@@ -112,21 +122,21 @@ pub struct Row {
     pub seed: u64,
     /// What came of it.
     #[serde(flatten)]
-    pub served: Served,
+    pub served: ServedRequests,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct ServiceCase {
     training: bool,
-    kind: Kind,
+    kind: RequestKind,
     load: u64,
     side: Side,
     duplex: bool,
     seed: u64,
 }
 
-impl Case {
-    fn run(&self, plan: &Plan) -> Row {
+impl ServiceCase {
+    fn run(&self, plan: &ServicePlan) -> ServiceRow {
         let memory = MemorySettings {
             duplex: self.duplex,
             ..plan.memory
@@ -141,7 +151,7 @@ impl Case {
             adaptive: None,
         };
         let arrivals = self.kind.arrivals(workload.jobs[0].period(), self.load);
-        Row {
+        ServiceRow {
             workload: workload.name,
             kind: self.kind,
             load: self.load,
@@ -154,13 +164,13 @@ impl Case {
 }
 
 /// Makes all runs.
-pub fn make(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+pub fn make(plan: &ServicePlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<ServiceRow> {
     let mut cases = Vec::new();
     for &seed in &plan.seeds {
         for training in [false, true] {
             for (kind, load) in scenes() {
                 for side in SIDES {
-                    let case = |duplex| Case {
+                    let case = |duplex| ServiceCase {
                         training,
                         kind,
                         load,
@@ -178,7 +188,7 @@ pub fn make(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
     run_each(&cases, plan.threads, |case| case.run(plan), progress)
 }
 
-fn scenes() -> impl Iterator<Item = (Kind, u64)> {
+fn scenes() -> impl Iterator<Item = (RequestKind, u64)> {
     SWEEP
         .into_iter()
         .flat_map(|(kind, loads)| loads.iter().map(move |load| (kind, *load)))
@@ -186,16 +196,16 @@ fn scenes() -> impl Iterator<Item = (Kind, u64)> {
 
 /// The rows of one scene beside one batch job, or beside both.
 #[derive(Clone, Copy)]
-struct Scene<'a> {
-    rows: &'a [Row],
-    kind: Kind,
+struct SceneRows<'a> {
+    rows: &'a [ServiceRow],
+    kind: RequestKind,
     load: u64,
 }
 
-impl Scene<'_> {
+impl SceneRows<'_> {
     /// The mean over seeds of a contender's figure beside one batch job.
-    fn of(&self, workload: &str, side: Side, duplex: bool, what: fn(&Served) -> f64) -> Option<f64> {
-        let of = |row: &&Row| {
+    fn of(&self, workload: &str, side: Side, duplex: bool, what: fn(&ServedRequests) -> f64) -> Option<f64> {
+        let of = |row: &&ServiceRow| {
             (row.kind, row.load) == (self.kind, self.load)
                 && row.workload == workload
                 && row.side == side
@@ -218,7 +228,7 @@ impl Scene<'_> {
 
     /// The busiest contender's part of the time.
     fn busiest(&self) -> Option<f64> {
-        let of = |row: &&Row| (row.kind, row.load) == (self.kind, self.load);
+        let of = |row: &&ServiceRow| (row.kind, row.load) == (self.kind, self.load);
         self.rows
             .iter()
             .filter(of)
@@ -232,7 +242,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-fn workloads(rows: &[Row]) -> Vec<&'static str> {
+fn workloads(rows: &[ServiceRow]) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = rows.iter().map(|row| row.workload).collect();
     names.sort_unstable();
     names.dedup();
@@ -240,20 +250,21 @@ fn workloads(rows: &[Row]) -> Vec<&'static str> {
 }
 
 /// The scene that is judged: see the module. None where no load of the sweep is stable.
-fn judged(rows: &[Row]) -> Option<Scene<'_>> {
-    let scene = |load| Scene {
+fn judged(rows: &[ServiceRow]) -> Option<SceneRows<'_>> {
+    let scene = |load| SceneRows {
         rows,
-        kind: Kind::Poisson,
+        kind: RequestKind::Poisson,
         load,
     };
-    let stable = |scene: &Scene| scene.busiest().is_some_and(|busy| busy <= STABLE);
+    let stable = |scene: &SceneRows| scene.busiest().is_some_and(|busy| busy <= STABLE);
     LOADS.into_iter().rev().map(scene).find(stable)
 }
 
-/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it would be if the service had the device for itself: no contender can do better than that.
-pub fn judge(rows: &[Row]) -> Vec<Aim> {
+/// Judges weft against XSched with paging, on both links. Beside the p99's ratio stands what it
+/// would be if the service had the device for itself: no contender can do better than that.
+pub fn judge(rows: &[ServiceRow]) -> Vec<Aim> {
     let scene = judged(rows);
-    let each = |what: &dyn Fn(Scene, &str) -> Option<f64>| {
+    let each = |what: &dyn Fn(SceneRows, &str) -> Option<f64>| {
         mean(
             workloads(rows)
                 .into_iter()
@@ -289,16 +300,17 @@ pub fn judge(rows: &[Row]) -> Vec<Aim> {
     ]
 }
 
-/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's lab's with all contenders.
-pub fn text(rows: &[Row]) -> String {
+/// The runs as tables for people: every scene in a line, then the judged one and the scheduler's
+/// lab's with all contenders.
+pub fn text(rows: &[ServiceRow]) -> String {
     let mut text = String::new();
     if rows.is_empty() {
         return text;
     }
     sweep(&mut text, rows);
-    let closed = Scene {
+    let closed = SceneRows {
         rows,
-        kind: Kind::Closed,
+        kind: RequestKind::Closed,
         load: CLOSED,
     };
     let judged = judged(rows);
@@ -325,7 +337,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
 }
 
 /// What weft reaches and what could be reached, scene by scene.
-fn sweep(text: &mut String, rows: &[Row]) {
+fn sweep(text: &mut String, rows: &[ServiceRow]) {
     let _ = writeln!(
         text,
         "\nA service (6 of 16 parts of the device) beside a batch job (12 of 16), against XSched's rule with demand paging; `busy`: of the time, what XSched's service has a request to answer;\n\
@@ -337,7 +349,7 @@ fn sweep(text: &mut String, rows: &[Row]) {
         "requests", "load", "", "busy", "p99, ms", "alone", "duplex", "one way", "batch: d.", "one way"
     );
     for (kind, load) in scenes() {
-        let scene = Scene { rows, kind, load };
+        let scene = SceneRows { rows, kind, load };
         let names = workloads(rows);
         let each = |what: &dyn Fn(&str) -> Option<f64>| mean(names.iter().filter_map(|workload| what(workload)));
         let mut line = |workload: &str, busy, p99, values: [Option<f64>; 5]| {
@@ -365,7 +377,7 @@ fn sweep(text: &mut String, rows: &[Row]) {
             ]
         };
         for workload in &names {
-            let of = |what: fn(&Served) -> f64| scene.of(workload, Side::Xsched, true, what);
+            let of = |what: fn(&ServedRequests) -> f64| scene.of(workload, Side::Xsched, true, what);
             line(
                 workload,
                 of(|served| served.busy),
@@ -379,7 +391,7 @@ fn sweep(text: &mut String, rows: &[Row]) {
 }
 
 /// All contenders of one scene beside one batch job.
-fn whole(text: &mut String, scene: Scene, workload: &str) {
+fn whole(text: &mut String, scene: SceneRows, workload: &str) {
     let _ = writeln!(
         text,
         "\nA service (6 of 16 parts of the device, {} % of its time, {}) {workload} (12 of 16 parts):\n{:<24} {:<8} {:>6} {:>9} {:>9} {:>12} {:>20} {:>20}",
@@ -401,11 +413,11 @@ fn whole(text: &mut String, scene: Scene, workload: &str) {
     );
     for side in SIDES {
         for duplex in [true, false] {
-            let value = |what: fn(&Served) -> f64| scene.of(workload, side, duplex, what);
+            let value = |what: fn(&ServedRequests) -> f64| scene.of(workload, side, duplex, what);
             if !duplex && !side.planned() {
                 continue;
             }
-            let pair = |faulted: fn(&Served) -> f64, ahead: fn(&Served) -> f64| {
+            let pair = |faulted: fn(&ServedRequests) -> f64, ahead: fn(&ServedRequests) -> f64| {
                 format!("{}, {}", shown(value(faulted), 1), shown(value(ahead), 1))
             };
             let _ = writeln!(
@@ -434,14 +446,14 @@ mod tests {
 
     #[test]
     fn the_highest_load_that_everybody_bears_is_judged() {
-        let row = |side, kind, load, busy| Row {
+        let row = |side, kind, load, busy| ServiceRow {
             workload: "beside training",
             kind,
             load,
             side,
             duplex: true,
             seed: 1,
-            served: Served {
+            served: ServedRequests {
                 mean_ms: 1.0,
                 p99_ms: 1.0,
                 busy,
@@ -452,12 +464,12 @@ mod tests {
             },
         };
         let mut rows = vec![
-            row(Side::Xsched, Kind::Poisson, 10, 0.3),
-            row(Side::Weft, Kind::Poisson, 20, 0.2),
-            row(Side::Xsched, Kind::Poisson, 20, STABLE),
-            row(Side::Weft, Kind::Poisson, 30, 0.3),
-            row(Side::XschedTuned, Kind::Poisson, 30, STABLE + 0.01),
-            row(Side::Xsched, Kind::Closed, 40, 0.5),
+            row(Side::Xsched, RequestKind::Poisson, 10, 0.3),
+            row(Side::Weft, RequestKind::Poisson, 20, 0.2),
+            row(Side::Xsched, RequestKind::Poisson, 20, STABLE),
+            row(Side::Weft, RequestKind::Poisson, 30, 0.3),
+            row(Side::XschedTuned, RequestKind::Poisson, 30, STABLE + 0.01),
+            row(Side::Xsched, RequestKind::Closed, 40, 0.5),
         ];
         assert_eq!(judged(&rows).map(|scene| scene.load), Some(20));
         rows.retain(|row| row.load > 20);

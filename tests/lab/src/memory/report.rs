@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::contender::Contender;
-use super::study::{Row, Study};
+use super::study::{Study, StudyRow};
 use crate::report::svg::{Plot, Series};
 
 /// The figures as text.
@@ -106,8 +106,8 @@ fn plot(study: &Study, share: u64) -> String {
     ];
     let mut series: Vec<Series> = kinds
         .map(|(name, contender, duplex)| {
-            let of = |row: &&Row| row.share == share && row.contender == contender && row.duplex == duplex;
-            let point = |row: &Row| (row.slice_ms, row.figures.efficiency * 100.0);
+            let of = |row: &&StudyRow| row.share == share && row.contender == contender && row.duplex == duplex;
+            let point = |row: &StudyRow| (row.slice_ms, row.figures.efficiency * 100.0);
             Series {
                 name: name.to_owned(),
                 points: study.curves.iter().filter(of).map(point).collect(),

@@ -1,7 +1,9 @@
 //! Which runs are made, and the slice at which they are.
 //!
-//! Long slices hide any migration, and MSched does not say which slice its figures are from. So the slice is the one at which a model of MSched (this laboratory's machine with the planner set to do what
-//! MSched does, on the duplex link that it measured) comes nearest to its published shares of what fits: [`PUBLISHED`]. All contenders that take turns have this slice.
+//! Long slices hide any migration, and MSched does not say which slice its figures are from. So the
+//! slice is the one at which a model of MSched (this laboratory's machine with the planner set to
+//! do what MSched does, on the duplex link that it measured) comes nearest to its published shares
+//! of what fits: [`PUBLISHED`]. All contenders that take turns have this slice.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -11,22 +13,24 @@ use serde::Serialize;
 use simgpu_engine::memory::MemorySettings;
 
 use super::contender::{ALL, Contender};
-use super::machine::{Figures, Setting, run};
+use super::machine::{MachineFigures, Setting, run};
 use super::workload::{NAMES, generate};
 use crate::{MS, Ns};
 
-/// Per cent of the device, and what MSched keeps of the throughput when all fits, several decoders (arXiv 2512.24637, MultiLLM).
+/// Per cent of the device, and what MSched keeps of the throughput when all fits, several decoders
+/// (arXiv 2512.24637, MultiLLM).
 pub const PUBLISHED: [(u64, f64); 3] = [(150, 0.7409), (200, 0.5823), (300, 0.4301)];
 
 /// Slices that are looked at, ms.
 const SLICES: [u64; 12] = [10, 20, 35, 50, 75, 100, 130, 170, 220, 300, 400, 600];
 
-/// What the slice may be chosen between when it adapts: the efficiency asked for, and how long nobody may be away, ms.
+/// What the slice may be chosen between when it adapts: the efficiency asked for, and how long
+/// nobody may be away, ms.
 pub const ADAPTIVE: [(f64, u64); 3] = [(0.95, 500), (0.95, 1_000), (0.95, 3_000)];
 
 /// What is to be run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct StudyPlan {
     /// The device's memory and link; of the link both kinds are run.
     pub memory: MemorySettings,
     /// The device's own slice.
@@ -49,7 +53,7 @@ pub struct Plan {
 
 /// One run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct StudyRow {
     /// The workload.
     pub workload: &'static str,
     /// Per cent of the device.
@@ -66,12 +70,12 @@ pub struct Row {
     pub adaptive: Option<(f64, u64)>,
     /// What came of it.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: MachineFigures,
 }
 
 /// How the slice was found.
 #[derive(Debug, Clone, Serialize)]
-pub struct Fit {
+pub struct SliceFit {
     /// The slice, ms.
     pub slice_ms: f64,
     /// Per cent of the device, MSched's published share, the model's at this slice.
@@ -82,18 +86,18 @@ pub struct Fit {
 #[derive(Debug, Clone, Serialize)]
 pub struct Study {
     /// How the slice was found; none where it was given.
-    pub fit: Option<Fit>,
+    pub fit: Option<SliceFit>,
     /// The common slice, ms.
     pub slice_ms: f64,
     /// The runs at the common slice, then those whose slice adapts.
-    pub rows: Vec<Row>,
+    pub rows: Vec<StudyRow>,
     /// Several decoders at other slices.
-    pub curves: Vec<Row>,
+    pub curves: Vec<StudyRow>,
 }
 
 /// A run that is to be made.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct StudyCase {
     workload: &'static str,
     share: u64,
     duplex: bool,
@@ -103,8 +107,8 @@ struct Case {
     adaptive: Option<(f64, u64)>,
 }
 
-impl Case {
-    fn run(&self, plan: &Plan) -> Row {
+impl StudyCase {
+    fn run(&self, plan: &StudyPlan) -> StudyRow {
         let memory = MemorySettings {
             duplex: self.duplex,
             ..plan.memory
@@ -116,7 +120,7 @@ impl Case {
             device_slice: plan.device_slice,
             adaptive: self.adaptive.map(|(efficiency, away)| (efficiency, away * MS)),
         };
-        Row {
+        StudyRow {
             workload: self.workload,
             share: self.share,
             duplex: self.duplex,
@@ -158,12 +162,12 @@ pub(super) fn run_each<C: Sync, R: Send>(
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn run_all(cases: &[Case], plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Row> {
+fn run_all(cases: &[StudyCase], plan: &StudyPlan, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<StudyRow> {
     run_each(cases, plan.threads, |case| case.run(plan), progress)
 }
 
-fn of_decoders(contender: Contender, share: u64, duplex: bool, slice: Ns) -> Case {
-    Case {
+fn of_decoders(contender: Contender, share: u64, duplex: bool, slice: Ns) -> StudyCase {
+    StudyCase {
         workload: "decoders",
         share,
         duplex,
@@ -184,8 +188,8 @@ fn between(points: &[(f64, f64)], x: f64) -> f64 {
 }
 
 /// Finds the slice, and says how near the model comes.
-fn fit(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> (Fit, Vec<Row>) {
-    let cases: Vec<Case> = PUBLISHED
+fn fit(plan: &StudyPlan, progress: &(dyn Fn(usize, usize) + Sync)) -> (SliceFit, Vec<StudyRow>) {
+    let cases: Vec<StudyCase> = PUBLISHED
         .iter()
         .flat_map(|(share, _)| SLICES.map(|slice| of_decoders(Contender::Msched, *share, true, slice * MS)))
         .collect();
@@ -202,7 +206,7 @@ fn fit(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> (Fit, Vec<Row>)
     let slice = (SLICES[0]..=SLICES[SLICES.len() - 1])
         .min_by(|one, other| error(*one).total_cmp(&error(*other)))
         .unwrap_or(100);
-    let cases: Vec<Case> = PUBLISHED
+    let cases: Vec<StudyCase> = PUBLISHED
         .iter()
         .map(|(share, _)| of_decoders(Contender::Msched, *share, true, slice * MS))
         .collect();
@@ -211,7 +215,7 @@ fn fit(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> (Fit, Vec<Row>)
         .zip(PUBLISHED)
         .map(|(row, (share, published))| (share, published, row.figures.efficiency))
         .collect();
-    let fit = Fit {
+    let fit = SliceFit {
         slice_ms: slice as f64,
         points,
     };
@@ -219,7 +223,7 @@ fn fit(plan: &Plan, progress: &(dyn Fn(usize, usize) + Sync)) -> (Fit, Vec<Row>)
 }
 
 /// Makes all runs.
-pub fn make(plan: &Plan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Study {
+pub fn make(plan: &StudyPlan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Study {
     let (fit, mut curves) = match plan.slice {
         Some(_) => (None, Vec::new()),
         None => {
@@ -238,7 +242,7 @@ pub fn make(plan: &Plan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Stud
             for &share in &plan.shares {
                 for &contender in &plan.contenders {
                     for duplex in [true, false] {
-                        let case = Case {
+                        let case = StudyCase {
                             workload,
                             share,
                             duplex,
@@ -247,12 +251,13 @@ pub fn make(plan: &Plan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Stud
                             slice,
                             adaptive: None,
                         };
-                        // Who moves nothing ahead has the same figures on either link, but for stock's evictions, which wait for nothing.
+                        // Who moves nothing ahead has the same figures on either link, but for
+                        // stock's evictions, which wait for nothing.
                         if duplex || contender.moves_ahead() {
                             cases.push(case);
                         }
                         if contender == Contender::Weft && workload == "decoders" && share > 100 {
-                            let adapted = |adaptive| Case {
+                            let adapted = |adaptive| StudyCase {
                                 adaptive: Some(adaptive),
                                 ..case
                             };
@@ -282,10 +287,10 @@ pub fn make(plan: &Plan, progress: &(dyn Fn(&str, usize, usize) + Sync)) -> Stud
     }
 }
 
-impl Plan {
+impl StudyPlan {
     /// Everything, or a tenth of it.
-    pub fn new(memory: MemorySettings, device_slice: Ns, quick: bool) -> Plan {
-        Plan {
+    pub fn new(memory: MemorySettings, device_slice: Ns, quick: bool) -> StudyPlan {
+        StudyPlan {
             memory,
             device_slice,
             slice: None,
@@ -308,17 +313,18 @@ impl Plan {
 }
 
 impl Study {
-    /// The mean over seeds and these workloads of some figure at the common slice; none where nothing was run.
+    /// The mean over seeds and these workloads of some figure at the common slice; none where
+    /// nothing was run.
     pub fn mean(
         &self,
         workloads: &[&str],
         share: u64,
         duplex: bool,
         contender: Contender,
-        what: impl Fn(&Figures) -> f64,
+        what: impl Fn(&MachineFigures) -> f64,
     ) -> Option<f64> {
         let duplex = duplex || !contender.moves_ahead();
-        let of = |row: &&Row| {
+        let of = |row: &&StudyRow| {
             row.adaptive.is_none()
                 && row.share == share
                 && row.duplex == duplex

@@ -5,7 +5,7 @@ use weft_profiles::working_set::Access;
 
 use super::contender::{ALL, Contender};
 use super::machine::{Setting, run, working_set};
-use super::workload::{Job, generate};
+use super::workload::{PagedJob, generate};
 use crate::{MS, US};
 
 /// A device of an eighth of a gigabyte, so that runs are short.
@@ -28,7 +28,7 @@ fn what_fits_runs_as_if_alone() {
         let mut setting = setting(true);
         let workload = generate(name, setting.memory.capacity, 100, 1);
         // Sizes are rounded up to blocks, which on so small a device is more than was asked for.
-        setting.memory.capacity = workload.jobs.iter().map(Job::bytes).sum();
+        setting.memory.capacity = workload.jobs.iter().map(PagedJob::bytes).sum();
         for contender in [Contender::Ideal, Contender::Stock, Contender::Weft] {
             let figures = run(contender, &workload, &setting);
             assert!(figures.efficiency > 0.99, "{name}, {contender:?}: {figures:?}");

@@ -1,10 +1,15 @@
-//! Jobs that compete for memory: what each allocates, and what its kernels touch in what order for how long.
+//! Jobs that compete for memory: what each allocates, and what its kernels touch in what order for
+//! how long.
 //!
-//! A job repeats a period (a decoded token, a training step, a batch). Its kernels' regions follow the proportions that MSched (arXiv 2512.24637, section 2.1 of the project's facts) measured:
-//! most are *fixed*, some *linear* in a launch argument (a growing KV cache, a batch), a few *strided*; under one per cent of Rodinia's accesses go through
-//! pointers that no template predicts. Weights are only read; activations are overwritten whole, read, and then dead; training reads them once more, backwards.
+//! A job repeats a period (a decoded token, a training step, a batch). Its kernels' regions follow
+//! the proportions that MSched (arXiv 2512.24637, section 2.1 of the project's facts) measured:
+//! most are *fixed*, some *linear* in a launch argument (a growing KV cache, a batch), a few
+//! *strided*; under one per cent of Rodinia's accesses go through pointers that no template
+//! predicts. Weights are only read; activations are overwritten whole, read, and then dead;
+//! training reads them once more, backwards.
 //!
-//! Kernel times are what an RTX 5080 takes for the bytes (960 GB/s, of which kernels reach three quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
+//! Kernel times are what an RTX 5080 takes for the bytes (960 GB/s, of which kernels reach three
+//! quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
 #![forbid(unsafe_code)]
 
 use simgpu_engine::memory::{BLOCK, Range};
@@ -33,7 +38,7 @@ pub struct Touch {
 
 /// A launch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kernel {
+pub struct PagedKernel {
     /// How long it runs when all is there.
     pub time: Ns,
     /// What it touches, in order; its time is spread over them by size.
@@ -42,16 +47,16 @@ pub struct Kernel {
 
 /// A job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
+pub struct PagedJob {
     /// What it is.
     pub name: String,
     /// Its allocations.
     pub allocations: Vec<Range>,
     /// One period.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<PagedKernel>,
 }
 
-impl Job {
+impl PagedJob {
     /// How long a period takes when all is there.
     pub fn period(&self) -> Ns {
         self.kernels.iter().map(|kernel| kernel.time).sum()
@@ -73,7 +78,7 @@ pub struct Workload {
     /// Per cent of the device that all jobs have together.
     pub share: u64,
     /// The jobs.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<PagedJob>,
 }
 
 /// Which workloads there are.
@@ -109,18 +114,27 @@ pub fn generate(name: &'static str, capacity: u64, share: u64, seed: u64) -> Wor
     }
 }
 
-/// How long a request of 6 GB takes follows from the model of [`network`], 529 ms on 16 GB, and is not set to anything. Whether a ResNet152 would take so long on an RTX 5080:
+/// How long a request of 6 GB takes follows from the model of [`network`], 529 ms on 16 GB, and is
+/// not set to anything. Whether a ResNet152 would take so long on an RTX 5080:
 ///
-/// * Pictures. In PyTorch a picture of 224 x 224 needs at most its block's input, a convolution's result and its normalised copy at once, each 256 x 56 x 56 x 4 bytes = 3.2 MB, and a smaller one in
-///   the first block: 10 to 13 MB. So 6 GB are a batch of some 460 to 570.
-/// * Operations: 11.6 G multiply-adds = 23 GFLOP a picture, at 40 of the 56 TFLOP/s that the card's data sheet says for FP32 and TF32: 0.58 ms.
-/// * Bytes: 22.6 M activations of 4 bytes = 90 MB. Convolutions read and write them once (180 MB, hidden behind the operations), normalisation, ReLU and sums go over them again (some 420 MB,
+/// * Pictures. In PyTorch a picture of 224 x 224 needs at most its block's input, a convolution's
+///   result and its normalised copy at once, each 256 x 56 x 56 x 4 bytes = 3.2 MB, and a smaller
+///   one in the first block: 10 to 13 MB. So 6 GB are a batch of some 460 to 570.
+/// * Operations: 11.6 G multiply-adds = 23 GFLOP a picture, at 40 of the 56 TFLOP/s that the card's
+///   data sheet says for FP32 and TF32: 0.58 ms.
+/// * Bytes: 22.6 M activations of 4 bytes = 90 MB. Convolutions read and write them once (180 MB,
+///   hidden behind the operations), normalisation, ReLU and sums go over them again (some 420 MB,
 ///   at 720 GB/s): 0.58 ms more where nothing fuses them, little where something does.
-/// * So 460 to 570 pictures take 0.27 s (all fused) to 0.66 s (nothing fused). The model's 0.53 s lies between.
-/// * Against a measurement: a public benchmark (pytorch-image-models, `results/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv`) has ResNet152 at 1,942 pictures a second on an RTX 4090, which has
-///   about the same bandwidth (1,008 to 960 GB/s), with 2 bytes an element. With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
+/// * So 460 to 570 pictures take 0.27 s (all fused) to 0.66 s (nothing fused). The model's 0.53 s
+///   lies between.
+/// * Against a measurement: a public benchmark (pytorch-image-models,
+///   `results/benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv`) has ResNet152 at 1,942 pictures a
+///   second on an RTX 4090, which has about the same bandwidth (1,008 to 960 GB/s), with 2 bytes an
+///   element. With 4 bytes twice as much moves: about 1.0 ms a picture, 0.46 to 0.57 s.
 ///
-/// A service of `service` bytes and a batch job of `batch` bytes, both in the likeness of ResNet152 (what MSched compares itself with XSched by); the batch job is another service's worth of pictures, or training.
+/// A service of `service` bytes and a batch job of `batch` bytes, both in the likeness of ResNet152
+/// (what MSched compares itself with XSched by); the batch job is another service's worth of
+/// pictures, or training.
 pub fn service(service: u64, batch: u64, training: bool, seed: u64) -> Workload {
     Workload {
         name: if training {
@@ -143,19 +157,19 @@ fn place(seed: u64, job: u64) -> [u64; 2] {
 
 /// Lays allocations out one after the other, each from a block's begin on.
 #[derive(Default)]
-struct Builder {
+struct WorkloadBuilder {
     next: u64,
     allocations: Vec<Range>,
-    kernels: Vec<Kernel>,
+    kernels: Vec<PagedKernel>,
     /// Decides by how much kernels differ.
     seed: [u64; 2],
 }
 
-impl Builder {
-    fn new(seed: [u64; 2]) -> Builder {
-        Builder {
+impl WorkloadBuilder {
+    fn new(seed: [u64; 2]) -> WorkloadBuilder {
+        WorkloadBuilder {
             seed,
-            ..Builder::default()
+            ..WorkloadBuilder::default()
         }
     }
 
@@ -171,7 +185,7 @@ impl Builder {
         let bytes: u64 = touches.iter().map(|(range, _)| range.len).sum();
         let time = (bytes as f64 / BYTES_A_NS).max(flop / FLOP_A_NS).max(SMALLEST);
         let word = draw(self.seed[0], [self.seed[1], self.kernels.len() as u64, 7]);
-        self.kernels.push(Kernel {
+        self.kernels.push(PagedKernel {
             time: (time * factor(word, 0.03)) as Ns,
             touches: touches
                 .iter()
@@ -184,8 +198,8 @@ impl Builder {
         });
     }
 
-    fn done(self, name: String) -> Job {
-        Job {
+    fn done(self, name: String) -> PagedJob {
+        PagedJob {
             name,
             allocations: self.allocations,
             kernels: self.kernels,
@@ -205,17 +219,19 @@ fn part(range: Range, from: u64, to: u64) -> Range {
 
 use Access::{Read, ReadWrite, Write};
 
-/// A decoder of so many bytes in the likeness of Llama3-8B in 8 bits under llama.cpp: 32 layers, one monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that touch
-/// 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
-fn decoder(bytes: u64, seed: [u64; 2]) -> Job {
+/// A decoder of so many bytes in the likeness of Llama3-8B in 8 bits under llama.cpp: 32 layers,
+/// one monolithic block of weights (MSched: 7.6 GB of weights, 0.3 GB of activations, kernels that
+/// touch 16 KB to 60 MB), a cache of keys and values of which a quarter is filled, and scratch.
+fn decoder(bytes: u64, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 32;
-    let mut b = Builder::new(seed);
+    let mut b = WorkloadBuilder::new(seed);
     let cache_bytes = bytes / 1000 * 40;
     let scratch_bytes = bytes / 1000 * 8;
     let weights = b.allocate(bytes - whole(cache_bytes) - whole(scratch_bytes));
     let cache = b.allocate(cache_bytes);
     let scratch = b.allocate(scratch_bytes);
-    // Of 8.03 GB: 32 layers of 218 MB, and 525 MB of words at each end, of which the first are looked up one at a time.
+    // Of 8.03 GB: 32 layers of 218 MB, and 525 MB of words at each end, of which the first are
+    // looked up one at a time.
     let ends = weights.len / 1000 * 65;
     let layer_bytes = (weights.len - 2 * ends) / LAYERS;
     let x = part(scratch, 0, 125);
@@ -257,8 +273,8 @@ fn decoder(bytes: u64, seed: [u64; 2]) -> Job {
 }
 
 /// `c = a + b` over and over, in 16 launches each over a part.
-fn vectors(bytes: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+fn vectors(bytes: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     let arrays = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
     for n in 0..16 {
         let part = arrays.map(|array| Range::new(array.start + array.len / 16 * n, array.len / 16));
@@ -268,8 +284,8 @@ fn vectors(bytes: u64, seed: [u64; 2]) -> Job {
 }
 
 /// A square product in 16 launches, each of some rows of the first factor by the whole second one.
-fn matmul(bytes: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+fn matmul(bytes: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     let [first, second, product] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
     let side = ((bytes / 3) as f64 / 4.0).sqrt();
     for n in 0..16 {
@@ -282,9 +298,11 @@ fn matmul(bytes: u64, seed: [u64; 2]) -> Job {
     b.done("matmul".to_owned())
 }
 
-/// Iterations over grids as in Rodinia: `hotspot` (two inputs, one output, which change places), `srad` (six grids), `kmeans` (one large array that is only read), `bfs` (edges that no template predicts).
-fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
-    let mut b = Builder::new(seed);
+/// Iterations over grids as in Rodinia: `hotspot` (two inputs, one output, which change places),
+/// `srad` (six grids), `kmeans` (one large array that is only read), `bfs` (edges that no template
+/// predicts).
+fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> PagedJob {
+    let mut b = WorkloadBuilder::new(seed);
     match which {
         0 => {
             let [one, other, power] = [bytes / 3; 3].map(|bytes| b.allocate(bytes));
@@ -350,7 +368,8 @@ fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
                         (state, ReadWrite),
                     ],
                 );
-                // The neighbours of a few: where they lie stands in device memory. 0.92 % of what Rodinia touches is of this kind.
+                // The neighbours of a few: where they lie stands in device memory. 0.92 % of what
+                // Rodinia touches is of this kind.
                 let hidden = Range::new(edges.start + edges.len / 13 * level, edges.len / 100);
                 if let Some(kernel) = b.kernels.last_mut() {
                     kernel.touches.push(Touch {
@@ -365,13 +384,15 @@ fn stencil(bytes: u64, which: u64, seed: [u64; 2]) -> Job {
     }
 }
 
-/// A convolutional network on large batches: 120 layers, activations that are written whole, read by the next layer, and dead; in training kept and read once more, backwards, with gradients and the
-/// optimiser's state. ResNet-like: 0.7 ms of a batch's picture for 230 MB of activations moved.
-fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> Job {
+/// A convolutional network on large batches: 120 layers, activations that are written whole, read
+/// by the next layer, and dead; in training kept and read once more, backwards, with gradients and
+/// the optimiser's state. ResNet-like: 0.7 ms of a batch's picture for 230 MB of activations moved.
+fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
     const LAYERS: u64 = 120;
-    /// Operations for each byte of activations that a convolution reads and writes: 23 GFLOP for 230 MB.
+    /// Operations for each byte of activations that a convolution reads and writes: 23 GFLOP for
+    /// 230 MB.
     const FLOP_A_BYTE: f64 = 100.0;
-    let mut b = Builder::new(seed);
+    let mut b = WorkloadBuilder::new(seed);
     // Weights of 60 to 140 MB beside batches of gigabytes: a fiftieth, of VGG more.
     let weights = b.allocate(bytes / if which == 1 { 20 } else { 50 });
     let of = |n: u64, range: Range| Range::new(range.start + range.len / LAYERS * n, range.len / LAYERS);
@@ -409,7 +430,8 @@ fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> Job {
         }
         return b.done("cnn training".to_owned());
     }
-    // What the allocator keeps for inference: four parts that layers take in turns (a block's input stays for its sum).
+    // What the allocator keeps for inference: four parts that layers take in turns (a block's input
+    // stays for its sum).
     let pool = b.allocate(bytes - weights.len);
     let parts: Vec<Range> = (0..4).map(|n| part(pool, n * 250, n * 250 + 250)).collect();
     for n in 0..LAYERS {
@@ -443,7 +465,7 @@ mod tests {
         for name in NAMES {
             for share in [100, 150, 200, 300] {
                 let workload = generate(name, capacity, share, 1);
-                let total: u64 = workload.jobs.iter().map(Job::bytes).sum();
+                let total: u64 = workload.jobs.iter().map(PagedJob::bytes).sum();
                 let asked = capacity / 100 * share;
                 assert!(
                     total.abs_diff(asked) < asked / 100,

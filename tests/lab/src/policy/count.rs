@@ -1,9 +1,11 @@
-//! A count-based window: while the most important job has nothing on the device, the others may have so many kernels there.
+//! A count-based window: while the most important job has nothing on the device, the others may
+//! have so many kernels there.
 //!
-//! What several layers do that know nothing about kernel times. Permission is a word in shared memory, so no hop is charged: the best case of the idea.
+//! What several layers do that know nothing about kernel times. Permission is a word in shared
+//! memory, so no hop is charged: the best case of the idea.
 #![forbid(unsafe_code)]
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::Ns;
 
 /// The rule.
@@ -19,7 +21,7 @@ impl Count {
     }
 }
 
-impl Policy for Count {
+impl LabPolicy for Count {
     fn may_launch(&mut self, _now: Ns, job: usize, jobs: &[JobView]) -> bool {
         let first = jobs.iter().map(|job| job.priority).min().unwrap_or(0);
         if jobs[job].priority == first {

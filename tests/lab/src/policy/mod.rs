@@ -1,6 +1,8 @@
-//! Rules of other projects, for comparison: each decides on its own whether a job's next launch may go to the device.
+//! Rules of other projects, for comparison: each decides on its own whether a job's next launch may
+//! go to the device.
 //!
-//! They see more than they would in life (no lane, no lost message) and pay the hops that their design pays. None of them is part of weft.
+//! They see more than they would in life (no lane, no lost message) and pay the hops that their
+//! design pays. None of them is part of weft.
 #![forbid(unsafe_code)]
 
 mod count;
@@ -27,14 +29,15 @@ pub struct JobView {
 }
 
 /// A rule.
-pub trait Policy: std::fmt::Debug + Send {
-    /// Whether the job's next launch may go now. Asked at the launch, and again after everything that happens while it waits.
+pub trait LabPolicy: std::fmt::Debug + Send {
+    /// Whether the job's next launch may go now. Asked at the launch, and again after everything
+    /// that happens while it waits.
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool;
 
     /// Something changed: a launch went, work ended, somebody waits.
     fn changed(&mut self, _now: Ns, _job: usize, _jobs: &[JobView]) {}
 
-    /// The time that [`Policy::next_wake`] named has come.
+    /// The time that [`LabPolicy::next_wake`] named has come.
     fn wake(&mut self, _now: Ns) {}
 
     /// When to ask again although nothing happened.

@@ -1,16 +1,17 @@
-//! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for 30 seconds while others want it. Who has had its time
-//! launches no more, drains, and passes the device on; who is idle for 5 seconds passes it on as well.
+//! nvshare's turns (source 1a8f211): one job at a time has the device, first come first served, for
+//! 30 seconds while others want it. Who has had its time launches no more, drains, and passes the
+//! device on; who is idle for 5 seconds passes it on as well.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::{Ns, US};
 
 const SECOND: Ns = 1_000_000 * US;
 
 /// How long an idle owner keeps the device.
-const IDLE: Ns = 5 * SECOND;
+const IDLE_NS: Ns = 5 * SECOND;
 
 /// The rule.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Nvshare {
         if let Some((owner, since)) = self.owner {
             let view = jobs[owner];
             let over = !self.queue.is_empty() && now >= since + self.quantum;
-            let idle = now >= view.active_at + IDLE && !view.waits;
+            let idle = now >= view.active_at + IDLE_NS && !view.waits;
             if !((over || idle) && view.outstanding == 0) {
                 return;
             }
@@ -48,7 +49,7 @@ impl Nvshare {
     }
 }
 
-impl Policy for Nvshare {
+impl LabPolicy for Nvshare {
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.turn(now, jobs);
         match self.owner {
@@ -75,7 +76,8 @@ impl Policy for Nvshare {
             return None;
         }
         let over = since + self.quantum;
-        // Past its time it drains; the end of its work asks again. An idle owner is looked at every second.
+        // Past its time it drains; the end of its work asks again. An idle owner is looked at every
+        // second.
         let look = now - now % SECOND + SECOND;
         Some(if now < over { over.min(look) } else { look })
     }

@@ -1,17 +1,20 @@
-//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`): each queue has at most 16 commands on the device; a server
-//! that hears of each queue's ready and idle edges suspends every queue below the highest ready priority.
+//! XSched's highest-priority-first at level 1 (OSDI'25; source bd494cb, `policy/hpf`): each queue
+//! has at most 16 commands on the device; a server that hears of each queue's ready and idle edges
+//! suspends every queue below the highest ready priority.
 //!
-//! A queue is ready from its first command to the end of its last. Each edge reaches the server, and the server's word the client, after one hop
-//! together (25-65 us to wake a sleeping core; 45 us here): what the client gates by is that much old. The in-flight window is the default of its sources.
+//! A queue is ready from its first command to the end of its last. Each edge reaches the server,
+//! and the server's word the client, after one hop together (25-65 us to wake a sleeping core; 45
+//! us here): what the client gates by is that much old. The in-flight window is the default of its
+//! sources.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-use super::{JobView, Policy};
+use super::{JobView, LabPolicy};
 use crate::{Ns, US};
 
 /// From an edge to the suspension or resumption of others.
-const HOP: Ns = 45 * US;
+const HOP_NS: Ns = 45 * US;
 
 /// The rule.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ impl Xsched {
     }
 }
 
-impl Policy for Xsched {
+impl LabPolicy for Xsched {
     fn may_launch(&mut self, now: Ns, job: usize, jobs: &[JobView]) -> bool {
         self.changed(now, job, jobs);
         self.arrive(now);
@@ -60,7 +63,7 @@ impl Policy for Xsched {
         let ready = jobs[job].outstanding > 0 || jobs[job].waits;
         if self.ready[job].0 != ready {
             self.ready[job].0 = ready;
-            self.edges.push_back((now + HOP, job, ready));
+            self.edges.push_back((now + HOP_NS, job, ready));
         }
     }
 

@@ -5,34 +5,35 @@ use std::fmt::Write;
 
 use super::length_name;
 use super::svg::escape;
+use crate::lost::per_cent;
 use crate::measure::Spent;
-use crate::pairs::Row;
-use crate::why::{CAUSES, COUNT, Causes, GRANULARITY, HOST, PARTS, Why};
+use crate::pairs::CaseRow;
+use crate::why::{CAUSES, Causes, UnfilledCauses};
 
 /// Sums over cases of one device and rule.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
+pub(crate) struct CauseGroup {
     pub(crate) name: String,
     pub(crate) device: &'static str,
     pub(crate) rule: String,
     pub(crate) cases: usize,
     pub(crate) spent: Vec<Spent>,
-    pub(crate) why: Why,
+    pub(crate) why: UnfilledCauses,
     pub(crate) gap_ms: f64,
     pub(crate) filled_ms: f64,
     pub(crate) packer_ms: f64,
     pub(crate) gated_ms: f64,
 }
 
-impl Group {
-    fn new(name: String, row: &Row) -> Group {
-        Group {
+impl CauseGroup {
+    fn new(name: String, row: &CaseRow) -> CauseGroup {
+        CauseGroup {
             name,
             device: row.device,
             rule: row.figures.rule.clone(),
             cases: 0,
             spent: vec![Spent::default(); row.figures.spent.len()],
-            why: Why::default(),
+            why: UnfilledCauses::default(),
             gap_ms: 0.0,
             filled_ms: 0.0,
             packer_ms: 0.0,
@@ -40,7 +41,7 @@ impl Group {
         }
     }
 
-    fn add(&mut self, row: &Row) {
+    fn add(&mut self, row: &CaseRow) {
         let figures = &row.figures;
         self.cases += 1;
         for (sum, spent) in self.spent.iter_mut().zip(&figures.spent) {
@@ -55,15 +56,15 @@ impl Group {
 }
 
 /// By device and rule, over the cases of a kind (all but the frontier where none is named).
-pub(crate) fn groups(rows: &[Row], name: impl Fn(&Row) -> Option<String>) -> Vec<Group> {
-    let mut out: Vec<Group> = Vec::new();
+pub(crate) fn groups(rows: &[CaseRow], name: impl Fn(&CaseRow) -> Option<String>) -> Vec<CauseGroup> {
+    let mut out: Vec<CauseGroup> = Vec::new();
     for row in rows {
         let Some(name) = name(row) else { continue };
         let found = out
             .iter()
             .position(|group| (group.device, &group.rule, &group.name) == (row.device, &row.figures.rule, &name));
         let at = found.unwrap_or_else(|| {
-            out.push(Group::new(name, row));
+            out.push(CauseGroup::new(name, row));
             out.len() - 1
         });
         out[at].add(row);
@@ -72,8 +73,8 @@ pub(crate) fn groups(rows: &[Row], name: impl Fn(&Row) -> Option<String>) -> Vec
 }
 
 /// For the terminal: parts of the gap time, in per cent.
-pub fn text(rows: &[Row]) -> String {
-    let name = |row: &Row| {
+pub fn text(rows: &[CaseRow]) -> String {
+    let name = |row: &CaseRow| {
         (row.kind != "frontier").then(|| match row.kind {
             "scenario" => format!(
                 "{} beside {}, seed {}",
@@ -149,61 +150,8 @@ fn line(out: &mut String, causes: &Causes, of: f64) {
     out.push('\n');
 }
 
-/// So many per cent.
-pub(crate) fn per_cent(part: f64, of: f64) -> f64 {
-    if of == 0.0 { 0.0 } else { 100.0 * part / of }
-}
-
-/// What the packer could have filled and the run did not, by what stood in the way: the largest two. What nobody could have filled is taken from what
-/// counts as nobody's fault first (`granularity`), then from the hosts'.
-pub(crate) fn mostly(row: &Row) -> String {
-    let figures = &row.figures;
-    let lost = figures.oracle_ms - figures.filled_ms;
-    if lost <= 0.02 * figures.oracle_ms {
-        return "-".into();
-    }
-    let causes = lost_by_cause(row);
-    let mut named: Vec<(f64, &str)> = causes.into_iter().zip(CAUSES.map(|(short, _)| short)).collect();
-    named.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let said = named.iter().take(2).filter(|(time, _)| *time > 0.05 * lost);
-    said.map(|(time, short)| format!("{short} {:.0} %", per_cent(*time, figures.oracle_ms)))
-        .collect::<Vec<String>>()
-        .join(", ")
-}
-
-/// What the packer could have filled and the run did not, in the parts that the aims speak of, in per cent of what the packer fills.
-pub(crate) fn split(row: &Row) -> String {
-    let causes = lost_by_cause(row);
-    let part = |places: &[usize]| per_cent(places.iter().map(|at| causes[*at]).sum(), row.figures.oracle_ms);
-    PARTS
-        .iter()
-        .map(|(name, places)| format!("{name} {:.0} %", part(places)))
-        .collect::<Vec<String>>()
-        .join(", ")
-}
-
-/// What was not filled, by cause, in ms, without what the packer leaves too. That is taken from what counts as nobody's fault first (`granularity`), then from the hosts' and from
-/// the rest in equal parts.
-fn lost_by_cause(row: &Row) -> [f64; COUNT] {
-    let figures = &row.figures;
-    let mut causes = figures.why.sum().map(|time| time as f64 / 1e6);
-    let mut nobodys = (figures.gap_ms - figures.oracle_ms).max(0.0);
-    for at in [GRANULARITY, HOST] {
-        let taken = causes[at].min(nobodys);
-        causes[at] -= taken;
-        nobodys -= taken;
-    }
-    let left: f64 = causes.iter().sum();
-    let stays = if left > 0.0 {
-        (1.0 - nobodys / left).max(0.0)
-    } else {
-        0.0
-    };
-    causes.map(|time| time * stays)
-}
-
 /// For the page: why filling falls short of the packer.
-pub(crate) fn section(out: &mut String, rows: &[Row]) {
+pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several fillers the one counts that was nearest to \
          running. In per cent of the gap time. A packer that knows everything in advance leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
@@ -213,10 +161,10 @@ pub(crate) fn section(out: &mut String, rows: &[Row]) {
         let _ = writeln!(out, "<li><b>{short}</b>: {}</li>", escape(what));
     }
     out.push_str("</ul>\n");
-    let name = |row: &Row| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
+    let name = |row: &CaseRow| (row.kind != "frontier" && row.closed).then(|| "closed loop".to_string());
     for device in ["mps", "time-sliced"] {
         let groups = groups(rows, name);
-        let mine: Vec<&Group> = groups.iter().filter(|group| group.device == device).collect();
+        let mine: Vec<&CauseGroup> = groups.iter().filter(|group| group.device == device).collect();
         if mine.is_empty() {
             continue;
         }

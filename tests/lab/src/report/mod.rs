@@ -7,15 +7,15 @@ pub(crate) mod svg;
 
 use std::fmt::Write;
 
-pub use page::{ENOUGH, Made, page};
+pub use page::{ENOUGH, PageOrigin, page};
 
 use crate::Ns;
 use crate::aims::{Aim, geometric};
 use crate::measure::{EDGES, Spent};
-use crate::pairs::Row;
+use crate::pairs::CaseRow;
 
 /// One line a rule.
-pub fn text(rows: &[Row]) -> String {
+pub fn text(rows: &[CaseRow]) -> String {
     let mut out = String::new();
     let mut last = String::new();
     for row in rows {
@@ -86,7 +86,7 @@ pub fn text(rows: &[Row]) -> String {
 }
 
 /// The set in one line for each device, kind and rule.
-pub fn text_of_set(rows: &[Row]) -> String {
+pub fn text_of_set(rows: &[CaseRow]) -> String {
     let mut out = format!(
         "{:12} {:9} {:12} {:>5} {:>8} {:>8} {:>8} {:>9} {:>7} {:>7} {:>7} {:>7}\n",
         "device", "kind", "policy", "cases", "mean", "worst", "p99", "added us", "batch", "eff.", "gated", "own"
@@ -112,8 +112,9 @@ pub fn text_of_set(rows: &[Row]) -> String {
     out
 }
 
-/// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that length.
-pub fn text_of_gaps(rows: &[Row]) -> String {
+/// Where the time of gaps went, by device, policy and length of gap: parts of the gap time of that
+/// length.
+pub fn text_of_gaps(rows: &[CaseRow]) -> String {
     let mut out = format!(
         "{:12} {:9} {:>9} {:>8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {:>7}\n",
         "device", "policy", "gaps", "number", "ms", "filled", "head", "between", "tail", "unused", "packer"
@@ -148,7 +149,7 @@ pub(crate) fn length_name(at: usize) -> String {
 }
 
 /// Sums over all cases of a device and a rule.
-pub(crate) fn gaps_by_rule(rows: &[Row]) -> Vec<(&'static str, String, Vec<Spent>)> {
+pub(crate) fn gaps_by_rule(rows: &[CaseRow]) -> Vec<(&'static str, String, Vec<Spent>)> {
     let mut out: Vec<(&'static str, String, Vec<Spent>)> = Vec::new();
     for row in rows.iter().filter(|row| row.kind != "frontier") {
         let found = out
@@ -214,7 +215,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of(rows: &[Row]) -> Vec<Summary> {
+    pub(crate) fn of(rows: &[CaseRow]) -> Vec<Summary> {
         let mut keys: Vec<(&'static str, &'static str, String)> = Vec::new();
         for row in rows {
             let key = (row.device, row.kind, row.figures.rule.clone());
@@ -225,12 +226,13 @@ impl Summary {
         keys.sort_by_key(|key| (key.0, key.1));
         keys.into_iter()
             .map(|(device, kind, rule)| {
-                let rows: Vec<&Row> = rows
+                let rows: Vec<&CaseRow> = rows
                     .iter()
                     .filter(|row| (row.device, row.kind) == (device, kind) && row.figures.rule == rule)
                     .collect();
-                let mean = |value: fn(&Row) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
-                let geo = |value: fn(&Row) -> f64| geometric(rows.iter().map(|row| value(row)));
+                let mean =
+                    |value: fn(&CaseRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64;
+                let geo = |value: fn(&CaseRow) -> f64| geometric(rows.iter().map(|row| value(row)));
                 Summary {
                     cases: rows.len(),
                     slowdown: geo(|row| row.figures.slowdown()),

@@ -7,13 +7,14 @@ use std::fmt::Write;
 use super::Summary;
 use super::svg::{Plot, Series, escape};
 use crate::aims::Aim;
-use crate::foresight::Foresight;
-use crate::pairs::Row;
+use crate::foresight::GapForesight;
+use crate::lost;
+use crate::pairs::CaseRow;
 use crate::speed::Speed;
 
 /// What made the page.
 #[derive(Debug)]
-pub struct Made<'a> {
+pub struct PageOrigin<'a> {
     /// The command.
     pub command: &'a str,
     /// The commit.
@@ -39,7 +40,13 @@ th{background:#f1f1f1}td:first-child,th:first-child{text-align:left}.l{text-alig
 code{background:#f3f3f3;padding:0 3px}small{color:#555}svg{display:block;margin:1em 0}";
 
 /// The page.
-pub fn page(made: &Made<'_>, rows: &[Row], aims: &[Aim], foresight: &[Foresight], speed: &[Speed]) -> String {
+pub fn page(
+    made: &PageOrigin<'_>,
+    rows: &[CaseRow],
+    aims: &[Aim],
+    foresight: &[GapForesight],
+    speed: &[Speed],
+) -> String {
     let mut out = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>weft: the lab</title><style>{STYLE}</style>\n<h1>weft: the lab</h1>\n\
          <p>Jobs on one GPU in virtual time: launch traces of PyTorch models replayed on the simulated GPU's engine, the broker's core between them as \
@@ -119,7 +126,7 @@ fn section_aims(out: &mut String, aims: &[Aim]) {
     out.push_str("</table>\n");
 }
 
-fn section_rules(out: &mut String, rows: &[Row]) {
+fn section_rules(out: &mut String, rows: &[CaseRow]) {
     out.push_str("<h2>Policies side by side</h2><p>Means over cases (geometric for ratios). <b>efficiency</b>: what was filled, over what a packer fills that knows all gaps and kernels in advance, keeps to the order and the host \
          times of each job and is given what the run did outside of gaps; nobody can fill more. <b>gated packer</b> and <b>own packer</b>: of that, what is left where hosts launch in gaps \
          only, and where nothing that was done outside of gaps is given.</p>");
@@ -167,12 +174,12 @@ fn section_rules(out: &mut String, rows: &[Row]) {
 }
 
 /// Cases in which another rule is better in both, or in one at no cost in the other.
-fn section_not_best(out: &mut String, rows: &[Row]) {
+fn section_not_best(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Where weft is not best</h2><p>Cases in which another policy had a lower mean latency <i>and</i> at least weft's batch throughput (both by more than 0.5 %), or was better in one \
          by more than 0.5 % and equal in the other.</p><table><tr><th>case</th><th class=l>policy</th><th>latency of weft's</th><th>batch of weft's</th></tr>\n",
     );
-    let mut cases: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+    let mut cases: BTreeMap<String, Vec<&CaseRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.kind != "frontier") {
         let key = format!(
             "{} {}: {} beside {}, seed {}",
@@ -208,8 +215,8 @@ fn section_not_best(out: &mut String, rows: &[Row]) {
     let _ = writeln!(out, "</table><p>{found} in {looked} cases.</p>");
 }
 
-fn section_frontier(out: &mut String, rows: &[Row]) {
-    let mut plots: BTreeMap<(String, &str, bool), Vec<&Row>> = BTreeMap::new();
+fn section_frontier(out: &mut String, rows: &[CaseRow]) {
+    let mut plots: BTreeMap<(String, &str, bool), Vec<&CaseRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.kind == "frontier") {
         let name = format!("{} beside {}", row.service, row.batch.join(" + "));
         plots.entry((name, row.device, row.closed)).or_default().push(row);
@@ -248,17 +255,17 @@ fn section_frontier(out: &mut String, rows: &[Row]) {
     }
 }
 
-fn section_cases(out: &mut String, rows: &[Row]) {
+fn section_cases(out: &mut String, rows: &[CaseRow]) {
     out.push_str("<h2>weft, case by case</h2>");
     for device in ["mps", "time-sliced"] {
-        let mine: Vec<&Row> = rows
+        let mine: Vec<&CaseRow> = rows
             .iter()
             .filter(|row| row.device == device && row.figures.rule == "weft" && row.kind != "frontier")
             .collect();
         if mine.is_empty() {
             continue;
         }
-        let points = |value: fn(&Row) -> (f64, f64)| mine.iter().map(|row| value(row)).collect::<Vec<_>>();
+        let points = |value: fn(&CaseRow) -> (f64, f64)| mine.iter().map(|row| value(row)).collect::<Vec<_>>();
         let floor = points(|row| (row.figures.floor.mean / 1e3, row.figures.direct_per_gap_us));
         let most = floor.iter().map(|point| point.0).fold(0.0, f64::max);
         let plot = Plot {
@@ -320,8 +327,8 @@ fn section_cases(out: &mut String, rows: &[Row]) {
                 figures.gate_own_us,
                 figures.floor.kernel / 1e3,
                 figures.foreseen,
-                super::causes::mostly(row),
-                super::causes::split(row)
+                lost::mostly(row),
+                lost::split(row)
             );
         }
         out.push_str("</table></details>\n");
@@ -329,7 +336,7 @@ fn section_cases(out: &mut String, rows: &[Row]) {
 }
 
 /// Why filling falls short: where the time of gaps went.
-fn section_gaps(out: &mut String, rows: &[Row]) {
+fn section_gaps(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
         "<h2>Where the gaps' time went</h2><p>Parts of the gap time of each length, over all cases. <b>Head</b>: before the first filler (the gap was not foreseen, or the order was on its way); \
          <b>between</b>: between two fillers (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the holder was expected); <b>unused</b>: gaps with no filler at all; \
@@ -365,7 +372,7 @@ fn section_gaps(out: &mut String, rows: &[Row]) {
     }
 }
 
-fn section_foresight(out: &mut String, foresight: &[Foresight]) {
+fn section_foresight(out: &mut String, foresight: &[GapForesight]) {
     if foresight.is_empty() {
         return;
     }
@@ -418,8 +425,8 @@ mod tests {
     use super::*;
     use crate::aims;
 
-    fn made(requests: u64, cases: (usize, usize)) -> Made<'static> {
-        Made {
+    fn made(requests: u64, cases: (usize, usize)) -> PageOrigin<'static> {
+        PageOrigin {
             command: "weft-lab --model <none>",
             commit: "0123",
             seeds: &[1, 2],

@@ -1,21 +1,22 @@
-//! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries out what the core decides. Follows
-//! (`scheduler`, `lanes`) step by step; how to wait is decided by the daemon's own `waiting`.
+//! The daemon's half: when the broker looks at the lanes, what it tells the core, how it carries
+//! out what the core decides. Follows (`scheduler`, `lanes`) step by step; how to wait is decided
+//! by the daemon's own `waiting`.
 
 use std::time::Duration;
 
 use weft_daemon::test_driver::{Scene, Wait, Waiting};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Snapshot};
 
-use super::gate::Bell;
-use super::{What, World};
+use super::gate::GateBell;
+use super::{LabMachine, MachineEvent};
 use crate::{Ns, US};
 
 /// The scheduler's.
 const ROUNDS: usize = 16;
 /// The lanes': a holder is asked to ring for its idleness no more often.
-const RING_PAUSE: Ns = 1_000 * US;
+const RING_PAUSE_NS: Ns = 1_000 * US;
 /// A turn of a spinning broker: lanes are read that often.
-const TURN: Ns = US;
+const ITERATION_NS: Ns = US;
 
 /// The daemon.
 #[derive(Debug)]
@@ -87,15 +88,16 @@ impl Broker {
             },
         );
         let at = match wait {
-            // A spin sees what changes at once; if nothing does, the next turn that counts is the one that is due.
-            Wait::Spin => next_wake.unwrap_or(now).max(now + TURN),
+            // A spin sees what changes at once; if nothing does, the next turn that counts is the
+            // one that is due.
+            Wait::Spin => next_wake.unwrap_or(now).max(now + ITERATION_NS),
             Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
         };
         (wait, at)
     }
 }
 
-impl World {
+impl LabMachine {
     /// Tells the core of everybody, before anything runs.
     pub(super) fn attach_all(&mut self) {
         let Some(mut broker) = self.broker.take() else { return };
@@ -124,11 +126,11 @@ impl World {
     pub(super) fn ring(&mut self, job: usize, idle: bool) {
         let Some(broker) = &self.broker else { return };
         let wanted = &mut self.processes[job].lane.bell;
-        let rings = *wanted == Bell::All || (idle && *wanted == Bell::Idle);
+        let rings = *wanted == GateBell::All || (idle && *wanted == GateBell::Idle);
         if !rings {
             return;
         }
-        *wanted = Bell::None;
+        *wanted = GateBell::None;
         if broker.wait != Wait::Spin {
             let at = self.wake_up();
             self.turn_at(at);
@@ -141,15 +143,15 @@ impl World {
         for process in &mut self.processes {
             let lane = &mut process.lane;
             let wanted = if lane.mode == Mode::Filler {
-                Bell::All
+                GateBell::All
             } else {
-                Bell::Idle
+                GateBell::Idle
             };
-            let asked = lane.bell_asked.filter(|_| wanted == Bell::Idle);
-            if lane.bell == wanted || asked.is_some_and(|asked| now - asked < RING_PAUSE) {
+            let asked = lane.bell_asked.filter(|_| wanted == GateBell::Idle);
+            if lane.bell == wanted || asked.is_some_and(|asked| now - asked < RING_PAUSE_NS) {
                 continue;
             }
-            if wanted == Bell::Idle {
+            if wanted == GateBell::Idle {
                 lane.bell_asked = Some(now);
             }
             lane.bell = wanted;
@@ -162,8 +164,8 @@ impl World {
             let lane = &mut process.lane;
             lane.bell_asked = None;
             lane.bell = match by_anybody {
-                Some(by_anybody) if by_anybody || lane.mode != Mode::Holder => Bell::All,
-                _ => Bell::None,
+                Some(by_anybody) if by_anybody || lane.mode != Mode::Holder => GateBell::All,
+                _ => GateBell::None,
             };
         }
     }
@@ -171,7 +173,7 @@ impl World {
     /// A lane changed: a broker that spins sees it.
     pub(super) fn news(&mut self) {
         if self.broker.as_ref().is_some_and(|broker| broker.wait == Wait::Spin) {
-            self.turn_at(self.now + TURN);
+            self.turn_at(self.now + ITERATION_NS);
         }
     }
 
@@ -183,7 +185,7 @@ impl World {
         broker.token += 1;
         broker.next = at;
         let token = broker.token;
-        self.at(at, What::Turn { token });
+        self.at(at, MachineEvent::Turn { token });
     }
 
     fn plan_turn(&mut self) {

@@ -1,5 +1,6 @@
-//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has ended. Follows `interposer/src/session`
-//! (`gate`, `state`, `settle`, `busy`); constants that stand there are copied here by name.
+//! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
+//! ended. Follows `interposer/src/session` (`gate`, `state`, `settle`, `busy`); constants that
+//! stand there are copied here by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,34 +10,35 @@ use weft_protocol::credit::{Lease, Leave};
 use weft_protocol::lane::HOST_COPY;
 use weft_scheduler::{Client, Event, Mode};
 
-use super::process::{Queued, Synced};
-use super::stand::{Held, Stand};
-use super::{What, World};
+use super::process::{Queued, SyncResult};
+use super::stand::{HeldReason, Stand};
+use super::{LabMachine, MachineEvent};
 use crate::job::{Play, name_of};
 use crate::{MS, Ns, US};
 
-/// Settle's: predicted work between two marks, and time between two while there is plenty of credit.
-const QUANTUM: Ns = 100 * US;
-const PAUSE: Ns = 50 * US;
+/// Settle's: predicted work between two marks, and time between two while there is plenty of
+/// credit.
+const QUANTUM_NS: Ns = 100 * US;
+const PAUSE_NS: Ns = 50 * US;
 const PLENTY: Ns = 4;
 /// Busy's: synchronisations of other streams after which a silent one counts as ended.
 const SILENT: u32 = 4;
 /// How often a thread asks the device that waits at the gate for its own work to end.
-const ASK: Ns = 2 * US;
+const ASK_NS: Ns = 2 * US;
 /// How long it does so before it tells the broker that it waits.
-const PATIENCE: Ns = 500 * US;
+const ANSWER_TIMEOUT_NS: Ns = 500 * US;
 /// The daemon's longest wait.
-const LONGEST_WAIT: Ns = 1_000 * MS;
+const MAX_WAIT_NS: Ns = 1_000 * MS;
 /// Predicted work that the launch queue holds at most (`interposer/src/queue/line.rs`).
-pub(super) const QUEUED_WORK: Ns = LONGEST_WAIT / 128;
+pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / 128;
 /// State's: transfers below pass; bytes a nanosecond.
-const SMALL_TRANSFER: u64 = 64 * 1024;
+const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;
 const HOST_BANDWIDTH: u64 = 20;
 const DEVICE_BANDWIDTH: u64 = 700;
 
 /// A launch at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct WaitingLaunch {
     pub(super) kernel: u64,
     pub(super) cost: Ns,
     pub(super) since: Ns,
@@ -55,7 +57,7 @@ enum Gate {
 
 /// When a client rings for the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bell {
+pub(super) enum GateBell {
     None,
     /// When it becomes idle.
     Idle,
@@ -65,7 +67,7 @@ pub(super) enum Bell {
 
 /// A job's lane, and what its client keeps beside it.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct GateLane {
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) costs: HashMap<u64, Ns>,
     pub(super) unknown: Ns,
@@ -78,9 +80,9 @@ pub(super) struct Lane {
     pub(super) issued: Ns,
     pub(super) settled: Ns,
     /// The launch that waits for the broker's word,
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<WaitingLaunch>,
     /// or only for the device, under a lease.
-    paced: Option<Waiting>,
+    paced: Option<WaitingLaunch>,
     /// Until when the lease was under which the broker's word was asked for.
     came_under: Option<Ns>,
     pub(super) lease: Option<Lease>,
@@ -88,9 +90,9 @@ pub(super) struct Lane {
     /// When the device is done with what this job has launched, as predicted.
     free_at: Ns,
     pub(super) told: (Ns, Ns, Ns),
-    pub(super) told_wait: Option<Waiting>,
+    pub(super) told_wait: Option<WaitingLaunch>,
     /// When the broker wants to be rung, and when it last asked for a holder's idleness.
-    pub(super) bell: Bell,
+    pub(super) bell: GateBell,
     pub(super) bell_asked: Option<Ns>,
     /// Whether the last that was told of it is that its work has ended.
     pub(super) told_idle: bool,
@@ -105,9 +107,9 @@ pub(super) struct Lane {
     pub(super) look_at: Ns,
 }
 
-impl Lane {
-    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> Lane {
-        Lane {
+impl GateLane {
+    pub(super) fn new(profile: Option<Arc<Profile>>, streams: usize) -> GateLane {
+        GateLane {
             profile,
             costs: HashMap::new(),
             unknown: 0,
@@ -126,7 +128,7 @@ impl Lane {
             free_at: 0,
             told: (0, 0, 0),
             told_wait: None,
-            bell: Bell::None,
+            bell: GateBell::None,
             bell_asked: None,
             told_idle: false,
             records: Vec::new(),
@@ -162,7 +164,7 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
     }
 }
 
-impl World {
+impl LabMachine {
     /// The sum of the signs of everybody more important.
     pub(super) fn above(&self, priority: u8) -> u64 {
         self.signs.iter().take(usize::from(priority)).sum()
@@ -190,7 +192,7 @@ impl World {
             self.stands(
                 job,
                 match self.own {
-                    Some(_) => Stand::Held(Held::Rule),
+                    Some(_) => Stand::Held(HeldReason::Rule),
                     None => Stand::Asks,
                 },
             );
@@ -217,14 +219,14 @@ impl World {
 
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
         let lane = &self.processes[job].lane;
-        let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER);
+        let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER_BYTES);
         if lane.mode != Mode::Filler || small {
             return true;
         }
         if lane.waiting.is_some() || lane.paced.is_some() {
             return false;
         }
-        let waiting = Waiting {
+        let waiting = WaitingLaunch {
             kernel: name_of(play),
             cost: lane.cost(play),
             since: self.now,
@@ -242,13 +244,13 @@ impl World {
     }
 
     /// From now on the broker's word is waited for.
-    fn begin_wait(&mut self, job: usize, waiting: Waiting) {
+    fn begin_wait(&mut self, job: usize, waiting: WaitingLaunch) {
         let now = self.now;
         let gate_spin = self.hosts.gate_spin;
         let lane = &mut self.processes[job].lane;
         lane.paced = None;
         lane.came_under = lane.lease.map(|lease| lease.until);
-        lane.waiting = Some(Waiting { since: now, ..waiting });
+        lane.waiting = Some(WaitingLaunch { since: now, ..waiting });
         self.mark_all(job);
         self.ring(job, false);
         self.look_later(job, now + gate_spin);
@@ -259,10 +261,11 @@ impl World {
         self.processes[job].lane.free_at.saturating_sub(self.now)
     }
 
-    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the device was last asked.
+    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the
+    /// device was last asked.
     fn behind(&self, job: usize) -> Ns {
         let streams = self.processes[job].streams.iter();
-        let first = |stream: &super::process::Stream| {
+        let first = |stream: &super::process::ProcessStream| {
             let mut flights = stream.in_flight.iter();
             let mark = flights.find(|flight| flight.marked && flight.upto > stream.settled)?;
             Some(stream.issued - mark.upto)
@@ -271,7 +274,7 @@ impl World {
     }
 
     /// Takes the credit for a launch, or says when to ask again without another word of the broker.
-    fn ask_gate(&mut self, job: usize, waiting: &Waiting) -> Gate {
+    fn ask_gate(&mut self, job: usize, waiting: &WaitingLaunch) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
         if lane.lease.is_some() && lane.credit < waiting.cost as i64 {
@@ -292,16 +295,16 @@ impl World {
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
         let holds = !lane.bound || lane.signs == self.above(process.job.priority);
-        if !holds || now > waiting.since + PATIENCE {
+        if !holds || now > waiting.since + ANSWER_TIMEOUT_NS {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
         match lease.leave(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
             Leave::Never => Gate::Shut,
-            Leave::At(_) if behind > clock => Gate::Later(now + ASK),
+            Leave::At(_) if behind > clock => Gate::Later(now + ASK_NS),
             Leave::At(at) => Gate::Later(at),
             Leave::Now if self.take_credit(job, waiting.cost) => Gate::Open,
-            Leave::Now if awaits => Gate::Later(now + ASK),
+            Leave::Now if awaits => Gate::Later(now + ASK_NS),
             Leave::Now => Gate::Shut,
         }
     }
@@ -311,7 +314,7 @@ impl World {
         lane.token += 1;
         lane.look_at = at;
         let token = lane.token;
-        self.at(at, What::Gate { job: job as u16, token });
+        self.at(at, MachineEvent::Gate { job: job as u16, token });
     }
 
     /// The bell of a lane rang: who sleeps on it wakes a little later, who spins sees it at once.
@@ -330,8 +333,9 @@ impl World {
         }
     }
 
-    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under the lease that it came under.
-    fn leaves(&mut self, job: usize, waiting: &Waiting) -> bool {
+    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under
+    /// the lease that it came under.
+    fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
         let takes = match lane.lease.map(|lease| lease.until) == lane.came_under {
@@ -376,7 +380,7 @@ impl World {
         }
         let passes = if self.processes[job].lane.mode != Mode::Filler || self.leaves(job, &waiting) {
             true
-        } else if now >= waiting.since + LONGEST_WAIT {
+        } else if now >= waiting.since + MAX_WAIT_NS {
             self.processes[job].lane.credit -= waiting.cost as i64;
             true
         } else {
@@ -470,7 +474,7 @@ impl World {
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.busy.iter().all(Option::is_none);
-        let charged = mode == Mode::Filler && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER);
+        let charged = mode == Mode::Filler && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
         if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::Stirred(client, now)));
         }
@@ -525,12 +529,12 @@ impl World {
         let process = &mut self.processes[job];
         let at = &mut process.streams[usize::from(stream)];
         let unmarked = at.issued - at.marked.max(at.settled).min(at.issued);
-        if unmarked < QUANTUM {
+        if unmarked < QUANTUM_NS {
             return;
         }
         let left = process.lane.credit.max(0) as u64;
         if left > unmarked * PLENTY {
-            if now - process.lane.last_mark < PAUSE {
+            if now - process.lane.last_mark < PAUSE_NS {
                 return;
             }
             process.lane.last_mark = now;
@@ -543,20 +547,20 @@ impl World {
     }
 
     /// A call that waited returns: what it says about the process.
-    pub(super) fn synced(&mut self, job: usize, synced: Synced) {
+    pub(super) fn synced(&mut self, job: usize, synced: SyncResult) {
         if self.broker.is_none() {
             return;
         }
         let now = self.now;
         let process = &mut self.processes[job];
         let mode = process.lane.mode;
-        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && synced == Synced::Event) {
+        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && synced == SyncResult::Event) {
             return;
         }
         let had_work = process.lane.busy.iter().any(Option::is_some);
         match synced {
-            Synced::All => process.lane.busy.fill(None),
-            Synced::Stream(stream) => {
+            SyncResult::All => process.lane.busy.fill(None),
+            SyncResult::Stream(stream) => {
                 for (other, busy) in process.lane.busy.iter_mut().enumerate() {
                     if other == usize::from(stream) {
                         *busy = None;
@@ -568,12 +572,12 @@ impl World {
                     }
                 }
             }
-            Synced::Event => {}
+            SyncResult::Event => {}
         }
-        let idle = synced != Synced::Event && had_work && process.lane.busy.iter().all(Option::is_none);
+        let idle = synced != SyncResult::Event && had_work && process.lane.busy.iter().all(Option::is_none);
         if mode == Mode::Filler {
             for (at, stream) in process.streams.iter_mut().enumerate() {
-                if synced == Synced::All || synced == Synced::Stream(at as u16) {
+                if synced == SyncResult::All || synced == SyncResult::Stream(at as u16) {
                     stream.reached = stream.issued;
                     stream.marked = stream.issued;
                 }

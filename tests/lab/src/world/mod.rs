@@ -1,12 +1,17 @@
-//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host threads, and what stands between them.
+//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it from host
+//! threads, and what stands between them.
 //!
-//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then the host, in the order in which things were set in motion.
+//! Event by event and exact: nothing happens on a grid. At one instant the device comes first, then
+//! the host, in the order in which things were set in motion.
 //!
-//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the device.
-//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the daemon's: when it looks, what it tells the core,
-//!   when its orders arrive. Both follow `interposer/src/session` and `broker/daemon/src` step by step; the core is the real one.
+//! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the
+//!   device.
+//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the
+//!   daemon's: when it looks, what it tells the core, when its orders arrive. Both follow
+//!   `interposer/src/session` and `broker/daemon/src` step by step; the core is the real one.
 //!
-//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by side.
+//! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by
+//! side.
 #![forbid(unsafe_code)]
 
 mod broker;
@@ -24,24 +29,25 @@ use simgpu_engine::{Engine, Output, Settings};
 use weft_profiles::Profile;
 use weft_scheduler::{Config, Snapshot};
 
-use crate::job::Job;
-use crate::policy::{JobView, Policy};
+use crate::job::PlayedJob;
+use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
-pub use stand::{Change, Held, Stand};
+pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
-use process::Process;
+use process::JobProcess;
 
 /// A job's launches that the driver takes ahead of the device: channels hold about a thousand.
 pub const AHEAD: usize = 1_000;
 
-/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does by default.
-pub const SYNC_RETURN: Ns = 2 * US;
+/// From the end of work to the return of a host thread that waited for it by spinning, as CUDA does
+/// by default.
+pub const SYNC_RETURN_NS: Ns = 2 * US;
 
 /// What it takes a host to leave a launch behind: its parameters are copied.
-pub const DEFER: Ns = US / 2;
+pub const DEFER_NS: Ns = US / 2;
 
 /// How quick the host is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,9 +60,11 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a filler spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`, which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
+    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`,
+    /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
-    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first sign of it.
+    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first
+    /// sign of it.
     pub stirs: bool,
 }
 
@@ -76,26 +84,26 @@ impl Default for Hosts {
 
 /// What stands between the jobs and the device.
 #[derive(Debug)]
-pub enum Control {
+pub enum LaunchControl {
     /// Nothing.
     Plain,
     /// weft: the broker's core with these settings.
     Weft(Box<Config>),
     /// A rule of the lab's own.
-    Own(Box<dyn Policy>),
+    Own(Box<dyn LabPolicy>),
 }
 
 /// A run, before it begins.
 #[derive(Debug)]
-pub struct Setup {
+pub struct MachineSetup {
     /// The device.
     pub device: Settings,
     /// The host.
     pub hosts: Hosts,
     /// What stands between.
-    pub control: Control,
+    pub control: LaunchControl,
     /// The jobs, each with what weft knows of it.
-    pub jobs: Vec<(Job, Option<Arc<Profile>>)>,
+    pub jobs: Vec<(PlayedJob, Option<Arc<Profile>>)>,
     /// All chance.
     pub seed: u64,
     /// The run ends when the first job has answered so many requests
@@ -108,12 +116,13 @@ pub struct Setup {
 
 /// A piece of a kernel's run on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct KernelPiece {
     /// From,
     pub start: Ns,
     /// to.
     pub end: Ns,
-    /// When it could have begun, had the device been free: its stream was that far (or the piece before it was stopped).
+    /// When it could have begun, had the device been free: its stream was that far (or the piece
+    /// before it was stopped).
     pub ready: Ns,
     /// When its launch had reached the device.
     pub visible: Ns,
@@ -129,7 +138,7 @@ pub struct Piece {
 #[derive(Debug, Clone)]
 pub struct JobRun {
     /// The job.
-    pub job: Job,
+    pub job: PlayedJob,
     /// Latency of each request from its arrival to its answer.
     pub latencies: Vec<Ns>,
     /// When each request arrived.
@@ -139,18 +148,18 @@ pub struct JobRun {
     /// When it stood at the gate (weft) or waited for permission: from, to.
     pub waits: Vec<(Ns, Ns)>,
     /// How it stood, as that changed.
-    pub stands: Vec<Change>,
+    pub stands: Vec<StandChange>,
     /// Operations begun.
     pub ops: u64,
 }
 
 /// What came of a run.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct MachineRun {
     /// By job.
     pub jobs: Vec<JobRun>,
     /// Everything that the compute engine ran, in order of start.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<KernelPiece>,
     /// How long it lasted.
     pub span: Ns,
     /// The device.
@@ -171,7 +180,7 @@ pub struct Run {
 
 /// What happens at a time of its own. Small, since there are millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum MachineEvent {
     /// A host thread gets to an operation.
     Call { job: u16, op: u32 },
     /// A request begins.
@@ -189,14 +198,14 @@ enum What {
 }
 
 /// The machine.
-pub struct World {
+pub struct LabMachine {
     engine: Engine,
-    own: Option<Box<dyn Policy>>,
+    own: Option<Box<dyn LabPolicy>>,
     broker: Option<Broker>,
-    processes: Vec<Process>,
+    processes: Vec<JobProcess>,
     views: Vec<JobView>,
     signs: [u64; 10],
-    heap: BinaryHeap<Reverse<(Ns, u64, What)>>,
+    heap: BinaryHeap<Reverse<(Ns, u64, MachineEvent)>>,
     order: u64,
     now: Ns,
     hosts: Hosts,
@@ -205,20 +214,21 @@ pub struct World {
     requests: u64,
     least: Ns,
     longest: Ns,
-    pieces: Vec<Piece>,
+    pieces: Vec<KernelPiece>,
     events: u64,
     asked: Option<Ns>,
     launch_latency: Ns,
 }
 
-impl World {
+impl LabMachine {
     /// Everybody attached, nothing begun.
-    pub fn new(setup: Setup) -> World {
-        World::numbered(setup, 0)
+    pub fn new(setup: MachineSetup) -> LabMachine {
+        LabMachine::numbered(setup, 0)
     }
 
-    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in a set.
-    pub fn numbered(setup: Setup, first: usize) -> World {
+    /// The same with jobs that count from `first` in all chance: a job alone then is what it is in
+    /// a set.
+    pub fn numbered(setup: MachineSetup, first: usize) -> LabMachine {
         let device = Settings {
             // Copies come with their duration: a byte takes a nanosecond.
             copy_latency: 0,
@@ -228,11 +238,11 @@ impl World {
             ..setup.device
         };
         let (broker, own) = match setup.control {
-            Control::Plain => (None, None),
-            Control::Weft(config) => (Some(Broker::new(*config, setup.hosts.spin)), None),
-            Control::Own(policy) => (None, Some(policy)),
+            LaunchControl::Plain => (None, None),
+            LaunchControl::Weft(config) => (Some(Broker::new(*config, setup.hosts.spin)), None),
+            LaunchControl::Own(policy) => (None, Some(policy)),
         };
-        let mut world = World {
+        let mut world = LabMachine {
             engine: Engine::new(device),
             own,
             broker,
@@ -259,7 +269,7 @@ impl World {
                 ..JobView::default()
             });
             let number = (first + world.processes.len()) as u64;
-            let process = Process::new(job, number, profile, &mut world.engine);
+            let process = JobProcess::new(job, number, profile, &mut world.engine);
             world.processes.push(process);
         }
         world.attach_all();
@@ -269,7 +279,7 @@ impl World {
         world
     }
 
-    fn at(&mut self, time: Ns, what: What) {
+    fn at(&mut self, time: Ns, what: MachineEvent) {
         self.order += 1;
         self.heap.push(Reverse((time.max(self.now), self.order, what)));
     }
@@ -280,7 +290,7 @@ impl World {
     }
 
     /// To the end.
-    pub fn run(mut self) -> Run {
+    pub fn run(mut self) -> MachineRun {
         let finished = loop {
             let host = self.heap.peek().map(|Reverse((at, _, _))| *at);
             let device = self.engine.next_event_time();
@@ -314,15 +324,15 @@ impl World {
         self.finish(finished)
     }
 
-    fn happen(&mut self, what: What) {
+    fn happen(&mut self, what: MachineEvent) {
         match what {
-            What::Call { job, op } => self.call(usize::from(job), op),
-            What::Begin { job } => self.begin(usize::from(job)),
-            What::Answer { job } => self.answer(usize::from(job)),
-            What::Gate { job, token } => self.gate_look(usize::from(job), token),
-            What::Turn { token } => self.broker_turn(token),
-            What::Issue { job } => self.launch_queued(usize::from(job)),
-            What::Ask => {
+            MachineEvent::Call { job, op } => self.call(usize::from(job), op),
+            MachineEvent::Begin { job } => self.begin(usize::from(job)),
+            MachineEvent::Answer { job } => self.answer(usize::from(job)),
+            MachineEvent::Gate { job, token } => self.gate_look(usize::from(job), token),
+            MachineEvent::Turn { token } => self.broker_turn(token),
+            MachineEvent::Issue { job } => self.launch_queued(usize::from(job)),
+            MachineEvent::Ask => {
                 self.asked = None;
                 if let Some(own) = &mut self.own {
                     own.wake(self.now);
@@ -347,13 +357,13 @@ impl World {
         }
     }
 
-    fn finish(mut self, finished: bool) -> Run {
+    fn finish(mut self, finished: bool) -> MachineRun {
         self.settle_accounts();
         let usage = self.engine.usage();
         let events = self.events + usage.events + self.broker.as_ref().map_or(0, Broker::events);
         self.pieces.sort_by_key(|piece| piece.start);
         let now = self.now;
-        Run {
+        MachineRun {
             snapshot: self.broker.as_ref().map(Broker::snapshot),
             credit: self.processes.iter().map(|process| process.lane.credit).collect(),
             jobs: self
@@ -373,4 +383,4 @@ impl World {
 }
 
 /// The longest a run may take in virtual time by default.
-pub const LONGEST: Ns = 3_600_000 * MS;
+pub const MAX_RUN_NS: Ns = 3_600_000 * MS;

@@ -3,13 +3,13 @@
 use simgpu_engine::{Direction, OpId, Segment, Work};
 use weft_trace_format::Until;
 
-use super::gate::QUEUED_WORK;
-use super::process::{InFlight, Queued, Synced, Target, Waiter};
-use super::{AHEAD, DEFER, Piece, SYNC_RETURN, What, World};
+use super::gate::QUEUED_WORK_NS;
+use super::process::{HostWaiter, InFlight, Queued, SyncResult, WaitTarget};
+use super::{AHEAD, DEFER_NS, KernelPiece, LabMachine, MachineEvent, SYNC_RETURN_NS};
 use crate::Ns;
-use crate::job::{NONE, Op, Play};
+use crate::job::{JobOp, NONE, Play};
 
-impl World {
+impl LabMachine {
     /// Sets a job's first request in motion.
     pub(super) fn first_request(&mut self, job: usize) {
         let process = &mut self.processes[job];
@@ -19,7 +19,7 @@ impl World {
             process.job.arrivals.distance(self.seed, process.number, 0)
         };
         process.next_arrival = wait;
-        self.at(wait, What::Begin { job: job as u16 });
+        self.at(wait, MachineEvent::Begin { job: job as u16 });
     }
 
     pub(super) fn begin(&mut self, job: usize) {
@@ -30,7 +30,7 @@ impl World {
         process.remaining = step.ops.len();
         if step.ops.is_empty() {
             let now = self.now;
-            self.at(now, What::Answer { job: job as u16 });
+            self.at(now, MachineEvent::Answer { job: job as u16 });
             return;
         }
         let now = self.now;
@@ -53,19 +53,19 @@ impl World {
             process.next_arrival + process.job.arrivals.distance(seed, process.number, process.request)
         };
         process.next_arrival = next;
-        self.at(next, What::Begin { job: job as u16 });
+        self.at(next, MachineEvent::Begin { job: job as u16 });
     }
 
     /// The thread goes on to `op` at `from`.
-    fn then(&mut self, job: usize, op: u32, what: &Op, from: Ns) {
+    fn then(&mut self, job: usize, op: u32, what: &JobOp, from: Ns) {
         let process = &self.processes[job];
         let host = process
             .job
             .host_time(self.seed, process.number, process.request, op, what.host_before);
-        self.at(from + host, What::Call { job: job as u16, op });
+        self.at(from + host, MachineEvent::Call { job: job as u16, op });
     }
 
-    fn op(&self, job: usize, call: Queued) -> Op {
+    fn op(&self, job: usize, call: Queued) -> JobOp {
         let process = &self.processes[job];
         process.job.program.step_of(call.request).ops[call.op as usize]
     }
@@ -97,7 +97,8 @@ impl World {
         self.make(job, op, what.play);
     }
 
-    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and in predicted work. One alone always has room.
+    /// Hosts that wait for room in the launch queue go on as far as there is some: in launches, and
+    /// in predicted work. One alone always has room.
     fn leave_behind(&mut self, job: usize) {
         while self.processes[job].roomless > 0 {
             let most = self.hosts.queue;
@@ -106,14 +107,14 @@ impl World {
             let Some(call) = process.queue.iter_mut().find(|call| call.room) else {
                 return;
             };
-            if count > 0 && (count >= most || work + call.cost > QUEUED_WORK) {
+            if count > 0 && (count >= most || work + call.cost > QUEUED_WORK_NS) {
                 return;
             }
             (call.deferred, call.room) = (true, false);
             process.left = (count + 1, work + call.cost);
             process.roomless -= 1;
             let op = call.op;
-            self.returned(job, op, self.now + DEFER);
+            self.returned(job, op, self.now + DEFER_NS);
         }
     }
 
@@ -126,7 +127,8 @@ impl World {
         }
     }
 
-    /// Whether the host may go on before this call is made: plain kernels, where the gate does not let them go at once, and fills and copies on the device behind them.
+    /// Whether the host may go on before this call is made: plain kernels, where the gate does not
+    /// let them go at once, and fills and copies on the device behind them.
     fn defers(&mut self, job: usize, play: &Play) -> bool {
         let Play::Compute { graph: NONE, bytes, .. } = *play else {
             return false;
@@ -135,7 +137,8 @@ impl World {
             return false;
         }
         match self.processes[job].queue.back() {
-            // Behind a call that blocks its thread: another thread's launch, which waits as it would at the gate.
+            // Behind a call that blocks its thread: another thread's launch, which waits as it
+            // would at the gate.
             Some(before) => before.deferred || before.room,
             None => bytes == 0 && !self.passes_at_once(job, play),
         }
@@ -149,21 +152,21 @@ impl World {
             Play::Sync(until) => {
                 let process = &mut self.processes[job];
                 let (target, synced) = match until {
-                    Until::All => (Target::All, Synced::All),
+                    Until::All => (WaitTarget::All, SyncResult::All),
                     Until::Stream(stream) => {
                         let upto = process.streams[usize::from(stream)].submitted;
-                        (Target::Stream { stream, upto }, Synced::Stream(stream))
+                        (WaitTarget::Stream { stream, upto }, SyncResult::Stream(stream))
                     }
                     Until::Event(event) => match process.events[usize::from(event)] {
-                        Some((stream, upto, _)) => (Target::Stream { stream, upto }, Synced::Event),
-                        None => (Target::Stream { stream: 0, upto: 0 }, Synced::Event),
+                        Some((stream, upto, _)) => (WaitTarget::Stream { stream, upto }, SyncResult::Event),
+                        None => (WaitTarget::Stream { stream: 0, upto: 0 }, SyncResult::Event),
                     },
                 };
                 if process.reached(target) {
                     self.synced(job, synced);
                     self.returned(job, op, now);
                 } else {
-                    process.waiters.push(Waiter { op, target, synced });
+                    process.waiters.push(HostWaiter { op, target, synced });
                 }
             }
             Play::Record { event, stream } => {
@@ -211,7 +214,8 @@ impl World {
         }
     }
 
-    /// Whether the thread that makes this call is still in the driver with the one before; if so, it comes again.
+    /// Whether the thread that makes this call is still in the driver with the one before; if so,
+    /// it comes again.
     fn issuer_works(&mut self, job: usize, call: Queued) -> bool {
         let now = self.now;
         let process = &mut self.processes[job];
@@ -219,7 +223,7 @@ impl World {
         let works = call.deferred && free > now;
         if works && process.issuer_asked != free {
             process.issuer_asked = free;
-            self.at(free, What::Issue { job: job as u16 });
+            self.at(free, MachineEvent::Issue { job: job as u16 });
         }
         works
     }
@@ -291,10 +295,10 @@ impl World {
             self.processes[job].issuer_free = now + program.launch_cost;
         } else if let Play::Copy { waits: true, .. } = play {
             let upto = self.processes[job].streams[usize::from(stream)].submitted;
-            self.processes[job].waiters.push(Waiter {
+            self.processes[job].waiters.push(HostWaiter {
                 op,
-                target: Target::Stream { stream, upto },
-                synced: Synced::Stream(stream),
+                target: WaitTarget::Stream { stream, upto },
+                synced: SyncResult::Stream(stream),
             });
         } else {
             self.returned(job, op, now + program.launch_cost);
@@ -324,7 +328,7 @@ impl World {
             }
         }
         if over {
-            self.at(at, What::Answer { job: job as u16 });
+            self.at(at, MachineEvent::Answer { job: job as u16 });
         }
     }
 
@@ -340,7 +344,7 @@ impl World {
             at.reached = flight.upto;
         }
         if flight.compute {
-            let mut piece = Piece {
+            let mut piece = KernelPiece {
                 start,
                 end,
                 ready,
@@ -376,7 +380,7 @@ impl World {
             if self.processes[job].reached(waiter.target) {
                 self.processes[job].waiters.swap_remove(at);
                 self.synced(job, waiter.synced);
-                let back = self.now + SYNC_RETURN;
+                let back = self.now + SYNC_RETURN_NS;
                 self.returned(job, waiter.op, back);
             } else {
                 at += 1;

@@ -7,14 +7,14 @@ use simgpu_engine::{ContextId, Engine, OpId, StreamId};
 use weft_profiles::Profile;
 
 use super::JobRun;
-use super::gate::Lane;
-use super::stand::Change;
-use crate::job::Job;
+use super::gate::GateLane;
+use super::stand::StandChange;
+use crate::job::PlayedJob;
 use crate::{MS, Ns, US};
 
 /// The gate's naps (`interposer/src/session/gate.rs`).
-const SHORTEST_NAP: Ns = 50 * US;
-const LONGEST_NAP: Ns = MS;
+const MIN_NAP_NS: Ns = 50 * US;
+const MAX_NAP_NS: Ns = MS;
 const LATENESS: Ns = 4;
 
 /// Work on its way through a stream.
@@ -30,14 +30,15 @@ pub(super) struct InFlight {
     pub(super) compute: bool,
     /// The last kernel of a launch: with it the launch has ended.
     pub(super) last: bool,
-    /// The filler's account of the stream up to here, and whether an event of ours stands behind it.
+    /// The filler's account of the stream up to here, and whether an event of ours stands behind
+    /// it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
 }
 
 /// A stream.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ProcessStream {
     pub(super) id: StreamId,
     pub(super) in_flight: VecDeque<InFlight>,
     /// Operations submitted and ended, waits included.
@@ -46,7 +47,8 @@ pub(super) struct Stream {
     /// When the last of them ended.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
-    /// The filler's account: predicted work issued, behind a mark, marked and reached by the device, seen by the client.
+    /// The filler's account: predicted work issued, behind a mark, marked and reached by the
+    /// device, seen by the client.
     pub(super) issued: Ns,
     pub(super) marked: Ns,
     pub(super) reached: Ns,
@@ -55,7 +57,7 @@ pub(super) struct Stream {
 
 /// What a host thread waits for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Target {
+pub(super) enum WaitTarget {
     /// Nothing of the job on the device.
     All,
     /// So many operations of a stream.
@@ -64,15 +66,15 @@ pub(super) enum Target {
 
 /// A host thread that waits for the device.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiter {
+pub(super) struct HostWaiter {
     pub(super) op: u32,
-    pub(super) target: Target,
-    pub(super) synced: Synced,
+    pub(super) target: WaitTarget,
+    pub(super) synced: SyncResult,
 }
 
 /// What a call that waited says about the process when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Synced {
+pub(super) enum SyncResult {
     All,
     Stream(u16),
     Event,
@@ -95,15 +97,16 @@ pub(super) struct Queued {
 
 /// A job at work.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) job: Job,
+pub(super) struct JobProcess {
+    pub(super) job: PlayedJob,
     /// Its number in all chance.
     pub(super) number: u64,
     pub(super) context: ContextId,
-    pub(super) streams: Vec<Stream>,
+    pub(super) streams: Vec<ProcessStream>,
     /// Where each event was recorded last.
     pub(super) events: Vec<Option<(u16, u64, OpId)>>,
-    /// The request at work: its number, when it arrived, operations not returned yet, the count of operations before it.
+    /// The request at work: its number, when it arrived, operations not returned yet, the count of
+    /// operations before it.
     pub(super) request: u64,
     pub(super) arrived: Ns,
     pub(super) remaining: usize,
@@ -122,19 +125,20 @@ pub(super) struct Process {
     pub(super) issuer_free: Ns,
     /// For when it has been asked to come again.
     pub(super) issuer_asked: Ns,
-    pub(super) waiters: Vec<Waiter>,
+    pub(super) waiters: Vec<HostWaiter>,
     pub(super) latencies: Vec<Ns>,
     pub(super) arrivals: Vec<Ns>,
-    pub(super) lane: Lane,
+    pub(super) lane: GateLane,
     /// Since when the head of the queue waits for permission.
     pub(super) held_since: Option<Ns>,
     pub(super) waits: Vec<(Ns, Ns)>,
-    /// How it stands between wanting to launch and launching, and how long the device will take for what it wants.
-    pub(super) stands: Vec<Change>,
+    /// How it stands between wanting to launch and launching, and how long the device will take for
+    /// what it wants.
+    pub(super) stands: Vec<StandChange>,
     pub(super) wanted: Ns,
 }
 
-impl Process {
+impl JobProcess {
     /// How long its thread at the gate naps before it looks again.
     pub(super) fn nap(&self, now: Ns) -> Ns {
         let marks = self.streams.iter().filter(|stream| stream.marked > stream.settled);
@@ -144,17 +148,17 @@ impl Process {
         let length = match expected {
             Some(end) if end > now => end - now,
             Some(end) => (now - end) / LATENESS,
-            None if self.outstanding > 0 => LONGEST_NAP / 2,
-            None => LONGEST_NAP,
+            None if self.outstanding > 0 => MAX_NAP_NS / 2,
+            None => MAX_NAP_NS,
         };
-        length.clamp(SHORTEST_NAP, LONGEST_NAP)
+        length.clamp(MIN_NAP_NS, MAX_NAP_NS)
     }
 
-    pub(super) fn new(job: Job, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> Process {
+    pub(super) fn new(job: PlayedJob, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> JobProcess {
         let context = engine.add_context();
         let streams = (0..job.program.streams.max(1))
             .filter_map(|_| engine.add_stream(context, 0).ok())
-            .map(|id| Stream {
+            .map(|id| ProcessStream {
                 id,
                 in_flight: VecDeque::new(),
                 submitted: 0,
@@ -167,7 +171,7 @@ impl Process {
                 settled: 0,
             })
             .collect();
-        Process {
+        JobProcess {
             context,
             streams,
             events: vec![None; job.program.events],
@@ -185,7 +189,7 @@ impl Process {
             waiters: Vec::new(),
             latencies: Vec::new(),
             arrivals: Vec::new(),
-            lane: Lane::new(profile, job.program.streams.max(1)),
+            lane: GateLane::new(profile, job.program.streams.max(1)),
             held_since: None,
             waits: Vec::new(),
             stands: Vec::new(),
@@ -195,10 +199,10 @@ impl Process {
         }
     }
 
-    pub(super) fn reached(&self, target: Target) -> bool {
+    pub(super) fn reached(&self, target: WaitTarget) -> bool {
         match target {
-            Target::All => self.streams.iter().all(|stream| stream.in_flight.is_empty()),
-            Target::Stream { stream, upto } => self.streams[usize::from(stream)].done >= upto,
+            WaitTarget::All => self.streams.iter().all(|stream| stream.in_flight.is_empty()),
+            WaitTarget::Stream { stream, upto } => self.streams[usize::from(stream)].done >= upto,
         }
     }
 

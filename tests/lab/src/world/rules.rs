@@ -1,9 +1,10 @@
-//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: who is asked when, and who asks again.
+//! Rules of the lab's own ([`crate::policy`]) in the place of weft's gate: who is asked when, and
+//! who asks again.
 #![forbid(unsafe_code)]
 
-use super::{What, World};
+use super::{LabMachine, MachineEvent};
 
-impl World {
+impl LabMachine {
     pub(super) fn own_permits(&mut self, job: usize) -> bool {
         let now = self.now;
         let Some(own) = &mut self.own else { return true };
@@ -39,7 +40,7 @@ impl World {
         };
         if self.asked.is_none_or(|asked| at < asked) {
             self.asked = Some(at);
-            self.at(at, What::Ask);
+            self.at(at, MachineEvent::Ask);
         }
     }
 }

@@ -1,17 +1,18 @@
-//! How each job stands between wanting to launch and having launched, written down as it changes. `crate::why` reads it.
+//! How each job stands between wanting to launch and having launched, written down as it changes.
+//! `crate::why` reads it.
 #![forbid(unsafe_code)]
 
 use weft_scheduler::Mode;
 
-use super::World;
-use super::gate::Waiting;
+use super::LabMachine;
+use super::gate::WaitingLaunch;
 use super::process::Queued;
 use crate::Ns;
 use crate::job::Play;
 
 /// Why the broker, or a rule of the lab's own, gives no credit to one who waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum HeldReason {
     /// What is out and this together are beyond the delay bound.
     Bound,
     /// The holder is believed to be at work.
@@ -32,14 +33,14 @@ pub enum Stand {
     /// At the gate, and whoever decides has not heard of it.
     Asks,
     /// Heard and held back.
-    Held(Held),
+    Held(HeldReason),
     /// It has the credit and is about to see it.
     Granted,
 }
 
 /// A job's stand from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct StandChange {
     /// Since when.
     pub at: Ns,
     /// How it stands.
@@ -48,7 +49,7 @@ pub struct Change {
     pub time: Ns,
 }
 
-impl World {
+impl LabMachine {
     /// From now on it stands so.
     pub(super) fn stands(&mut self, job: usize, stand: Stand) {
         let now = self.now;
@@ -60,7 +61,7 @@ impl World {
             Stand::Away => 0,
             _ => process.wanted,
         };
-        process.stands.push(Change { at: now, stand, time });
+        process.stands.push(StandChange { at: now, stand, time });
     }
 
     /// It wants to launch this: how long that will take of the device.
@@ -80,7 +81,7 @@ impl World {
         let mut seen = None;
         for job in 0..self.processes.len() {
             let lane = &self.processes[job].lane;
-            let Some(Waiting { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Filler) else {
+            let Some(WaitingLaunch { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Filler) else {
                 continue;
             };
             let granted = lane.credit >= cost as i64
@@ -93,13 +94,13 @@ impl World {
                 let Some(broker) = &self.broker else { return };
                 let (exposure, busy_until) = *seen.get_or_insert_with(|| broker.believes());
                 Stand::Held(if exposure > 0 && exposure + cost > broker.delay_bound() {
-                    Held::Bound
+                    HeldReason::Bound
                 } else if self.holders_seen() {
-                    Held::Short
+                    HeldReason::Short
                 } else if self.now < busy_until {
-                    Held::Busy
+                    HeldReason::Busy
                 } else {
-                    Held::Unseen
+                    HeldReason::Unseen
                 })
             };
             self.stands(job, stand);

@@ -1,7 +1,9 @@
-//! Calibration files: what one GPU is like, each value with its source. The format stands in `README.md` beside this package, the keys in `keys.toml`.
+//! Calibration files: what one GPU is like, each value with its source. The format stands in
+//! `README.md` beside this package, the keys in `keys.toml`.
 //!
-//! What holds: a [`Calibration`] was checked whole (known keys, sources, numbers, its base), so that whoever reads it need not; reading changes nothing, and
-//! everything of this folder is in the program.
+//! What holds: a [`Calibration`] was checked whole (known keys, sources, numbers, its base), so
+//! that whoever reads it need not; reading changes nothing, and everything of this folder is in the
+//! program.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -86,7 +88,8 @@ impl Calibration {
         }
     }
 
-    /// A file of this folder by name, or any file by its path (what has a slash or ends in `.toml`).
+    /// A file of this folder by name, or any file by its path (what has a slash or ends in
+    /// `.toml`).
     pub fn load(name_or_path: &str) -> Result<Calibration, CalibrationError> {
         if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
             let path = Path::new(name_or_path);

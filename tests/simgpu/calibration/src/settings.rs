@@ -33,7 +33,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Managed memory on a device with these figures, a stock driver and a host with so many bytes for it.
+    /// Managed memory on a device with these figures, a stock driver and a host with so many bytes
+    /// for it.
     pub fn paging(&self, host_limit: u64, duplex: bool) -> MemorySettings {
         let data = PAGE * 1_000 / self.prefetch_to_device.max(1);
         MemorySettings {

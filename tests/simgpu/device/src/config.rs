@@ -1,4 +1,5 @@
-//! What the simulated device is like: the TOML file that `SIMGPU_CONFIG` names, and the environment variables that go over it.
+//! What the simulated device is like: the TOML file that `SIMGPU_CONFIG` names, and the environment
+//! variables that go over it.
 //!
 //! ```toml
 //! [device]
@@ -81,8 +82,8 @@ const HOST_MEMORY: u64 = 96 << 30;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
-    /// Where the figures come from that are not given here: the name of a calibration or a path to one (`SIMGPU_CALIBRATION` goes over it). None:
-    /// [`simgpu_calibration::STANDARD`].
+    /// Where the figures come from that are not given here: the name of a calibration or a path to
+    /// one (`SIMGPU_CALIBRATION` goes over it). None: [`simgpu_calibration::STANDARD`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
     /// How contexts share the device (`SIMGPU_MODE` goes over it).
@@ -105,9 +106,11 @@ pub struct DeviceConfig {
     pub prefetch_to_host: u64,
     /// Managed memory prefetched both ways at once, the sum, bytes a microsecond.
     pub prefetch_both_ways: u64,
-    /// Whether prefetches run both ways at once. What a user's process gets of the driver is not known as yet; MSched's changed driver has it.
+    /// Whether prefetches run both ways at once. What a user's process gets of the driver is not
+    /// known as yet; MSched's changed driver has it.
     pub prefetch_duplex: bool,
-    /// Threshold of the driver's density prefetcher, per cent: 51 as the stock driver has it, 100 for none.
+    /// Threshold of the driver's density prefetcher, per cent: 51 as the stock driver has it, 100
+    /// for none.
     pub prefetch_threshold: u32,
     /// What a batch of faults costs for each block before its data moves.
     pub fault_batch_ns: u64,
@@ -125,7 +128,8 @@ pub struct DeviceConfig {
     pub memory: u64,
     /// Device memory that a context takes for itself, bytes.
     pub context_memory: u64,
-    /// Wall seconds a device second (`SIMGPU_DILATION` goes over it): 10 makes everything ten times slower, so that two cores keep up.
+    /// Wall seconds a device second (`SIMGPU_DILATION` goes over it): 10 makes everything ten times
+    /// slower, so that two cores keep up.
     pub dilation: f64,
     /// Decides the jitter and the draws from quantiles.
     pub seed: u64,
@@ -204,7 +208,8 @@ pub struct KernelRule {
     /// It takes this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns: Option<u64>,
-    /// Or: it takes as long as a draw from this distribution, given as (share, ns) points with shares rising from 0 to 1, straight lines between.
+    /// Or: it takes as long as a draw from this distribution, given as (share, ns) points with
+    /// shares rising from 0 to 1, straight lines between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<(f64, u64)>>,
 }
@@ -293,8 +298,10 @@ impl Config {
         all.try_into().map_err(malformed)
     }
 
-    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY`,
-    /// `SIMGPU_PROCESSORS` (how many multiprocessors, of the model's) and `SIMGPU_DILATION` over it. A calibration goes over the one that the file names, and the file's other values go over it.
+    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with
+    /// `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY`, `SIMGPU_PROCESSORS` (how many
+    /// multiprocessors, of the model's) and `SIMGPU_DILATION` over it. A calibration goes over the
+    /// one that the file names, and the file's other values go over it.
     pub fn from_environment() -> Result<Config, ConfigError> {
         let calibration = variable("SIMGPU_CALIBRATION");
         let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
@@ -339,7 +346,8 @@ impl Config {
         config.checked()
     }
 
-    /// Makes the device one with so many multiprocessors: as many fewer threads at once, and as much less bandwidth within it. Kernels with a time of their own keep it.
+    /// Makes the device one with so many multiprocessors: as many fewer threads at once, and as
+    /// much less bandwidth within it. Kernels with a time of their own keep it.
     fn divide(&mut self, processors: u32) {
         let part = |whole: u64| (whole * u64::from(processors) / u64::from(model().processors)).max(1);
         self.default.threads_at_once = part(self.default.threads_at_once);

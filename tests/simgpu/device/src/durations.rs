@@ -1,9 +1,12 @@
-//! How long a kernel takes: the first rule of the table that matches its name and shape, else a default from the shape.
+//! How long a kernel takes: the first rule of the table that matches its name and shape, else a
+//! default from the shape.
 //!
-//! The default is `base + wave * threads / threads_at_once`, at most `longest`: what a kernel takes that reads and writes 16 bytes a thread at the memory rate of an A100.
-//! It is a stand-in, not a prediction; tests that depend on times bring a table.
+//! The default is `base + wave * threads / threads_at_once`, at most `longest`: what a kernel takes
+//! that reads and writes 16 bytes a thread at the memory rate of an A100. It is a stand-in, not a
+//! prediction; tests that depend on times bring a table.
 //!
-//! Draws (quantiles, jitter) depend on the seed and on how many draws were made before, never on a clock.
+//! Draws (quantiles, jitter) depend on the seed and on how many draws were made before, never on a
+//! clock.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -38,7 +41,8 @@ impl Durations {
         }
     }
 
-    /// How long this launch takes. `key` identifies `name` (an interned id), so that globs are tried once.
+    /// How long this launch takes. `key` identifies `name` (an interned id), so that globs are
+    /// tried once.
     pub fn of(&mut self, key: u64, name: &str, grid: [u32; 3], block: [u32; 3]) -> Ns {
         let rules = &self.rules;
         if self.matching.len() >= REMEMBERED {
@@ -112,7 +116,8 @@ fn quantile(points: &[(f64, u64)], share: f64) -> Ns {
     points.last().map_or(0, |(_, ns)| *ns)
 }
 
-/// Whether `text` fits `pattern`, where `*` stands for any text and `?` for any one byte. Linear but for stars, each of which is tried again at most once a byte.
+/// Whether `text` fits `pattern`, where `*` stands for any text and `?` for any one byte. Linear
+/// but for stars, each of which is tried again at most once a byte.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);

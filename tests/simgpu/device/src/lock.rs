@@ -2,9 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-/// Locks, also after a panic elsewhere: what our locks guard stays consistent, since nothing in them is left half done.
+/// Locks, also after a panic elsewhere: what our locks guard stays consistent, since nothing in
+/// them is left half done.
 ///
-/// Waiting for another thread leaves EAGAIN in `errno`, which is the caller's: tests look there for what an interposer leaves behind.
+/// Waiting for another thread leaves EAGAIN in `errno`, which is the caller's: tests look there for
+/// what an interposer leaves behind.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     if let Ok(guard) = mutex.try_lock() {
         return guard;

@@ -5,8 +5,10 @@
 //! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB   # the first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors
 //! ```
 //!
-//! Each device, and each instance, is a device process of its own with a socket of its own: nothing that runs on one of them delays another. All have what the configuration says but for
-//! memory; an instance also has fewer multiprocessors and as much less bandwidth within the device. The first device is the one there is without the variable.
+//! Each device, and each instance, is a device process of its own with a socket of its own: nothing
+//! that runs on one of them delays another. All have what the configuration says but for memory; an
+//! instance also has fewer multiprocessors and as much less bandwidth within the device. The first
+//! device is the one there is without the variable.
 //!
 //! A GPU that is divided has no process: work runs on its instances.
 #![forbid(unsafe_code)]
@@ -57,12 +59,13 @@ pub struct Device {
 }
 
 /// The first device's UUID.
-const FIRST: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00weft\x00\x01";
+const FIRST: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00simg\x00\x01";
 
 impl Device {
     fn whole(gpu: usize, memory: Option<u64>) -> Device {
         let mut uuid = FIRST;
-        // Machines that one runs side by side in folders of their own are different ones; a UUID has 42 bits to spare beside its version and variant.
+        // Machines that one runs side by side in folders of their own are different ones; a UUID
+        // has 42 bits to spare beside its version and variant.
         let seed = std::env::var_os("SIMGPU_SOCKET").map_or(0, |socket| seed(socket.as_encoded_bytes()));
         let [a, b, c, d, e, f, ..] = seed.to_le_bytes();
         (uuid[4], uuid[5], uuid[7], uuid[9]) = (a, b, c, d);

@@ -1,6 +1,7 @@
 //! `simgpu-device`: the simulated GPU as a process.
 //!
-//! Clients start it themselves (`serve --detach`). For people there is `status`, and `serve` without `--detach` keeps it in the foreground with errors on stderr.
+//! Clients start it themselves (`serve --detach`). For people there is `status`, and `serve`
+//! without `--detach` keeps it in the foreground with errors on stderr.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

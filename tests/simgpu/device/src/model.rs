@@ -1,10 +1,15 @@
-//! Which GPU the device is in the likeness of: what its driver and NVML answer, as far as models differ.
+//! Which GPU the device is in the likeness of: what its driver and NVML answer, as far as models
+//! differ.
 //!
-//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. How fast it is says the calibration, and how large it is the configuration, whatever the model.
+//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. How fast it is says the calibration, and how
+//! large it is the configuration, whatever the model.
 //!
-//! The A100's values: its data sheet, the programming guide's table of compute capability 8.0, device listings. The H100's: `deviceQuery` of an H100 80GB HBM3 (the repository
-//! thamada/nvidia-smi, nvsim/H100SXMx8_deviceQuery.py: clocks, multiprocessors, L2, shared memory), OpenXLA's description of that device (shared memory of a block that asks for it),
-//! the programming guide's table of compute capability 9.0, and, of L2 that persists, what an H200 says (five eighths of its L2; window of 128 MiB).
+//! The A100's values: its data sheet, the programming guide's table of compute capability 8.0,
+//! device listings. The H100's: `deviceQuery` of an H100 80GB HBM3 (the repository
+//! thamada/nvidia-smi, nvsim/H100SXMx8_deviceQuery.py: clocks, multiprocessors, L2, shared memory),
+//! OpenXLA's description of that device (shared memory of a block that asks for it), the
+//! programming guide's table of compute capability 9.0, and, of L2 that persists, what an H200 says
+//! (five eighths of its L2; window of 128 MiB).
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

@@ -3,7 +3,8 @@
 
 pub use simgpu_engine::{Direction, Ns};
 
-/// Names a submitted operation. Later ones are greater, over the whole link; they do not count by one ([`Seq::count`] does).
+/// Names a submitted operation. Later ones are greater, over the whole link; they do not count by
+/// one ([`Seq::count`] does).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 
@@ -40,10 +41,11 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// How long it runs, device nanoseconds. `None`: the device looks it up in its table ([`crate::Durations`]).
+    /// How long it runs, device nanoseconds. `None`: the device looks it up in its table
+    /// ([`crate::Durations`]).
     pub duration: Option<Ns>,
-    /// The kernel spins on something of the host: it runs until [`crate::Link::host_done`], or until `duration` (`None` then means 100 ms) is over.
-    /// [`Effects::reached`] tells its start.
+    /// The kernel spins on something of the host: it runs until [`crate::Link::host_done`], or
+    /// until `duration` (`None` then means 100 ms) is over. [`Effects::reached`] tells its start.
     pub held: bool,
 }
 
@@ -59,7 +61,8 @@ pub enum Op {
         /// How much.
         bytes: u64,
     },
-    /// Managed memory moves between host and device, as far as it is not there. Its bytes stay where they are.
+    /// Managed memory moves between host and device, as far as it is not there. Its bytes stay
+    /// where they are.
     Prefetch {
         /// Towards the host?
         to_host: bool,
@@ -68,7 +71,8 @@ pub enum Op {
         /// How much.
         bytes: u64,
     },
-    /// Managed memory's contents are given up: they need not be moved any more. Its bytes stay as they are.
+    /// Managed memory's contents are given up: they need not be moved any more. Its bytes stay as
+    /// they are.
     Discard {
         /// The first address.
         start: u64,
@@ -84,8 +88,9 @@ pub enum Op {
     Marker,
     /// Ends when the other operation of this link has ended; at once if it has already.
     WaitFor(Seq),
-    /// Stops the stream until [`crate::Link::host_done`]. [`Effects::reached`] tells that the stream got there. Host functions, `cuStreamWaitValue`, conditional
-    /// nodes: everything that only the client can decide.
+    /// Stops the stream until [`crate::Link::host_done`]. [`Effects::reached`] tells that the
+    /// stream got there. Host functions, `cuStreamWaitValue`, conditional nodes: everything that
+    /// only the client can decide.
     Host,
 }
 
@@ -98,7 +103,8 @@ pub enum Advice {
     PreferDevice,
 }
 
-/// Managed memory that an operation uses, by the client's own addresses. What of it is not managed is passed over.
+/// Managed memory that an operation uses, by the client's own addresses. What of it is not managed
+/// is passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
     /// The first address.
@@ -112,10 +118,12 @@ pub struct Touch {
 /// What goes with an operation. `Extra::default()` is an operation nobody needs to hear about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extra {
-    /// Handed to [`Effects`] with the operation's news. 0: no news wanted (except of [`Op::Host`] and held kernels).
+    /// Handed to [`Effects`] with the operation's news. 0: no news wanted (except of [`Op::Host`]
+    /// and held kernels).
     pub token: u64,
-    /// The news is wanted as soon as it happens, though no thread waits for it: a copy or a stream write whose result the host may spin on. Costs the device a
-    /// wake-up. [`Op::Host`] and held kernels are always prompt.
+    /// The news is wanted as soon as it happens, though no thread waits for it: a copy or a stream
+    /// write whose result the host may spin on. Costs the device a wake-up. [`Op::Host`] and held
+    /// kernels are always prompt.
     pub prompt: bool,
     /// The graph launch it belongs to, for the log; 0: none.
     pub graph: u64,
@@ -139,7 +147,8 @@ pub enum Status {
     Pending,
     /// It has ended and its effect has been performed.
     Done(Times),
-    /// It ended so long ago that its times are forgotten (its slot among [`crate::WINDOW`] was used again). Who needs times later keeps them in [`Effects::ended`].
+    /// It ended so long ago that its times are forgotten (its slot among [`crate::WINDOW`] was used
+    /// again). Who needs times later keeps them in [`Effects::ended`].
     LongDone,
     /// It never will: the device is gone, or this is a child of fork.
     Lost,
@@ -152,10 +161,13 @@ impl Status {
     }
 }
 
-/// What a client does when the device has done its part. Called by whichever thread polls or waits, one call at a time, in the order in which operations ended.
+/// What a client does when the device has done its part. Called by whichever thread polls or waits,
+/// one call at a time, in the order in which operations ended.
 ///
-/// A call may not block on the device: no `wait`, `poll`, `status`, `submit` of the same link (they would wait for this very call). Anything longer than a copy
-/// goes to another thread, as host functions do: `reached` queues them, a helper thread runs them and calls [`crate::Link::host_done`].
+/// A call may not block on the device: no `wait`, `poll`, `status`, `submit` of the same link (they
+/// would wait for this very call). Anything longer than a copy goes to another thread, as host
+/// functions do: `reached` queues them, a helper thread runs them and calls
+/// [`crate::Link::host_done`].
 pub trait Effects: Send + Sync {
     /// The operation with this token has ended.
     fn ended(&self, token: u64, seq: Seq, times: Times);

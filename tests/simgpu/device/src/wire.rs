@@ -1,4 +1,5 @@
-//! Messages on the device's socket. It is a `SOCK_SEQPACKET` socket: a message arrives whole or not at all, and its end is the other side's death.
+//! Messages on the device's socket. It is a `SOCK_SEQPACKET` socket: a message arrives whole or not
+//! at all, and its end is the other side's death.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,8 +1,9 @@
 //! What crosses the C boundary: results, handles and pointers that a client hands in.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`In`], which are made by the C ABI only (they are argument types of exported
-//! functions): that they are null or valid is the client's side of the contract, and this file is the one place that
-//! dereferences them. Results are plain integers, since a client may know codes that we do not.
+//! Pointers arrive wrapped in [`Out`] and [`In`], which are made by the C ABI only (they are
+//! argument types of exported functions): that they are null or valid is the client's side of the
+//! contract, and this file is the one place that dereferences them. Results are plain integers,
+//! since a client may know codes that we do not.
 
 use std::ffi::CStr;
 
@@ -82,7 +83,8 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and by the API's contract valid for one T. Unaligned, since some clients pack their structs.
+        // SAFETY: not null, and by the API's contract valid for one T. Unaligned, since some
+        // clients pack their structs.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -173,7 +175,8 @@ impl<T> In<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and by the API's contract valid for one T; every T here is plain data without invalid bits.
+        // SAFETY: not null, and by the API's contract valid for one T; every T here is plain data
+        // without invalid bits.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
@@ -227,7 +230,8 @@ impl In<u8> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and by the API's contract at least so many bytes, which nobody changes meanwhile.
+        // SAFETY: not null, and by the API's contract at least so many bytes, which nobody changes
+        // meanwhile.
         Ok(look(unsafe { std::slice::from_raw_parts(self.0, count) }))
     }
 

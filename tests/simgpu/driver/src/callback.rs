@@ -1,6 +1,7 @@
 //! Client functions that the driver calls during the client's own call.
 
-/// `CUoccupancyB2DSize`: dynamic shared memory for a block size. The size is an `int` that is never negative.
+/// `CUoccupancyB2DSize`: dynamic shared memory for a block size. The size is an `int` that is never
+/// negative.
 pub(crate) fn block_to_shared(address: usize) -> Option<impl Fn(u32) -> u32> {
     if address == 0 {
         return None;

@@ -1,12 +1,15 @@
 //! What a handle does whose object is gone or never was.
 //!
-//! A real driver's handles are addresses. It follows most of them without a look, so a destroyed one is a crash, or damage that shows
-//! later. Here such a call is refused with `CUDA_ERROR_INVALID_HANDLE`, which is kinder than what a job meets. With
-//! `SIMGPU_DEAD_HANDLES=abort` it ends the process, with one line that names the call, the handle and its kind. Null is refused
-//! by both, and so are a kernel's handle where a function's belongs and the reverse.
+//! A real driver's handles are addresses. It follows most of them without a look, so a destroyed
+//! one is a crash, or damage that shows later. Here such a call is refused with
+//! `CUDA_ERROR_INVALID_HANDLE`, which is kinder than what a job meets. With
+//! `SIMGPU_DEAD_HANDLES=abort` it ends the process, with one line that names the call, the handle
+//! and its kind. Null is refused by both, and so are a kernel's handle where a function's belongs
+//! and the reverse.
 //!
-//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was destroyed last, as a real driver's does, whose memory for
-//! it comes from the same place: what somebody kept by that handle is now of another object.
+//! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was
+//! destroyed last, as a real driver's does, whose memory for it comes from the same place: what
+//! somebody kept by that handle is now of another object.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -45,7 +48,8 @@ pub(crate) fn is_followed() -> bool {
     dead() == Dead::Followed
 }
 
-/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a copy of a graph was copied from is kept here by their handles.
+/// Does the next object of a kind get the handle of the last one that went? Nodes do not: what a
+/// copy of a graph was copied from is kept here by their handles.
 pub(crate) fn is_reused(kind: Kind) -> bool {
     dead() == Dead::Reused && !matches!(kind, Kind::Node | Kind::UserObject | Kind::Conditional)
 }
@@ -58,7 +62,8 @@ pub(crate) fn entered(name: &'static str) {
     }
 }
 
-/// What an object of this kind is called, where a handle of it is an address on a real driver. The others are numbers, which it looks up.
+/// What an object of this kind is called, where a handle of it is an address on a real driver. The
+/// others are numbers, which it looks up.
 fn followed(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Context => "CUcontext",

@@ -8,7 +8,8 @@ use simgpu_device::Times;
 use crate::copy::{CopyJob, SetJob};
 use crate::event::Mark;
 
-/// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread that does so.
+/// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread
+/// that does so.
 const LONG: u64 = 512 << 10;
 
 /// Runs when an operation has ended.
@@ -26,15 +27,18 @@ pub(crate) enum Effect {
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// The same, at once even if nobody waits: the host may be looking at what it writes, or it takes the host long.
+    /// The same, at once even if nobody waits: the host may be looking at what it writes, or it
+    /// takes the host long.
     RunPromptly(Action),
-    /// What needs to know when the operation ran; at once, even if nobody waits, where the flag says so.
+    /// What needs to know when the operation ran; at once, even if nobody waits, where the flag
+    /// says so.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
     /// The client's function; the stream goes on when it has returned.
     Call(Action),
     /// The stream goes on when this says true.
     Until(Condition),
-    /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up` is called.
+    /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up`
+    /// is called.
     Spin {
         /// Has the host released it?
         spinning: Condition,
@@ -47,7 +51,8 @@ impl Effect {
     /// Must the effect be performed though no thread waits?
     pub(crate) fn is_prompt(&self) -> bool {
         match self {
-            // Memory that a device would write takes this host's time: it is spent while the device goes on, not by the thread that waits at last.
+            // Memory that a device would write takes this host's time: it is spent while the device
+            // goes on, not by the thread that waits at last.
             Effect::Copy(job) => job.host_may_look || job.bytes() >= LONG,
             Effect::Set(job) => job.bytes() >= LONG,
             Effect::Timed(_, prompt) => *prompt,

@@ -50,7 +50,8 @@ struct Recorded {
     captured: Option<graph::CapturedEvent>,
 }
 
-/// The time of one record, kept by the record's effect: the link forgets the times of old operations.
+/// The time of one record, kept by the record's effect: the link forgets the times of old
+/// operations.
 #[derive(Default)]
 pub(crate) struct Mark(AtomicU64);
 
@@ -66,7 +67,8 @@ impl Mark {
 }
 
 impl Event {
-    /// Puts a record on a stream that is not being captured; graphs replay their event nodes with it.
+    /// Puts a record on a stream that is not being captured; graphs replay their event nodes with
+    /// it.
     pub(crate) fn record(&self, driver: &Driver, stream: &Stream, graph: u64) -> R {
         let mark = Arc::new(Mark::default());
         let seq = stream.submit(driver, Op::Marker, Some(Effect::Mark(mark.clone())), graph)?;
@@ -83,7 +85,8 @@ impl Event {
         Ok(())
     }
 
-    /// The last record that any process made, if processes share the event and the device has not passed it.
+    /// The last record that any process made, if processes share the event and the device has not
+    /// passed it.
     fn open_record(&self) -> Option<(Arc<Shared>, u64)> {
         let shared = self.shared.clone()?;
         let number = shared.told();
@@ -273,8 +276,8 @@ export! {
     }
 
     fn cuCtxRecordEvent(context: Handle, event: Handle) {
-        // Everything the context has so far: the legacy stream stands behind all blocking streams; the others are waited
-        // for one by one.
+        // Everything the context has so far: the legacy stream stands behind all blocking streams;
+        // the others are waited for one by one.
         let driver = state::driver()?;
         let context = by_handle(context)?;
         let event = EVENTS.get(event)?;

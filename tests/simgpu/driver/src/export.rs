@@ -1,7 +1,8 @@
-//! How an entry point is defined: [`export!`] gives it its C symbol, keeps panics inside and writes the trace.
+//! How an entry point is defined: [`export!`] gives it its C symbol, keeps panics inside and writes
+//! the trace.
 //!
-//! `SIMGPU_DEBUG=1` names, once each, the functions that were called and are not implemented; `SIMGPU_DEBUG=2` writes
-//! every call with its result. Both go to stderr.
+//! `SIMGPU_DEBUG=1` names, once each, the functions that were called and are not implemented;
+//! `SIMGPU_DEBUG=2` writes every call with its result. Both go to stderr.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -11,12 +12,13 @@ use std::time::Instant;
 use crate::abi::{Error, R};
 use crate::{dead, state};
 
-/// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script finds them by the line that
-/// begins with `fn cu`, so each begins on a line of its own; a second name after `|` is the per-thread-stream twin, and
-/// `[default]` then names the stream handle (0 or 2) that the called symbol means by "the default stream".
+/// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script
+/// finds them by the line that begins with `fn cu`, so each begins on a line of its own; a second
+/// name after `|` is the per-thread-stream twin, and `[default]` then names the stream handle (0 or
+/// 2) that the called symbol means by "the default stream".
 ///
-/// A file of entry points opens with `deny(unsafe_code)` instead of `forbid`: the exported symbol itself counts as unsafe
-/// code, and only it is allowed here, the body stays under the file's rule.
+/// A file of entry points opens with `deny(unsafe_code)` instead of `forbid`: the exported symbol
+/// itself counts as unsafe code, and only it is allowed here, the body stays under the file's rule.
 macro_rules! export {
     () => {};
     ($(#[$meta:meta])* fn $name:ident | $twin:ident [$default:ident] ($($arg:ident : $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
@@ -66,7 +68,8 @@ fn level() -> u32 {
     })
 }
 
-/// Entry points that need no device, and so work in a child that was forked from an initialised process too.
+/// Entry points that need no device, and so work in a child that was forked from an initialised
+/// process too.
 const NEED_NO_DEVICE: [&str; 6] = [
     "cuDriverGetVersion",
     "cuGetProcAddress",
@@ -76,7 +79,8 @@ const NEED_NO_DEVICE: [&str; 6] = [
     "cuGetErrorString",
 ];
 
-/// In a forked child every other call ends here, before it touches a lock that another thread of the parent's may have held.
+/// In a forked child every other call ends here, before it touches a lock that another thread of
+/// the parent's may have held.
 #[cold]
 fn in_forked_child(name: &str) -> R {
     if NEED_NO_DEVICE.contains(&name) {
@@ -86,7 +90,8 @@ fn in_forked_child(name: &str) -> R {
     }
 }
 
-/// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind into C.
+/// Runs an entry point's body; a panic inside becomes `CUDA_ERROR_UNKNOWN`, as it must not unwind
+/// into C.
 #[inline]
 pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
     if state::is_forked()
@@ -107,7 +112,8 @@ pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
     code
 }
 
-/// One line a call: process, thread, microseconds since the first such line, function, result, microseconds it took.
+/// One line a call: process, thread, microseconds since the first such line, function, result,
+/// microseconds it took.
 #[cold]
 fn trace(name: &str, code: u32, begin: Instant) {
     static FIRST: OnceLock<Instant> = OnceLock::new();

@@ -1,4 +1,5 @@
-//! Notices forks. A child shares nothing that works with its parent's device link, so it must learn that it is one.
+//! Notices forks. A child shares nothing that works with its parent's device link, so it must learn
+//! that it is one.
 
 use std::sync::OnceLock;
 
@@ -12,7 +13,8 @@ extern "C" fn in_child() {
 pub(crate) fn watch() -> R {
     static WATCHING: OnceLock<i32> = OnceLock::new();
     let failed = *WATCHING.get_or_init(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded, and only stores to atomics.
+        // SAFETY: the handler is a function of this library, which is never unloaded, and only
+        // stores to atomics.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) }
     });
     if failed == 0 {

@@ -1,7 +1,9 @@
-//! The driver's own threads: one runs the client's host functions, one looks at words that streams wait for.
+//! The driver's own threads: one runs the client's host functions, one looks at words that streams
+//! wait for.
 //!
-//! A host function runs here, never on a thread of the client's, and the link's callback must not block: so what the
-//! device reached is queued. Both threads start with their first job and end with the process.
+//! A host function runs here, never on a thread of the client's, and the link's callback must not
+//! block: so what the device reached is queued. Both threads start with their first job and end
+//! with the process.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +17,8 @@ use crate::effect::{Action, Condition, Effect};
 use crate::state::{self, lock};
 use crate::thread;
 
-/// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long enough to leave a
-/// two-core machine to the job.
+/// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long
+/// enough to leave a two-core machine to the job.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 fn starter<T: Send + 'static>(name: &str, body: fn(Receiver<T>)) -> Mutex<Sender<T>> {

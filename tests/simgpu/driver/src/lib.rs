@@ -1,8 +1,9 @@
 //! The simulated `libcuda.so.1`: a driver whose device is the process `simgpu-device`.
 //!
-//! Real clients load it in place of NVIDIA's. Device memory is host memory; an operation goes to the device as a name or a
-//! size, takes there the time it takes, and has its effect here when the device says that it has ended. Kernels have none,
-//! but for a few that are really executed (`kernels`).
+//! Real clients load it in place of NVIDIA's. Device memory is host memory; an operation goes to
+//! the device as a name or a size, takes there the time it takes, and has its effect here when the
+//! device says that it has ended. Kernels have none, but for a few that are really executed
+//! (`kernels`).
 //!
 //! | where | what |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | `graph/`, `kernels/` | graphs and captures; executed kernels |
 //! | `runtime.rs` | what the CUDA runtime library asks beyond the driver API (feature `cuda-runtime`) |
 //!
-//! What holds: results are plain integers, no panic leaves an entry point, an entry point that is not implemented says so
-//! (801), and what is handed to clients as a handle is never followed without a check.
+//! What holds: results are plain integers, no panic leaves an entry point, an entry point that is
+//! not implemented says so (801), and what is handed to clients as a handle is never followed
+//! without a check.
 
 mod abi;
 mod callback;

@@ -35,7 +35,8 @@ pub(crate) struct Symbol {
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
-/// Results that `cuGetProcAddress_v2` also reports beside its own: found, no such name, or the version asked for is too old.
+/// Results that `cuGetProcAddress_v2` also reports beside its own: found, no such name, or the
+/// version asked for is too old.
 const FOUND: u32 = 0;
 const UNKNOWN_NAME: u32 = 1;
 const VERSION_TOO_OLD: u32 = 2;
@@ -50,7 +51,8 @@ fn by_base() -> &'static HashMap<&'static str, &'static [Symbol]> {
     })
 }
 
-/// The newest symbol of a name that is not newer than `version`, in the flavour asked for where there is one.
+/// The newest symbol of a name that is not newer than `version`, in the flavour asked for where
+/// there is one.
 fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
     let group = by_base().get(name).ok_or(UNKNOWN_NAME)?;
     // What came after the version we report does not exist for a client, though it is exported.
@@ -89,7 +91,8 @@ fn proc_address(name: In<u8>, out: Out<usize>, version: i32, flags: u64) -> R<u3
     }
 }
 
-/// One line for each question about an export table, and for each made-up slot that is called, into the file that `SIMGPU_TABLES` names.
+/// One line for each question about an export table, and for each made-up slot that is called, into
+/// the file that `SIMGPU_TABLES` names.
 #[cold]
 pub(crate) fn tell(id: &[u8; 16], what: &str) {
     static FILE: OnceLock<Option<Mutex<File>>> = OnceLock::new();
@@ -101,7 +104,8 @@ pub(crate) fn tell(id: &[u8; 16], what: &str) {
     let Some(file) = FILE.get_or_init(open) else { return };
     let hex: Vec<String> = id.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(|part| part.concat());
-    // In one write, so that lines of several processes do not mix. That it cannot be written is no client's business.
+    // In one write, so that lines of several processes do not mix. That it cannot be written is no
+    // client's business.
     let line = format!("{} {} {what}\n", std::process::id(), parts.join("-"));
     let _ = lock(file).write_all(line.as_bytes());
 }
@@ -135,7 +139,8 @@ export! {
     }
 }
 
-/// Without the feature `cuda-runtime` there are no export tables: clients of the driver API need none.
+/// Without the feature `cuda-runtime` there are no export tables: clients of the driver API need
+/// none.
 #[cfg(not(feature = "cuda-runtime"))]
 pub(crate) mod none {
     pub(crate) fn table(_id: &[u8; 16]) -> Option<usize> {

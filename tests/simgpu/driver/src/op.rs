@@ -1,8 +1,9 @@
 //! Puts work on streams: the one door for every stream-ordered entry point.
 //!
-//! For whoever writes graphs: a client's call ends in [`enqueue`], which gives the work to `graph::capture_work` while the
-//! stream is being captured; a replay calls [`submit`] for each node, on streams of its own (`Stream::internal`) or the
-//! client's, with `Stream::wait_for` for the edges and the graph launch's number for the log. Nothing else is needed.
+//! For whoever writes graphs: a client's call ends in [`enqueue`], which gives the work to
+//! `graph::capture_work` while the stream is being captured; a replay calls [`submit`] for each
+//! node, on streams of its own (`Stream::internal`) or the client's, with `Stream::wait_for` for
+//! the edges and the graph launch's number for the log. Nothing else is needed.
 #![forbid(unsafe_code)]
 
 use simgpu_device::{Op, Seq};
@@ -22,7 +23,8 @@ pub(crate) fn enqueue(driver: &Driver, stream: &std::sync::Arc<Stream>, work: Wo
     submit(driver, stream, &work, 0).map(drop)
 }
 
-/// Onto the device. `graph` numbers the graph launch it belongs to; 0: none. Answers the last operation it became.
+/// Onto the device. `graph` numbers the graph launch it belongs to; 0: none. Answers the last
+/// operation it became.
 pub(crate) fn submit(driver: &Driver, stream: &Stream, work: &Work, graph: u64) -> R<Seq> {
     match work {
         Work::Kernel(launch) => launch.submit(driver, stream, graph),

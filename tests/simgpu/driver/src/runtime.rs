@@ -1,14 +1,16 @@
-//! What the CUDA runtime library asks of its driver beyond the driver API: export tables and a self-test.
+//! What the CUDA runtime library asks of its driver beyond the driver API: export tables and a
+//! self-test.
 //!
-//! Provenance and reason. The runtime (cudart, also inside cuBLAS, cuDNN, PyTorch and cupy) refuses a driver whose export
-//! tables and self-test answer it does not know. weft answers so that real, unmodified PyTorch and cupy can be *tested* on a
-//! machine without a GPU, and for nothing else: this one file, behind a cargo feature that is off by default and that the test
-//! and demo scripts turn on. Without it the clients of the driver API alone still work. Nothing here is in the interposer or
-//! the broker, which pass a real driver's tables through untouched.
+//! Provenance and reason. The runtime (cudart, also inside cuBLAS, cuDNN, PyTorch and cupy) refuses
+//! a driver whose export tables and self-test answer it does not know. This driver answers so that
+//! real, unmodified PyTorch and cupy can be *tested* on a machine without a GPU, and for nothing
+//! else. All of it is this one file, behind a cargo feature that is off by default and that test
+//! and demo scripts turn on. Without it the clients of the driver API alone still work.
 //!
-//! The tables' identities, which of their slots matter and what they return were learnt by watching which calls the runtime
-//! makes; their names, and the self-test's construction and key, are what the open-source project ZLUDA publishes (MIT OR
-//! Apache-2.0, crate `dark_api`). The self-test is HMAC (RFC 2104) over MD2 (RFC 1319).
+//! The tables' identities, which of their slots matter and what they return were learnt by watching
+//! which calls the runtime makes; their names, and the self-test's construction and key, are what
+//! the open-source project ZLUDA publishes (MIT OR Apache-2.0, crate `dark_api`). The self-test is
+//! HMAC (RFC 2104) over MD2 (RFC 1319).
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -23,16 +25,18 @@ use crate::context::{by_handle, current};
 use crate::device::{self, VERSION};
 use crate::state::{self, lock};
 
-/// Tables by identity. Those that are not here are refused, which every runtime accepts: what only profilers and cuFFT ask
-/// for, and one that is asked for before `cuInit`.
+/// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
+/// profilers and cuFFT ask for, and one that is asked for before `cuInit`.
 const INTERFACE: [u8; 16] = *b"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9";
 const HOOKS: [u8; 16] = *b"\xa0\x94\x79\x8c\x2e\x74\x2e\x74\x93\xf2\x08\x00\x20\x0c\x0a\x66";
 const THREAD: [u8; 16] = *b"\x42\xd8\x5a\x81\x23\xf6\xcb\x47\x82\x98\xf6\xe7\x8a\x3a\xec\xdc";
 const STORAGE: [u8; 16] = *b"\xc6\x93\x33\x6e\x11\x21\xdf\x11\xa8\xc3\x68\xf3\x55\xd8\x95\x93";
 const CHECKS: [u8; 16] = *b"\x26\x3e\x88\x60\x7c\xd2\x61\x43\x92\xf6\xbb\xd5\x00\x6d\xfa\x7e";
 const INTEGRITY: [u8; 16] = *b"\xd4\x08\x20\x55\xbd\xe6\x70\x4b\x8d\x34\xba\x12\x3c\x66\xe1\xf2";
-/// What cuBLAS asks for on sm_90, in half-precision products; nobody has published what is in it. Refused there, cuBLAS follows the null pointer.
-/// Of what is handed out instead cuBLAS 13 calls slot 4 alone, twice in four such products; told that it is not supported, it goes on by ordinary launches.
+/// What cuBLAS asks for on sm_90, in half-precision products; nobody has published what is in it.
+/// Refused there, cuBLAS follows the null pointer. Of what is handed out instead cuBLAS 13 calls
+/// slot 4 alone, twice in four such products; told that it is not supported, it goes on by ordinary
+/// launches.
 const UNPUBLISHED: [u8; 16] = *b"\x17\x34\xdc\x26\x80\x0d\x47\x45\x87\x26\xc0\xf1\xe7\xdd\x8b\xca";
 const CONTEXT_TOOLS: [u8; 16] = *b"\x21\x31\x8c\x60\x97\x14\x32\x48\x8c\xa6\x41\xff\x73\x24\xc8\xf2";
 
@@ -41,7 +45,8 @@ const KEY: [u8; 16] = *b"\x14\x6A\xDD\xAE\x53\xA9\xA7\x52\xAA\x08\x41\x36\x0B\xF
 
 type Slot = usize;
 
-/// All tables; they stay where they are for the life of the process, as their addresses are part of the self-test.
+/// All tables; they stay where they are for the life of the process, as their addresses are part of
+/// the self-test.
 struct Tables {
     interface: [Slot; 13],
     hooks: [Slot; 7],
@@ -53,7 +58,8 @@ struct Tables {
     unpublished: [Slot; SLOTS],
 }
 
-/// A table whose first word is its size in bytes; slots that are not given are null, as nobody calls them.
+/// A table whose first word is its size in bytes; slots that are not given are null, as nobody
+/// calls them.
 fn sized<const N: usize>(slots: &[(usize, Slot)]) -> [Slot; N] {
     let mut table = [0; N];
     table[0] = N * size_of::<Slot>();

@@ -1,4 +1,5 @@
-//! What the process has of the driver: the links to its devices, whether it is initialised, whether it was forked.
+//! What the process has of the driver: the links to its devices, whether it is initialised, whether
+//! it was forked.
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +23,14 @@ pub(crate) struct Driver {
     pub(crate) devices: Vec<Device>,
     /// All that there are.
     gpus: Vec<Gpu>,
-    /// The devices' primary contexts; a handle is valid from the start, the context is usable while retained.
+    /// The devices' primary contexts; a handle is valid from the start, the context is usable while
+    /// retained.
     pub(crate) primaries: Vec<Arc<Context>>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
-/// Set in a child that was forked after its parent had called `cuInit`: like the real driver, ours does not survive that.
+/// Set in a child that was forked after its parent had called `cuInit`: like the real driver, ours
+/// does not survive that.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<()> = Mutex::new(());
 

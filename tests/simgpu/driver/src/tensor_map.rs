@@ -1,5 +1,5 @@
-//! Tensor maps (`CUtensorMap`, 128 opaque bytes): what kernels of compute capability 9.0 have tensors described by. No kernel here reads one, so it
-//! holds an address and what it was made by.
+//! Tensor maps (`CUtensorMap`, 128 opaque bytes): what kernels of compute capability 9.0 have
+//! tensors described by. No kernel here reads one, so it holds an address and what it was made by.
 #![deny(unsafe_code)]
 
 use simgpu_device::model::model;

@@ -1,16 +1,19 @@
-//! Threads of the driver's own: with all signals blocked, so that a client's handlers never run on them and a signal that the client waits for
-//! reaches the client. Each lives as long as the process.
+//! Threads of the driver's own: with all signals blocked, so that a client's handlers never run on
+//! them and a signal that the client waits for reaches the client. Each lives as long as the
+//! process.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// Starts one. Without it streams stop where the client can see it: nothing better can be done than to say why.
+/// Starts one. Without it streams stop where the client can see it: nothing better can be done than
+/// to say why.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the pointer is to a local large enough for a set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: both pointers are to locals; the first was filled above. A new thread has the mask of the one that starts it.
+    // SAFETY: both pointers are to locals; the first was filled above. A new thread has the mask of
+    // the one that starts it.
     let blocked = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) } == 0;
     let started = std::thread::Builder::new().name(name.to_string()).spawn(body);
     if blocked {

@@ -1,12 +1,14 @@
-//! The driver's side of the link: operations go out with an effect, the effect is performed when the device says that
-//! the operation has ended.
+//! The driver's side of the link: operations go out with an effect, the effect is performed when
+//! the device says that the operation has ended.
 //!
-//! Effects run one at a time in the order in which operations ended, on whichever thread polls or waits (or the link's
-//! own, for operations that asked to be prompt). An effect may not call into the link; what takes longer than a copy, or
-//! runs the client's code, goes to a helper thread (`helper.rs`).
+//! Effects run one at a time in the order in which operations ended, on whichever thread polls or
+//! waits (or the link's own, for operations that asked to be prompt). An effect may not call into
+//! the link; what takes longer than a copy, or runs the client's code, goes to a helper thread
+//! (`helper.rs`).
 //!
-//! There is one link a device. Contexts, streams and operations carry their device in the top four bits of their numbers (0 for the first), so whoever has one need not know
-//! which device it is of; numbers of one device keep their order. Only this file puts the bits there and takes them away.
+//! There is one link a device. Contexts, streams and operations carry their device in the top four
+//! bits of their numbers (0 for the first), so whoever has one need not know which device it is of;
+//! numbers of one device keep their order. Only this file puts the bits there and takes them away.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -33,7 +35,8 @@ use crate::thread;
 
 /// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
 const NEWS_SLICE: Duration = Duration::from_secs(5);
-/// Effects are kept in as many maps as there are, so that submitting threads and the one that performs rarely meet.
+/// Effects are kept in as many maps as there are, so that submitting threads and the one that
+/// performs rarely meet.
 const SHARDS: usize = 16;
 
 /// Tokens are counted up, so the low bits alone spread them.
@@ -87,13 +90,15 @@ struct Performer {
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
         if let Some(effect) = self.pending.take(token) {
-            // A panic (an executed kernel's, say) must not end the thread that takes the device's news; it is told on stderr.
+            // A panic (an executed kernel's, say) must not end the thread that takes the device's
+            // news; it is told on stderr.
             let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
     }
 
     fn reached(&self, token: u64, seq: Seq, _at: u64) {
-        // Taken out here: what a host operation does happens when the stream gets to it, and its end has no effect.
+        // Taken out here: what a host operation does happens when the stream gets to it, and its
+        // end has no effect.
         if let Some(effect) = self.pending.take(token) {
             helper::reached(effect, here_seq(self.device, seq));
         }
@@ -144,7 +149,8 @@ pub(crate) struct Timeline {
     naming: Mutex<()>,
 }
 
-/// What the client is told of the link's errors. A lost device is told on stderr once, however many calls it fails.
+/// What the client is told of the link's errors. A lost device is told on stderr once, however many
+/// calls it fails.
 fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     move |error| {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -247,7 +253,8 @@ impl Timeline {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
         let first = all.next().unwrap_or(NameId::NONE);
-        // Told to each, whatever the answer. A name that numbers differ for would be another kernel's there: better none.
+        // Told to each, whatever the answer. A name that numbers differ for would be another
+        // kernel's there: better none.
         if all.fold(true, |same, other| same & (other == first)) {
             first
         } else {
@@ -255,7 +262,8 @@ impl Timeline {
         }
     }
 
-    /// Puts an operation on a stream. Blocks while the stream has as much outstanding as a channel holds.
+    /// Puts an operation on a stream. Blocks while the stream has as much outstanding as a channel
+    /// holds.
     pub(crate) fn submit(
         &self,
         stream: LinkStream,
@@ -268,7 +276,8 @@ impl Timeline {
         let (op, effect) = match op {
             Op::WaitFor(seq) => match there_seq(seq) {
                 (other, seq) if other == device => (Op::WaitFor(seq), effect),
-                // No device knows another's operations: the stream stands until this process sees the end.
+                // No device knows another's operations: the stream stands until this process sees
+                // the end.
                 _ => (Op::Host, Some(Effect::Until(helper::until(seq)))),
             },
             op => (op, effect),
@@ -312,7 +321,8 @@ impl Timeline {
         done
     }
 
-    /// The same as far as is known without asking the device. For what may as well be taken as not done: asking costs a round trip.
+    /// The same as far as is known without asking the device. For what may as well be taken as not
+    /// done: asking costs a round trip.
     pub(crate) fn is_known_done(&self, seq: Seq) -> bool {
         let (device, seq) = there_seq(seq);
         self.link(device).is_ok_and(|link| link.known(seq).is_done())

@@ -1,7 +1,8 @@
-//! What can be put on a stream, as a value: the same whether it runs now or is kept in a graph and runs many times.
+//! What can be put on a stream, as a value: the same whether it runs now or is kept in a graph and
+//! runs many times.
 //!
-//! `op::enqueue` takes it for a client's call (a capturing stream passes it on to `graph`), `op::submit` puts it on the
-//! device (a graph replays its nodes with it).
+//! `op::enqueue` takes it for a client's call (a capturing stream passes it on to `graph`),
+//! `op::submit` puts it on the device (a graph replays its nodes with it).
 
 use std::sync::Arc;
 
@@ -74,7 +75,8 @@ impl HostCall {
         self.run_in(Ok(()));
     }
 
-    /// Calls it where work before it may have failed: a callback is told how, a function is not called then.
+    /// Calls it where work before it may have failed: a callback is told how, a function is not
+    /// called then.
     pub(crate) fn run_in(self, state: R) {
         match (self, state) {
             (HostCall::Function { function, data }, Ok(())) => function(data),

@@ -132,8 +132,8 @@ fn shaped_copies() {
             assert_eq!(back[row * 40..][..20], host[(row + 3) * 100 + 10..][..20]);
             assert_eq!(back[row * 40 + 20..][..20], [0; 20]);
         }
-        // Three dimensions: the second layer of two, seen with 10 rows a layer.
-        // x, y, z, level, kind, host, device, array, context, pitch, height; twice; width, height, depth.
+        // Three dimensions: the second layer of two, seen with 10 rows a layer. x, y, z, level,
+        // kind, host, device, array, context, pitch, height; twice; width, height, depth.
         let mut layer = vec![0; 100 * 10];
         let to = layer.as_mut_ptr() as u64;
         let box_ = [

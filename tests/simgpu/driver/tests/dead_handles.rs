@@ -1,4 +1,5 @@
-//! What a call with a destroyed handle does: refused as a rule, the end of the process where that is asked for.
+//! What a call with a destroyed handle does: refused as a rule, the end of the process where that
+//! is asked for.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod client;
@@ -82,7 +83,8 @@ fn a_dead_handle_ends_the_process_where_that_is_asked_for() {
     );
 }
 
-/// Null is looked at by a real driver too; so is whether a kernel's handle stands where a function's belongs.
+/// Null is looked at by a real driver too; so is whether a kernel's handle stands where a
+/// function's belongs.
 #[test]
 fn what_a_driver_looks_at_is_refused_all_the_same() {
     let strict = [("SIMGPU_DEAD_HANDLES", "abort")];

@@ -81,7 +81,8 @@ fn streams_fork_and_join_by_events() {
     assert_eq!(nodes.len(), 4);
     assert_eq!(c.after(nodes[1]), [nodes[0]]);
     assert_eq!(c.after(nodes[2]), [nodes[0]]);
-    // Nodes are named by where they lie, which says nothing about the order in which they were made.
+    // Nodes are named by where they lie, which says nothing about the order in which they were
+    // made.
     let (mut joined, mut branches) = (c.after(nodes[3]), vec![nodes[1], nodes[2]]);
     joined.sort_unstable();
     branches.sort_unstable();

@@ -1,4 +1,5 @@
-//! Instantiated graphs that change: parameters of one node, a whole new graph, nodes switched off, launches in many places.
+//! Instantiated graphs that change: parameters of one node, a whole new graph, nodes switched off,
+//! launches in many places.
 
 mod cuda;
 
@@ -237,7 +238,8 @@ fn event_times_around_a_launch_span_its_kernels() {
     assert_eq!(c.cuMemHostAlloc(&mut flag, 4, 0), SUCCESS);
     // SAFETY: four bytes of pinned memory.
     unsafe { flag.write_volatile(0) };
-    // A kernel that gives up after 3 ms of the device's time, since nobody sets the word; then one more.
+    // A kernel that gives up after 3 ms of the device's time, since nobody sets the word; then one
+    // more.
     let given = Given::new(&[flag.addr() as u64, 3_000_000]);
     let mut spin = 0;
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Kernels that compute: the test kernels on a stream, one that spins on a host word, one that the test gives.
+//! Kernels that compute: the test kernels on a stream, one that spins on a host word, one that the
+//! test gives.
 
 mod cuda;
 
@@ -38,7 +39,8 @@ fn test_kernels_compute_in_stream_order() {
 
 #[test]
 fn a_spinning_kernel_holds_its_stream_until_the_word_is_set() {
-    // XLA's pattern: a kernel spins, later work is queued behind it, then the host sets the word by a plain store.
+    // XLA's pattern: a kernel spins, later work is queued behind it, then the host sets the word by
+    // a plain store.
     let c = cuda();
     let (a, s) = (c.words(4), c.stream());
     let mut word: *mut u32 = null_mut();

@@ -16,8 +16,9 @@ const LATENCY_US: f64 = 4.0;
 const DEVICE: u64 = 1;
 const HOST: u64 = 2;
 
-/// Device time of what `body` puts on the stream, as the MiB it moved at the link's rate, less the latencies of so many copies. The stream stands still until all
-/// of it is queued, so that the host's pace does not count.
+/// Device time of what `body` puts on the stream, as the MiB it moved at the link's rate, less the
+/// latencies of so many copies. The stream stands still until all of it is queued, so that the
+/// host's pace does not count.
 fn moved(cu: &Cuda, stream: Handle, copies: usize, body: impl FnOnce()) -> f64 {
     let (from, to) = (cu.event(), cu.event());
     let gate = cu.gate(stream);
@@ -163,7 +164,8 @@ fn what_an_operation_touches_comes_by_faults() {
         assert_eq!(counted("faulted"), 8 * MIB as u64);
         // Two batches of 256 faults of 4 KiB for each block of 2 MiB.
         assert_eq!(counted("faults"), 8);
-        // A kernel that fills: its pointer is in managed memory, and 4 MiB is what its threads reach at 16 bytes each.
+        // A kernel that fills: its pointer is in managed memory, and 4 MiB is what its threads
+        // reach at 16 bytes each.
         let to = at + (32 * MIB) as u64;
         let fill = cu.function("simgpu_fill\0");
         let (value, count) = (5_u64, 1024_u64);

@@ -1,4 +1,5 @@
-//! Allocation: capacity, pools, the virtual memory API, what a pointer is, what ends with a context.
+//! Allocation: capacity, pools, the virtual memory API, what a pointer is, what ends with a
+//! context.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod client;

@@ -1,4 +1,5 @@
-//! What a kernel that fails leaves behind: its error, from then on, for whatever is about work in its context.
+//! What a kernel that fails leaves behind: its error, from then on, for whatever is about work in
+//! its context.
 #![allow(missing_docs, reason = "the tests' names say it")]
 
 mod client;

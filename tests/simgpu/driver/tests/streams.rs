@@ -13,7 +13,8 @@ fn a_stream_is_first_in_first_out() {
     isolated("a_stream_is_first_in_first_out", &[], |cu, _| {
         cu.start();
         let (a, s) = (cu.alloc(1 << 12), cu.stream(1));
-        // More than a channel holds, with a gate in front: each copy sees the fill before it and not the one after it.
+        // More than a channel holds, with a gate in front: each copy sees the fill before it and
+        // not the one after it.
         for n in 0..1000 {
             ok!(cu.cuMemsetD32Async(a, n + 1, 1, s));
             ok!(cu.cuMemcpyDtoDAsync_v2(a + 4 + 4 * u64::from(n), a, 4, s));
@@ -97,7 +98,8 @@ fn a_threads_own_default_stream_is_a_blocking_stream() {
         let context = cu.start();
         let a = cu.alloc(64);
         let gate = cu.gate(2);
-        // By the handle and by the flavour of the entry point the same stream, which another thread's is not.
+        // By the handle and by the flavour of the entry point the same stream, which another
+        // thread's is not.
         ok!(cu.cuMemsetD32Async_ptsz(a, 7, 1, 0));
         assert_eq!(cu.cuStreamQuery(2), client::NOT_READY);
         std::thread::scope(|scope| {
@@ -223,7 +225,8 @@ fn event_times_are_the_devices() {
         let a = cu.alloc(64 << 20);
         ok!(cu.cuMemcpyDtoDAsync_v2(a, a, 4, s));
         let host = cu.pinned(64 << 20);
-        // All of it is there before the first of it runs: what this process is late with is no device time.
+        // All of it is there before the first of it runs: what this process is late with is no
+        // device time.
         let gate = cu.gate(s);
         ok!(cu.cuEventRecord(from, s));
         ok!(cu.cuMemcpyHtoDAsync_v2(a, host as *const u8, 64 << 20, s));
@@ -332,7 +335,8 @@ fn threads_do_not_disturb_each_other() {
             for thread in 0..6u32 {
                 scope.spawn(move || {
                     ok!(cu.cuCtxSetCurrent(context));
-                    // Streams of all kinds: blocking, non-blocking, the legacy one, the thread's own.
+                    // Streams of all kinds: blocking, non-blocking, the legacy one, the thread's
+                    // own.
                     let streams = [cu.stream(0), cu.stream(1), 0, 2];
                     let (a, b, pinned, event) = (cu.alloc(4096), cu.alloc(4096), cu.pinned(64), cu.event());
                     for round in 0..300u32 {

@@ -1,8 +1,9 @@
 //! The compute engine: whose turn it is, what runs, and what is frozen.
 //!
-//! Time slices: `holder` is the context that has the engine or is about to. It is not in the line. A slice begins when a context gets the engine and is renewed
-//! as long as nobody else wants it, so a newcomer waits for the end of the running slice, not for a whole new one.
-//! MPS: nobody holds the engine; every context with ready work is in the line.
+//! Time slices: `holder` is the context that has the engine or is about to. It is not in the line.
+//! A slice begins when a context gets the engine and is renewed as long as nobody else wants it, so
+//! a newcomer waits for the end of the running slice, not for a whole new one. MPS: nobody holds
+//! the engine; every context with ready work is in the line.
 
 use crate::engine::{Engine, State, earlier};
 use crate::ready::Line;
@@ -134,7 +135,8 @@ impl Engine {
         }
     }
 
-    /// The end of the slice that runs now. Fixed when first asked for, until the engine changes hands or nobody waits.
+    /// The end of the slice that runs now. Fixed when first asked for, until the engine changes
+    /// hands or nobody waits.
     fn deadline(&mut self) -> Ns {
         let slice = self.settings.slice;
         let start = self.compute.slice_start;
@@ -175,7 +177,8 @@ impl Engine {
         }
     }
 
-    /// Stops the running kernel at the end of its context's slice and sends the context to the back of the line.
+    /// Stops the running kernel at the end of its context's slice and sends the context to the back
+    /// of the line.
     fn freeze(&mut self) {
         let Doing::Running { op, since, .. } = self.compute.doing else {
             return;
@@ -194,7 +197,8 @@ impl Engine {
             context.frozen = Some(op);
         }
         self.usage.preemptions += 1;
-        // The choice that follows sees a holder with work and a slice that is over, and sends it to the back of the line.
+        // The choice that follows sees a holder with work and a slice that is over, and sends it to
+        // the back of the line.
     }
 
     /// Ends the running operation now.
@@ -273,7 +277,8 @@ impl Engine {
             self.compute.doing = Doing::Nothing;
         }
         if self.compute.holder == Some(context) {
-            // Nothing is left to be saved: whoever comes next pays nothing, and a switch towards the dead ends here.
+            // Nothing is left to be saved: whoever comes next pays nothing, and a switch towards
+            // the dead ends here.
             self.compute.holder = None;
             self.compute.deadline = None;
             if let Doing::Switching { until } = self.compute.doing {

@@ -1,5 +1,5 @@
-//! The two copy engines. Each runs one copy at a time, to its end; contexts take turns copy by copy, also in time-slice mode: copy engines
-//! are scheduled apart from the compute engine.
+//! The two copy engines. Each runs one copy at a time, to its end; contexts take turns copy by
+//! copy, also in time-slice mode: copy engines are scheduled apart from the compute engine.
 
 use crate::Ns;
 use crate::engine::{Engine, State};
@@ -67,7 +67,8 @@ impl Engine {
         }
     }
 
-    /// Takes a context that is gone off the copy engines. Called before its operations are forgotten.
+    /// Takes a context that is gone off the copy engines. Called before its operations are
+    /// forgotten.
     pub(crate) fn leave_copies(&mut self, context: Key) {
         for index in 0..self.copies.len() {
             self.copies[index].line.leave(context);

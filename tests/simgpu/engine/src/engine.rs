@@ -1,7 +1,8 @@
 //! The engine's state, what a caller can do with it, and how streams move on.
 //!
-//! What holds between calls: every stream's head is blocked by something that will move it on (a timer, an engine, another operation, the caller), no engine
-//! that has ready work is idle, and `outputs` has all that happened up to `now`.
+//! What holds between calls: every stream's head is blocked by something that will move it on (a
+//! timer, an engine, another operation, the caller), no engine that has ready work is idle, and
+//! `outputs` has all that happened up to `now`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -166,7 +167,8 @@ impl Engine {
         ContextId(self.contexts.insert(Context::default()))
     }
 
-    /// Ends a context as its process's death does: all its work is gone at once, also what runs. Whoever waited for it goes on.
+    /// Ends a context as its process's death does: all its work is gone at once, also what runs.
+    /// Whoever waited for it goes on.
     pub fn remove_context(&mut self, context: ContextId) -> Result<(), EngineError> {
         let gone = self.contexts.remove(context.0).ok_or(EngineError::NoContext)?;
         self.leave_compute(context.0);
@@ -218,12 +220,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts `work` at the end of a stream, at time `at`; the engine is advanced to `at` first. A time that has passed counts as now. `tag` comes back with the output.
+    /// Puts `work` at the end of a stream, at time `at`; the engine is advanced to `at` first. A
+    /// time that has passed counts as now. `tag` comes back with the output.
     pub fn submit(&mut self, at: Ns, stream: StreamId, work: Work, tag: u64) -> Result<OpId, EngineError> {
         self.submit_touching(at, stream, work, tag, Vec::new())
     }
 
-    /// The same for work that uses managed memory: when it starts it stands still until all of it is on the device. Meaningful for kernels, copies and memsets.
+    /// The same for work that uses managed memory: when it starts it stands still until all of it
+    /// is on the device. Meaningful for kernels, copies and memsets.
     pub fn submit_touching(
         &mut self,
         at: Ns,
@@ -271,7 +275,8 @@ impl Engine {
         Ok(OpId(key))
     }
 
-    /// Ends a host operation, or a held kernel, at time `at`. One that has not been reached yet will end when it is. One that has ended is left alone.
+    /// Ends a host operation, or a held kernel, at time `at`. One that has not been reached yet
+    /// will end when it is. One that has ended is left alone.
     pub fn release(&mut self, at: Ns, op: OpId) -> Result<(), EngineError> {
         self.arrive(at);
         let Some(state) = self.ops.get_mut(op.0) else {
@@ -336,8 +341,8 @@ impl Engine {
         earlier(next, self.timers.peek().map(|Reverse((at, _, _))| *at))
     }
 
-    /// A time before which `op` cannot end, whatever is submitted; `Ns::MAX` while only the caller can move it on. `None`: it has ended.
-    /// Exact when nobody else has work.
+    /// A time before which `op` cannot end, whatever is submitted; `Ns::MAX` while only the caller
+    /// can move it on. `None`: it has ended. Exact when nobody else has work.
     pub fn earliest_end(&self, op: OpId) -> Option<Ns> {
         self.bound(op.0, 4)
     }
@@ -348,7 +353,8 @@ impl Engine {
         let head = stream.ops.front().and_then(|&head| self.ops.get(head))?;
         let mut begin = self.now.max(head.ready_at);
         match head.work {
-            // Until it is reached nobody but the clock moves it on: then the client is told, and whoever sleeps until this time looks again.
+            // Until it is reached nobody but the clock moves it on: then the client is told, and
+            // whoever sleeps until this time looks again.
             Work::Host if !head.released => return Some(if head.start.is_some() { Ns::MAX } else { begin }),
             Work::WaitFor(OpId(other)) if depth > 0 => {
                 if let Some(other) = self.bound(other, depth - 1) {
@@ -425,7 +431,8 @@ impl Engine {
         self.choose_copies();
     }
 
-    /// Ends what can end at the head of a stream and hands the first operation that needs an engine to it.
+    /// Ends what can end at the head of a stream and hands the first operation that needs an engine
+    /// to it.
     fn move_on(&mut self, stream: Key) {
         loop {
             let Some(state) = self.streams.get_mut(stream) else {
@@ -524,7 +531,8 @@ impl Engine {
         }
     }
 
-    /// Remembers that the head `waiter` waits for `other`. Blocked heads that wait in a circle stay blocked for ever, as on a real device.
+    /// Remembers that the head `waiter` waits for `other`. Blocked heads that wait in a circle stay
+    /// blocked for ever, as on a real device.
     fn block(&mut self, waiter: Key, other: Key) {
         let Some(op) = self.ops.get_mut(waiter) else { return };
         let first = op.state != State::Blocked;

@@ -1,6 +1,8 @@
-//! Managed memory on the device: what operations touch, prefetches and discards as operations, and when the ledger's news is the engine's.
+//! Managed memory on the device: what operations touch, prefetches and discards as operations, and
+//! when the ledger's news is the engine's.
 //!
-//! A kernel, copy or memset pays for all pages that are missing when it starts, at its start: it takes that much longer. While it does, the pager's clock is ahead of the engine's
+//! A kernel, copy or memset pays for all pages that are missing when it starts, at its start: it
+//! takes that much longer. While it does, the pager's clock is ahead of the engine's
 //! ([`crate::memory::Pager`]), so a prefetch that is submitted meanwhile begins after it.
 
 use std::cmp::Reverse;

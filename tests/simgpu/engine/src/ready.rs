@@ -5,7 +5,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::slab::Key;
 
-/// The operations of one context that are ready for one engine: the lowest priority number first, among equals the first that became ready.
+/// The operations of one context that are ready for one engine: the lowest priority number first,
+/// among equals the first that became ready.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadyOps {
     heap: BinaryHeap<Reverse<(i32, u64, Key)>>,

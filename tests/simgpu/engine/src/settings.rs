@@ -1,5 +1,6 @@
-//! The engine's parameters. The defaults are the figures of `tests/simgpu/calibration/a100-like.toml`, where each has its source; a test there keeps them the
-//! same. Other GPUs' figures come from other files of that folder.
+//! The engine's parameters. The defaults are the figures of
+//! `tests/simgpu/calibration/a100-like.toml`, where each has its source; a test there keeps them
+//! the same. Other GPUs' figures come from other files of that folder.
 
 use crate::{Direction, Ns, Work};
 
@@ -9,7 +10,8 @@ pub enum Mode {
     /// Contexts take turns of one slice; changing costs time. What a GPU does without MPS.
     #[default]
     TimeSlice,
-    /// Contexts take turns kernel by kernel, changing is free. What a GPU does under MPS with kernels that fill it.
+    /// Contexts take turns kernel by kernel, changing is free. What a GPU does under MPS with
+    /// kernels that fill it.
     Mps,
 }
 
@@ -36,7 +38,8 @@ pub struct Settings {
     pub memset_latency: Ns,
     /// Memset, bytes a microsecond.
     pub memset: u64,
-    /// Remember the pieces of preempted kernels for [`crate::Output::Done`] and report switches as [`crate::Output::Switch`].
+    /// Remember the pieces of preempted kernels for [`crate::Output::Done`] and report switches as
+    /// [`crate::Output::Switch`].
     pub trace: bool,
 }
 

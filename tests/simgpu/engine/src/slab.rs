@@ -1,4 +1,5 @@
-//! A store with stable keys. A key carries the generation of its place, so that a key of something gone never names something newer.
+//! A store with stable keys. A key carries the generation of its place, so that a key of something
+//! gone never names something newer.
 
 /// Names a place and the generation of what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -41,8 +41,8 @@ pub enum Work {
     Kernel {
         /// How long it runs when it has the GPU.
         duration: Ns,
-        /// It ends when [`crate::Engine::release`] says so, after `duration` at the latest: a kernel that spins on a word of the host. [`Output::Reached`]
-        /// tells its start.
+        /// It ends when [`crate::Engine::release`] says so, after `duration` at the latest: a
+        /// kernel that spins on a word of the host. [`Output::Reached`] tells its start.
         held: bool,
     },
     /// A copy.
@@ -77,7 +77,8 @@ pub enum Work {
     },
     /// Ends when the other operation has ended.
     WaitFor(OpId),
-    /// Ends when [`crate::Engine::release`] says so. [`Output::Reached`] tells when the stream got to it.
+    /// Ends when [`crate::Engine::release`] says so. [`Output::Reached`] tells when the stream got
+    /// to it.
     Host,
 }
 
@@ -99,7 +100,8 @@ pub enum Output {
         start: Ns,
         /// When it ended.
         end: Ns,
-        /// The pieces of a kernel that was preempted; empty for all others, and without [`crate::Settings::trace`].
+        /// The pieces of a kernel that was preempted; empty for all others, and without
+        /// [`crate::Settings::trace`].
         segments: Vec<Segment>,
     },
     /// An operation went with its context.

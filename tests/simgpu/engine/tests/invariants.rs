@@ -95,7 +95,8 @@ struct Record {
     contexts: Vec<Option<simgpu_engine::ContextUsage>>,
 }
 
-/// Runs a script to the end. `stride`: advance in steps of this size in between, which must change nothing.
+/// Runs a script to the end. `stride`: advance in steps of this size in between, which must change
+/// nothing.
 fn run(script: &Script, stride: Option<Ns>) -> Record {
     let _bounded = Bounded::new();
     let mut engine = Engine::new(script.settings);
@@ -325,7 +326,8 @@ fn check(script: &Script) -> Result<(), TestCaseError> {
         prop_assert_eq!(used, engine.iter().map(|(from, to)| to - from).sum::<Ns>());
         prop_assert!(disjoint(engine), "two copies on one engine");
     }
-    // Whatever was ready and did not run found its engine taken: no engine idles while there is work for it.
+    // Whatever was ready and did not run found its engine taken: no engine idles while there is
+    // work for it.
     for (tag, step) in script.steps.iter().enumerate() {
         let op = went(tag);
         let engine = match step.what {

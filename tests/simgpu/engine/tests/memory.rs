@@ -130,7 +130,8 @@ fn play(calls: &[Call], duplex: bool, waits: bool) {
                 let end = pager.touch(now, owner, range, write);
                 assert!(end >= now);
                 now = end;
-                // A touch of one block is found. Of several, one that was there already may have gone for another; prefetches under way take room too.
+                // A touch of one block is found. Of several, one that was there already may have
+                // gone for another; prefetches under way take room too.
                 let one = range.start / BLOCK == (range.end() - 1) / BLOCK;
                 if quiet && one && pager.ledger().room() >= 2 * BLOCK {
                     assert!(pager.ledger().is_ready(owner, range, write));
@@ -293,7 +294,8 @@ fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
     );
 }
 
-/// As the driver documents it and its kernel module does it: a prefetch of what is mostly read creates a copy.
+/// As the driver documents it and its kernel module does it: a prefetch of what is mostly read
+/// creates a copy.
 #[test]
 fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing() {
     let mut pager = on_the_host(settings(true), 2);

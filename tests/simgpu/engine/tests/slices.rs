@@ -101,7 +101,8 @@ fn a_context_with_nothing_ready_yields_at_once_and_begins_a_new_slice_later() {
     let b = engine.add_stream(other, 0).unwrap();
     engine.submit(0, a, kernel(10_000), 0).unwrap();
     engine.submit(5_000, b, kernel(10_000), 1).unwrap();
-    // The engine is idle here, `b`'s context had it last: `b` starts at once, and a whole slice is ahead of it.
+    // The engine is idle here, `b`'s context had it last: `b` starts at once, and a whole slice is
+    // ahead of it.
     engine.submit(10_000_000, b, kernel(2 * SLICE), 2).unwrap();
     engine.submit(10_000_001, a, kernel(10), 3).unwrap();
     engine.advance_to(100 * SLICE);

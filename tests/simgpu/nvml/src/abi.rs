@@ -1,7 +1,7 @@
 //! The C boundary.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI only: that they are null or valid is the client's side of
-//! the contract, and this file alone follows them.
+//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI only: that they are null or
+//! valid is the client's side of the contract, and this file alone follows them.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -93,8 +93,8 @@ impl Text {
     }
 }
 
-/// Defines entry points: `fn nvmlName(argument: Type, ...) { body of type R }`. The build script finds them by the line with
-/// `fn nvml`.
+/// Defines entry points: `fn nvmlName(argument: Type, ...) { body of type R }`. The build script
+/// finds them by the line with `fn nvml`.
 macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident ($($arg:ident : $ty:ty),* $(,)?) $body:block)*) => {
         $(

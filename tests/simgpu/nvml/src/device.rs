@@ -9,7 +9,8 @@ use crate::abi::{Error, Handle, Out, R, Text, export};
 use crate::facts;
 use crate::system::ready;
 
-/// The handle of the first device; the others follow. Handles look like aligned addresses and are followed by nobody.
+/// The handle of the first device; the others follow. Handles look like aligned addresses and are
+/// followed by nobody.
 const FIRST: Handle = 0x51_6000;
 /// From a GPU's handle to the next one's, and from it to its first instance's.
 const STEP: Handle = 0x100;
@@ -234,7 +235,8 @@ export! {
 
     fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Out<u32>) {
         let _ = capability;
-        // NVML_P2P_STATUS_OK for the device itself, which NCCL asks about too; of others, that the topology does not allow it.
+        // NVML_P2P_STATUS_OK for the device itself, which NCCL asks about too; of others, that the
+        // topology does not allow it.
         let same = check(device)? == check(peer)?;
         status.set(if same { 0 } else { 5 })
     }

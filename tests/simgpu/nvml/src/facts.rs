@@ -1,4 +1,6 @@
-//! What every device is: the same as the simulated driver says (`driver/src/device`), which a test compares. Which there are says `simgpu_device::machine`, and in whose likeness `simgpu_device::model`.
+//! What every device is: the same as the simulated driver says (`driver/src/device`), which a test
+//! compares. Which there are says `simgpu_device::machine`, and in whose likeness
+//! `simgpu_device::model`.
 #![forbid(unsafe_code)]
 
 /// CUDA version that the driver supports.

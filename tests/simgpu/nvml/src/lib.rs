@@ -1,8 +1,9 @@
 //! The simulated `libnvidia-ml.so.1`: what clients ask NVML of the simulated device.
 //!
-//! JAX and vLLM look for devices here before they touch CUDA, NCCL asks about links, PyTorch's expandable segments about
-//! processes. Facts about the device are constants, the same as the simulated driver's; memory, use and processes come from the
-//! running device, which is asked each time. With no device running there is none in use, and what would be its memory is free.
+//! JAX and vLLM look for devices here before they touch CUDA, NCCL asks about links, PyTorch's
+//! expandable segments about processes. Facts about the device are constants, the same as the
+//! simulated driver's; memory, use and processes come from the running device, which is asked each
+//! time. With no device running there is none in use, and what would be its memory is free.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,7 +12,8 @@
 //! | `live.rs` | the device's state |
 //! | `system.rs`, `device.rs`, `usage.rs` | the entry points |
 //!
-//! Every other name of the public header (`names.txt`) exists and answers "not supported", as a real board does for what it lacks.
+//! Every other name of the public header (`names.txt`) exists and answers "not supported", as a
+//! real board does for what it lacks.
 
 mod abi;
 mod device;

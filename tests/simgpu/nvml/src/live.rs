@@ -1,7 +1,7 @@
 //! The state of the running devices.
 //!
-//! The device process answers with JSON on its socket. To ask it starts no device and attaches nothing, so a monitoring tool
-//! changes nothing.
+//! The device process answers with JSON on its socket. To ask it starts no device and attaches
+//! nothing, so a monitoring tool changes nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ fn status(device: &Device) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// How much memory there is and how much of it is taken; without a running device, what one started now would have.
+/// How much memory there is and how much of it is taken; without a running device, what one started
+/// now would have.
 pub(crate) fn memory(device: &Device) -> Option<Memory> {
     match status(device) {
         Some(status) => {
@@ -83,8 +84,9 @@ pub(crate) fn process_name(device: &Device, pid: u32) -> Option<String> {
     Some(client.get("process")?.as_str()?.to_string())
 }
 
-/// Per cent of the time since the last question during which a kernel ran, and during which a copy did. NVML's own window is a
-/// sixth of a second to a second; here it is the time between two questions, and the first answers for the device's whole life.
+/// Per cent of the time since the last question during which a kernel ran, and during which a copy
+/// did. NVML's own window is a sixth of a second to a second; here it is the time between two
+/// questions, and the first answers for the device's whole life.
 pub(crate) fn utilization(device: &Device) -> (u32, u32) {
     static LAST: Mutex<BTreeMap<[u8; 16], [u64; 3]>> = Mutex::new(BTreeMap::new());
     let Some(status) = status(device) else { return (0, 0) };

@@ -1,7 +1,8 @@
 //! Atomics that loom watches, under the names of the standard library's.
 //!
-//! A word is made when it is first touched, because a table in a static is made by a constant function, which loom's are not. Printing a word (`{:?}`) touches it; a
-//! model prints what it shares before it starts its threads.
+//! A word is made when it is first touched, because a table in a static is made by a constant
+//! function, which loom's are not. Printing a word (`{:?}`) touches it; a model prints what it
+//! shares before it starts its threads.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, OnceCell};

@@ -28,8 +28,8 @@ fn launch(lane: &Lane, board: &Board, cost: i64) -> i64 {
     cost
 }
 
-/// The broker gives, takes back and gives under other signs; one thread takes, one takes what is not there: nothing is lost or made, and what was told as
-/// issued was taken before.
+/// The broker gives, takes back and gives under other signs; one thread takes, one takes what is
+/// not there: nothing is lost or made, and what was told as issued was taken before.
 pub fn conserved() {
     let (lane, board) = lane_and_board();
     assert_eq!(lane.orders.grant(3, Some(0)), 0);
@@ -64,8 +64,9 @@ pub fn conserved() {
     assert_eq!(lane.reports.issued.load(Ordering::Relaxed) as i64, taken);
 }
 
-/// Under a lease two threads find the same end of work, one launches on the credit that came back, and the broker takes back what there is: what came back came once, and
-/// nothing else is lost or made.
+/// Under a lease two threads find the same end of work, one launches on the credit that came back,
+/// and the broker takes back what there is: what came back came once, and nothing else is lost or
+/// made.
 pub fn renewed_once() {
     let (lane, board) = lane_and_board();
     lane.orders.let_out(Some(Lease {
@@ -117,8 +118,9 @@ pub fn taken_once() {
     assert_eq!(taken, 2);
 }
 
-/// A holder launches, and something tells the filler so (a result that it waited for, say): credit that was given before is void for it. The broker may
-/// meanwhile give credit bound to the signs as it read them.
+/// A holder launches, and something tells the filler so (a result that it waited for, say): credit
+/// that was given before is void for it. The broker may meanwhile give credit bound to the signs as
+/// it read them.
 pub fn void_after_the_sign() {
     let (lane, board) = lane_and_board();
     let launched = shared(AtomicU32::new(0));
@@ -142,8 +144,9 @@ pub fn void_after_the_sign() {
     holder.join().expect("it ends");
 }
 
-/// The broker reads the signs and gives under them what it takes back from the credit under older ones. Whatever the filler takes while the holder's sign is up, and
-/// it knows, was given by a broker that had read that sign.
+/// The broker reads the signs and gives under them what it takes back from the credit under older
+/// ones. Whatever the filler takes while the holder's sign is up, and it knows, was given by a
+/// broker that had read that sign.
 pub fn old_credit_stays_void() {
     let (lane, board) = lane_and_board();
     let launched = shared(AtomicU32::new(0));

@@ -28,7 +28,8 @@ fn meaning(table: &Table, key: usize) -> Option<u64> {
     table.find(key).map(|slot| slot.value.load(Ordering::Relaxed))
 }
 
-/// A handle is published and told to another thread while a third publishes one that stands in the same place: it is found, with its meaning.
+/// A handle is published and told to another thread while a third publishes one that stands in the
+/// same place: it is found, with its meaning.
 pub fn published_is_found() {
     let (ours, theirs) = colliding();
     let table = table();

@@ -56,7 +56,8 @@ pub fn two_writers() {
     assert_eq!((reader.lost(), reader.malformed()), (0, 0));
 }
 
-/// A thread writes more than the ring holds while the broker reads: what comes is whole and in order, the rest is counted.
+/// A thread writes more than the ring holds while the broker reads: what comes is whole and in
+/// order, the rest is counted.
 pub fn a_lap() {
     let most = RECORDS as u64 + 1;
     let lane = lane();
@@ -95,7 +96,8 @@ pub fn a_lap_over_a_sleeping_writer() {
     sleeper.join().expect("a writer ends");
 }
 
-/// The holder writes its record, then raises its sign: a broker that sees the sign finds the record.
+/// The holder writes its record, then raises its sign: a broker that sees the sign finds the
+/// record.
 pub fn a_sign_means_a_record() {
     let (lane, board) = (lane(), shared(Board::default()));
     let holder = {
@@ -130,7 +132,8 @@ pub fn a_sign_means_a_record_of_two_threads() {
     }
 }
 
-/// A client becomes idle between two launches while the broker reads: it comes out once, after the first and before the second.
+/// A client becomes idle between two launches while the broker reads: it comes out once, after the
+/// first and before the second.
 pub fn an_idleness_in_its_place() {
     let lane = lane();
     let client = {

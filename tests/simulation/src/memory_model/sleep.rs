@@ -1,8 +1,11 @@
-//! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and a turn of the broker on one side, the gate (`wait_for_credit`), the holder's launch
-//! (`hold_now`) and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other. The words are the lane's own; the few lines that use them are written down again here, because they stand among code that
-//! waits for real.
+//! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and
+//! a turn of the broker on one side, the gate (`wait_for_credit`), the holder's launch (`hold_now`)
+//! and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other. The words
+//! are the lane's own; the few lines that use them are written down again here, because they stand
+//! among code that waits for real.
 //!
-//! It rests on x86: the broker's store is an exchange there and so a full barrier before its look. C11 alone would want a fence between the two.
+//! It rests on x86: the broker's store is an exchange there and so a full barrier before its look.
+//! C11 alone would want a fence between the two.
 #![forbid(unsafe_code)]
 
 use loom::sync::Arc;
@@ -27,7 +30,8 @@ fn wake(lane: &Lane) -> bool {
     lane.broker_sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
 }
 
-/// The beginning of `Scheduler::sleep`, or of a turn among naps: asks to be rung for that, and begins a turn.
+/// The beginning of `Scheduler::sleep`, or of a turn among naps: asks to be rung for that, and
+/// begins a turn.
 fn asks_to_be_rung(lane: &Lane, board: &Board, for_what: u32) -> u64 {
     lane.broker_sleeps.store(for_what, Ordering::SeqCst);
     board.heartbeat.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +80,8 @@ pub fn a_holder_ends_a_silence() {
     assert!(seen || rung, "the broker sleeps and a silence is over");
 }
 
-/// A holder becomes idle while the broker naps between two turns: the broker sees its record or is rung.
+/// A holder becomes idle while the broker naps between two turns: the broker sees its record or is
+/// rung.
 pub fn a_holder_becomes_idle() {
     let (lane, board) = (shared(Lane::default()), shared(Board::default()));
     let holder = {

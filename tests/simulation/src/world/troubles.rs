@@ -3,9 +3,13 @@
 
 use super::*;
 
-impl World {
+impl FaultWorld {
     pub(super) fn arrive(&mut self, at: Ns) {
-        let Some(found) = self.arrivals.iter().position(|job| job.attach_at + clock::BEGIN == at) else {
+        let Some(found) = self
+            .arrivals
+            .iter()
+            .position(|job| job.attach_at + clock::BEGIN_NS == at)
+        else {
             return;
         };
         let job = self.arrivals.remove(found);
@@ -19,7 +23,7 @@ impl World {
         let host = Arc::clone(&visitors.host);
         match visitors.attach(guest) {
             Ok((client, lane)) => {
-                let process = Process::new(&job, self.scenario.seed, self.now, client, lane, host);
+                let process = SimProcess::new(&job, self.scenario.seed, self.now, client, lane, host);
                 self.processes.push(process);
                 self.log(|_| format!("job {} is client {}", job.number, client.0));
                 self.rings();
@@ -44,13 +48,13 @@ impl World {
         self.rings();
     }
 
-    pub(super) fn trouble(&mut self, trouble: Trouble) {
+    pub(super) fn trouble(&mut self, trouble: PlannedTrouble) {
         self.log(|_| format!("{trouble:?}"));
         self.count("troubles");
         let at = trouble.job().map(|job| {
             self.processes
                 .iter()
-                .position(|process| process.number == job && process.life == Life::Lives)
+                .position(|process| process.number == job && process.life == ProcessLife::Lives)
         });
         let at = match at {
             Some(None) => return,
@@ -61,70 +65,70 @@ impl World {
         // Work that is not reported any more is waited for until it is written off.
         let written_off = 21 * self.scenario.config.write_off_after;
         match trouble {
-            Trouble::Dies { heard_after, .. } => {
+            PlannedTrouble::Dies { heard_after, .. } => {
                 let process = &mut self.processes[at];
-                process.life = Life::Dead;
+                process.life = ProcessLife::Dead;
                 let client = process.client;
                 self.excuse += heard_after + written_off;
                 self.deaths.extend(client.map(|client| (now + heard_after, client)));
             }
-            Trouble::Leaves { .. } => {
+            PlannedTrouble::Leaves { .. } => {
                 let process = &mut self.processes[at];
-                process.life = Life::Dead;
+                process.life = ProcessLife::Dead;
                 if let Some(client) = process.client {
                     self.gone(client, Ending::Goodbye);
                 }
             }
-            Trouble::Stalls { time, .. } => {
+            PlannedTrouble::Stalls { time, .. } => {
                 self.processes[at].stalled_until = now + time;
                 self.excuse += time + written_off;
             }
-            Trouble::ThreadStalls { thread, time, .. } => {
+            PlannedTrouble::ThreadStalls { thread, time, .. } => {
                 if let Some(thread) = self.processes[at].threads.get_mut(thread) {
                     thread.next_at = thread.next_at.max(now) + time;
                     thread.stalled_until = thread.next_at;
                 }
                 self.excuse += time + written_off;
             }
-            Trouble::BrokerStalls { time } => {
+            PlannedTrouble::BrokerStalls { time } => {
                 self.broker_at = self.broker_at.max(now) + time;
                 self.excuse += time;
             }
-            Trouble::Priority { priority, .. } => {
+            PlannedTrouble::Priority { priority, .. } => {
                 if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
                     visitors.set_priority(client, priority);
                 }
                 self.rings();
             }
-            Trouble::Jumps { by, .. } => {
+            PlannedTrouble::Jumps { by, .. } => {
                 self.processes[at].clock_offset += by;
                 self.unsure.extend(self.processes[at].client);
                 self.excuse += 2 * by.unsigned_abs() + written_off;
             }
-            Trouble::BrokerJumps { by } => {
+            PlannedTrouble::BrokerJumps { by } => {
                 self.broker_offset += by;
                 self.unsure
                     .extend(self.processes.iter().filter_map(|process| process.client));
                 self.excuse += 2 * by.unsigned_abs();
                 self.set_now(now);
             }
-            Trouble::Forks { .. } => self.fork(at),
-            Trouble::Unprofiled { .. } => {
+            PlannedTrouble::Forks { .. } => self.fork(at),
+            PlannedTrouble::Unprofiled { .. } => {
                 if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
                     visitors.unprofile(client);
                 }
                 self.excuse += written_off;
                 self.rings();
             }
-            Trouble::Crowded { turn, .. } => {
+            PlannedTrouble::Crowded { turn, .. } => {
                 if let (Some(visitors), Some(client)) = (&self.visitors, self.processes[at].client) {
                     visitors.crowded(client, turn);
                 }
                 self.longest_turn = self.longest_turn.max(turn.unwrap_or(0));
                 self.rings();
             }
-            Trouble::Lies { what, .. } => {
-                crate::lies::tell(&mut self.processes[at], &mut Chance::new(what, 3));
+            PlannedTrouble::Lies { what, .. } => {
+                crate::lies::tell(&mut self.processes[at], &mut SeededChance::new(what, 3));
                 self.excuse += 4 * written_off;
                 self.rings();
             }

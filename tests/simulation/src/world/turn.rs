@@ -1,9 +1,10 @@
-//! The broker's turn as the world sees it: each event and each decision is checked, and time passes for everybody else in between.
+//! The broker's turn as the world sees it: each event and each decision is checked, and time passes
+//! for everybody else in between.
 #![forbid(unsafe_code)]
 
 use super::*;
 
-impl World {
+impl FaultWorld {
     /// In the middle of a turn.
     pub(super) fn moment(&mut self, moment: &Moment<'_>) {
         match moment {
@@ -33,7 +34,8 @@ impl World {
                 #[cfg(test)]
                 self.before_decision(decision);
                 let _ = decision;
-                // Anything may happen between two decisions, but the decision itself is one step here.
+                // Anything may happen between two decisions, but the decision itself is one step
+                // here.
                 self.wake_sleepers();
             }
             Moment::After(decision) => {
@@ -97,7 +99,8 @@ impl World {
         }
     }
 
-    /// The broker let go of a client whose end nobody told it: its lane lied, or its profile was taken away.
+    /// The broker let go of a client whose end nobody told it: its lane lied, or its profile was
+    /// taken away.
     pub(super) fn let_go(&mut self, client: Client, _strangers: u64) {
         let Some(process) = self.processes.iter_mut().find(|process| process.client == Some(client)) else {
             return;
@@ -115,14 +118,16 @@ impl World {
         let Event::Launched { client, kernel, .. } = event else {
             return;
         };
-        let honest =
-            |process: &Process| process.client == Some(*client) && !process.lies && process.life == Life::Lives;
+        let honest = |process: &SimProcess| {
+            process.client == Some(*client) && !process.lies && process.life == ProcessLife::Lives
+        };
         if *kernel >= 10_000 || self.lagged.contains(client) || !self.processes.iter().any(honest) {
             return;
         }
         let thread = (kernel / 10 % 10).saturating_sub(1);
         let expected = self.told.entry((*client, thread)).or_default().pop_front();
-        // A clock that jumped: launches told by then and launches made since may have changed places, one for one. Once all of them are told the order is to be right again.
+        // A clock that jumped: launches told by then and launches made since may have changed
+        // places, one for one. Once all of them are told the order is to be right again.
         if self.unsure.contains(client) {
             if self.told.iter().all(|((of, _), told)| of != client || told.is_empty()) {
                 self.unsure.remove(client);
@@ -159,13 +164,15 @@ impl World {
         self.progress(core);
     }
 
-    /// Nothing of a holder stands at the gate, but what stood there when it became one and is on its way out.
+    /// Nothing of a holder stands at the gate, but what stood there when it became one and is on
+    /// its way out.
     fn holders_go(&mut self) {
-        /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms; one thread after another.
-        const OUT: Ns = 25 * MS;
+        /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms;
+        /// one thread after another.
+        const OUT_NS: Ns = 25 * MS;
         let late = self.processes.iter().find_map(|process| {
             let (thread, time) = process.holds_up_a_holder(self.now)?;
-            let most = OUT * process.threads.len() as Ns;
+            let most = OUT_NS * process.threads.len() as Ns;
             (time > most).then(|| {
                 format!(
                     "job {}.{thread} stands at the gate {time} ns after its process was told that it is a holder: {:?}",
@@ -185,7 +192,7 @@ impl World {
         #[cfg(test)]
         let share = self.stated_share(share);
         let patience = |cost: Ns| ((cost + 2 * config.switch_cost) as f64 / share) as Ns;
-        let dearest = |process: &Process| {
+        let dearest = |process: &SimProcess| {
             let known = process.costs.values().copied().max().unwrap_or(0);
             known
                 .max(process.lane().orders.unknown_cost.load(Ordering::Relaxed))
@@ -204,7 +211,7 @@ impl World {
             );
         }
         let starving = self.processes.iter().find_map(|process| {
-            if process.life != Life::Lives || process.lies || process.mode() != Mode::Filler {
+            if process.life != ProcessLife::Lives || process.lies || process.mode() != Mode::Filler {
                 return None;
             }
             process.threads.iter().find_map(|thread| match thread.stage {

@@ -1,22 +1,26 @@
-//! A service that somebody waits for beside a batch job, on a device that does not hold both: XSched's rule with demand paging, and weft.
+//! A service that somebody waits for beside a batch job, on a device that does not hold both:
+//! XSched's rule with demand paging, and weft.
 //!
-//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB). Requests come as [`Arrivals`] says and are answered one after the other; the batch job always has work.
+//! MSched compares itself with XSched so (a ResNet152 of 6 GB beside one of 12 GB on 16 GB).
+//! Requests come as [`RequestArrivals`] says and are answered one after the other; the batch job
+//! always has work.
 //!
-//! | | XSched ([`Rule::Xsched`]) | weft ([`Rule::Weft`]) |
+//! | | XSched ([`LaunchRule::Xsched`]) | weft ([`LaunchRule::Weft`]) |
 //! |---|---|---|
 //! | batch kernels that are on the device when a request comes | 16: its in-flight window, highest priority first | the one in progress, and those behind it that fit the delay bound |
 //! | what happens to them | they share the device with the request, a slice each in turn, until they are through | the same |
 //! | the batch job's next kernel | when the request is answered | the same |
 //! | memory | faults | the broker's planner: the service is pinned, as the daemon pins a holder; the batch job moves its own through what is left |
 //!
-//! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost. What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with the
-//! other's memory ([`Side::planned`]), which says how much of a difference is whose.
+//! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost.
+//! What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with
+//! the other's memory ([`Side::planned`]), which says how much of a difference is whose.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
 
-use super::{BLOCK, Contender, Machine, Setting, client};
-use crate::memory::contender::Side;
+use super::{BLOCK, Contender, PagingMachine, Setting, client};
+use crate::memory::contender::{LaunchRule, Side};
 use crate::memory::workload::Workload;
 use crate::random::Random;
 use crate::{MS, Ns, US};
@@ -26,14 +30,17 @@ use weft_paging::Turn;
 const WINDOW: usize = 16;
 
 /// What weft lets be on the device beside the holder: the broker's default.
-const DELAY_BOUND: Ns = 500 * US;
+const DELAY_BOUND_NS: Ns = 500 * US;
 
-/// What the daemon asks of the planner for the length of turns (`broker/daemon/src/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least, nobody away for longer than 500 ms.
+/// What the daemon asks of the planner for the length of turns
+/// (`broker/daemon/src/memory/turns.rs`): the link busy for 65 % of one at most, 20 ms at least,
+/// nobody away for longer than 500 ms.
 const BUSY: f64 = 0.65;
-const LEAST: Ns = 20 * MS;
-const AWAY: Ns = 500 * MS;
+const MIN_BATCH_TURN_NS: Ns = 20 * MS;
+const MAX_SWAPPED_OUT_NS: Ns = 500 * MS;
 
-/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as in the daemon (`broker/daemon/src/memory/room.rs`).
+/// Of the device so much stays free of the plan for what demand paging needs to turn round in, as
+/// in the daemon (`broker/daemon/src/memory/room.rs`).
 const RESERVE: u64 = 64;
 
 /// Requests that nobody counts: memory finds its place.
@@ -45,20 +52,24 @@ const BATCH: usize = 1;
 
 /// When requests come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrivals {
-    /// One client: it sends its next request when it has the answer and has thought for so long in the mean, at random. A slow service is asked less.
+pub enum RequestArrivals {
+    /// One client: it sends its next request when it has the answer and has thought for so long in
+    /// the mean, at random. A slow service is asked less.
     Closed(Ns),
-    /// Many clients who know nothing of each other: at random by the clock, so far apart in the mean, whatever became of those before (a Poisson stream).
+    /// Many clients who know nothing of each other: at random by the clock, so far apart in the
+    /// mean, whatever became of those before (a Poisson stream).
     Poisson(Ns),
     /// By the clock, so far apart: a camera, say.
     Fixed(Ns),
 }
 
-impl Arrivals {
+impl RequestArrivals {
     /// As often, each behind the answer to the one before it.
-    fn answered(self) -> Arrivals {
+    fn answered(self) -> RequestArrivals {
         match self {
-            Arrivals::Closed(time) | Arrivals::Poisson(time) | Arrivals::Fixed(time) => Arrivals::Closed(time),
+            RequestArrivals::Closed(time) | RequestArrivals::Poisson(time) | RequestArrivals::Fixed(time) => {
+                RequestArrivals::Closed(time)
+            }
         }
     }
 
@@ -66,21 +77,23 @@ impl Arrivals {
     fn next(self, now: Ns, last: Ns, random: &mut Random) -> Ns {
         let mut about = |mean: Ns| (-(1.0 - random.unit()).ln() * mean as f64) as Ns;
         match self {
-            Arrivals::Closed(thought) => now + about(thought),
-            Arrivals::Poisson(apart) => last + about(apart),
-            Arrivals::Fixed(apart) => last + apart,
+            RequestArrivals::Closed(thought) => now + about(thought),
+            RequestArrivals::Poisson(apart) => last + about(apart),
+            RequestArrivals::Fixed(apart) => last + apart,
         }
     }
 }
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Served {
-    /// Latency of requests from when they came to their answer, so with what they waited for those before them, ms.
+pub struct ServedRequests {
+    /// Latency of requests from when they came to their answer, so with what they waited for those
+    /// before them, ms.
     pub mean_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
-    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more comes than is answered, and latencies say only how long was looked.
+    /// Of the time that passed, the part in which a request waited or was worked on. Near 1 more
+    /// comes than is answered, and latencies say only how long was looked.
     pub busy: f64,
     /// What the batch job ran of the time that passed.
     pub batch: f64,
@@ -92,37 +105,28 @@ pub struct Served {
     pub fullest: f64,
 }
 
-/// Which rule decides whether the batch job may launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
-    /// There is no batch job.
-    Alone,
-    /// See the module.
-    Xsched,
-    /// See the module.
-    Weft,
-}
-
-impl Machine {
-    /// The batch kernels that are on the device now: up to which it goes on whatever comes, as the number of kernels from the present one.
-    fn on_device(&self, rule: Rule) -> usize {
+impl PagingMachine {
+    /// The batch kernels that are on the device now: up to which it goes on whatever comes, as the
+    /// number of kernels from the present one.
+    fn on_device(&self, rule: LaunchRule) -> usize {
         let kernels = &self.tasks[BATCH].job.kernels;
         let at = self.tasks[BATCH].at.0;
         match rule {
-            Rule::Alone => 0,
-            Rule::Xsched => WINDOW,
-            Rule::Weft => {
+            LaunchRule::Alone => 0,
+            LaunchRule::Xsched => WINDOW,
+            LaunchRule::Weft => {
                 let mut sum = 0;
                 let fits = |number: &usize| {
                     sum += kernels[(at + number) % kernels.len()].time;
-                    sum <= DELAY_BOUND
+                    sum <= DELAY_BOUND_NS
                 };
                 (0..WINDOW).take_while(fits).count().max(1)
             }
         }
     }
 
-    /// Goes on with a job until some time, or until it has gone through so many kernels. True if it has.
+    /// Goes on with a job until some time, or until it has gone through so many kernels. True if it
+    /// has.
     fn go_on(&mut self, task: usize, until: Ns, kernels: &mut usize) -> bool {
         while *kernels > 0 && self.now < until {
             let before = self.tasks[task].at.0;
@@ -136,7 +140,8 @@ impl Machine {
         *kernels == 0
     }
 
-    /// As [`Machine::step`], but as much of a touch at once as is there and has nothing happen meanwhile: the same times, sooner computed.
+    /// As [`PagingMachine::step`], but as much of a touch at once as is there and has nothing
+    /// happen meanwhile: the same times, sooner computed.
     fn stride(&mut self, task: usize, until: Ns) {
         let state = &self.tasks[task];
         let (number, which, done) = state.at;
@@ -199,10 +204,11 @@ impl Machine {
         }
     }
 
-    /// The timeline as the daemon makes it beside a holder: the filler, then the holder, which may come at any time.
+    /// The timeline as the daemon makes it beside a holder: the filler, then the holder, which may
+    /// come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
-        let length = weft.planner.slice(1.0 / BUSY, LEAST, AWAY);
+        let length = weft.planner.slice(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
         if self.tasks[BATCH].own < *since {
             return;
         }
@@ -222,9 +228,9 @@ pub fn serve(
     workload: &Workload,
     setting: &Setting,
     requests: usize,
-    arrivals: Arrivals,
+    arrivals: RequestArrivals,
     seed: u64,
-) -> Served {
+) -> ServedRequests {
     let contender = match (side.fits(), side.planned(), side.tuned()) {
         (true, ..) => Contender::Ideal,
         (_, true, _) => Contender::Weft,
@@ -232,7 +238,7 @@ pub fn serve(
         _ => Contender::Stock,
     };
     let rule = side.rule();
-    let mut machine = Machine::new(contender, workload, setting);
+    let mut machine = PagingMachine::new(contender, workload, setting);
     if let Some(weft) = &mut machine.weft {
         weft.planner.leave_free(setting.memory.capacity / RESERVE / BLOCK);
     }
@@ -244,7 +250,7 @@ pub fn serve(
     let (mut begin, mut own, mut sums) = (0, 0, [(0, 0); 2]);
     let (mut arrival, mut busy) = (0, 0);
     let mut next_plan = 0;
-    let moved = |machine: &Machine| {
+    let moved = |machine: &PagingMachine| {
         [SERVICE, BATCH].map(|task| {
             let usage = machine.pager.usage(task as u32);
             (usage.faulted, usage.prefetched)
@@ -258,20 +264,22 @@ pub fn serve(
             busy = 0;
             arrival = machine.now;
         }
-        // What nobody counts leaves no queue behind: the first requests bring all of the service's memory by faults.
+        // What nobody counts leaves no queue behind: the first requests bring all of the service's
+        // memory by faults.
         arrival = if request < WARM {
             arrivals.answered().next(machine.now, arrival, &mut random)
         } else {
             arrivals.next(machine.now, arrival, &mut random)
         };
-        // One that came while another was answered finds nothing of the batch job's on the device: nothing of it was let there meanwhile.
+        // One that came while another was answered finds nothing of the batch job's on the device:
+        // nothing of it was let there meanwhile.
         let waited = arrival < machine.now;
-        if rule == Rule::Alone {
+        if rule == LaunchRule::Alone {
             machine.pump(arrival);
         }
         while machine.now < arrival {
             machine.plan_batch(&mut next_plan);
-            let until = arrival.min(machine.now + LEAST);
+            let until = arrival.min(machine.now + MIN_BATCH_TURN_NS);
             let mut any = usize::MAX;
             machine.go_on(BATCH, until, &mut any);
         }
@@ -291,7 +299,8 @@ pub fn serve(
             machine.go_on(SERVICE, until, &mut left);
             machine.settle(SERVICE);
         }
-        // From its arrival on (the batch job's last step may have gone on over it), or from the answer before it.
+        // From its arrival on (the batch job's last step may have gone on over it), or from the
+        // answer before it.
         busy += machine.now - if waited { taken_up } else { arrival };
         if request >= WARM {
             latencies.push(machine.now - arrival);
@@ -304,7 +313,7 @@ pub fn serve(
         let (faulted, ahead) = (after[task].0 - sums[task].0, after[task].1 - sums[task].1);
         (faulted as f64 / 1e9, ahead as f64 / 1e9)
     };
-    Served {
+    ServedRequests {
         mean_ms: latencies.iter().sum::<Ns>() as f64 / latencies.len().max(1) as f64 / MS as f64,
         p99_ms: latencies.get(at).copied().unwrap_or(0) as f64 / MS as f64,
         busy: busy as f64 / (machine.now - begin).max(1) as f64,
@@ -344,16 +353,19 @@ mod tests {
         let (workload, setting) = scene(false);
         let period = workload.jobs[SERVICE].period();
         let at = |arrivals, requests| serve(Side::Alone, &workload, &setting, requests, arrivals, 1);
-        let half = at(Arrivals::Fixed(2 * period), 10);
+        let half = at(RequestArrivals::Fixed(2 * period), 10);
         let took = period as f64 / MS as f64;
         assert!((half.mean_ms / took - 1.0).abs() < 1e-3, "{half:?}, {took} ms");
         assert!((half.busy - 0.5).abs() < 0.05 && half.batch == 0.0, "{half:?}");
         // More than it can answer: the queue grows by half a request with each.
-        let (few, many) = (at(Arrivals::Fixed(period / 2), 10), at(Arrivals::Fixed(period / 2), 40));
+        let (few, many) = (
+            at(RequestArrivals::Fixed(period / 2), 10),
+            at(RequestArrivals::Fixed(period / 2), 40),
+        );
         // It is idle until the first one comes, half a request's time of forty.
         assert!(many.busy > 0.98 && many.mean_ms > 2.0 * few.mean_ms, "{few:?} {many:?}");
         // A client who waits for its answer asks for no more than can be answered.
-        let closed = at(Arrivals::Closed(0), 40);
+        let closed = at(RequestArrivals::Closed(0), 40);
         assert!((closed.mean_ms / took - 1.0).abs() < 1e-3, "{closed:?}");
     }
 
@@ -362,7 +374,7 @@ mod tests {
         let (workload, setting) = scene(false);
         let apart = 4 * workload.jobs[SERVICE].period();
         let at = |arrivals| serve(Side::Alone, &workload, &setting, 400, arrivals, 1);
-        let (fixed, random) = (at(Arrivals::Fixed(apart)), at(Arrivals::Poisson(apart)));
+        let (fixed, random) = (at(RequestArrivals::Fixed(apart)), at(RequestArrivals::Poisson(apart)));
         assert!((random.busy - fixed.busy).abs() < 0.05, "{fixed:?} {random:?}");
         assert!(random.p99_ms > 1.5 * fixed.p99_ms, "{fixed:?} {random:?}");
     }
@@ -371,7 +383,7 @@ mod tests {
     fn figures_come_again_and_nobody_beats_the_service_alone() {
         for training in [false, true] {
             let (workload, setting) = scene(training);
-            let arrivals = Arrivals::Poisson(5 * workload.jobs[SERVICE].period());
+            let arrivals = RequestArrivals::Poisson(5 * workload.jobs[SERVICE].period());
             let of = |side| serve(side, &workload, &setting, 20, arrivals, 1);
             let alone = of(Side::Alone);
             for side in SIDES {

@@ -1,7 +1,8 @@
 //! Finding the device, or starting it.
 //!
-//! Of many clients that find no device one takes the start lock and starts it; the others look for its socket every few milliseconds. The
-//! device itself holds a second lock for its life, so that two never serve one socket, whatever the clients do. No step waits without a bound.
+//! Of many clients that find no device one takes the start lock and starts it; the others look for
+//! its socket every few milliseconds. The device itself holds a second lock for its life, so that
+//! two never serve one socket, whatever the clients do. No step waits without a bound.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -19,7 +20,8 @@ use super::{LinkError, Options};
 use crate::Config;
 use crate::wire::{self, Answer, Request, Welcome};
 
-/// How long an attempt to attach may take altogether. A start takes some 10 ms; the rest is for a machine with 300 of them.
+/// How long an attempt to attach may take altogether. A start takes some 10 ms; the rest is for a
+/// machine with 300 of them.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a started device may take to listen before it is started again.
@@ -71,7 +73,8 @@ pub(crate) fn attach(options: &Options) -> Result<(OwnedFd, Welcome, Vec<OwnedFd
         started: None,
         since: Instant::now(),
     };
-    // Short against the 10 ms a start takes, then longer: 300 clients that look every 2 ms would keep a core from it.
+    // Short against the 10 ms a start takes, then longer: 300 clients that look every 2 ms would
+    // keep a core from it.
     let mut pause = Duration::from_millis(2);
     loop {
         let error = match try_attach(&path, &name) {
@@ -129,7 +132,8 @@ struct Starter<'a> {
     since: Instant,
 }
 
-/// The start lock, given back explicitly: a child that some other thread forked meanwhile holds a copy of the descriptor.
+/// The start lock, given back explicitly: a child that some other thread forked meanwhile holds a
+/// copy of the descriptor.
 struct StartLock(OwnedFd);
 
 impl Drop for StartLock {
@@ -154,7 +158,8 @@ impl Starter<'_> {
                 }
             }
         }
-        // Who holds the lock for so long may be dead, with a forked child that keeps its descriptor. Two starts do no harm: the device has a lock of its own.
+        // Who holds the lock for so long may be dead, with a forked child that keeps its
+        // descriptor. Two starts do no harm: the device has a lock of its own.
         if self.lock.is_some() || self.since.elapsed() >= START {
             self.start()?;
             self.started = Some(Instant::now());
@@ -198,13 +203,15 @@ impl Starter<'_> {
         let mut child = command
             .spawn()
             .map_err(|error| LinkError::Unusable(format!("cannot start {}: {error}", program.display())))?;
-        // The program forks and its first process ends at once, so this waits a moment, and no zombie stays. A client that reaps children itself may have been faster.
+        // The program forks and its first process ends at once, so this waits a moment, and no
+        // zombie stays. A client that reaps children itself may have been faster.
         let _ = child.wait();
         Ok(())
     }
 }
 
-/// The program `simgpu-device`: as the environment says, else in `../bin` of or beside what holds this code.
+/// The program `simgpu-device`: as the environment says, else in `../bin` of or beside what holds
+/// this code.
 fn find_program() -> Result<PathBuf, LinkError> {
     const NAME: &str = "simgpu-device";
     if let Some(path) = std::env::var_os("SIMGPU_DEVICE_BIN").filter(|path| !path.is_empty()) {
@@ -243,7 +250,8 @@ fn this_object() -> Option<PathBuf> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr found an object, so this is its name: a string that lives as long as the object, which holds this code.
+    // SAFETY: dladdr found an object, so this is its name: a string that lives as long as the
+    // object, which holds this code.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     if path.is_absolute() {

@@ -1,4 +1,5 @@
-//! Knows a child of fork from its parent, for the price of a load: a page that the kernel wipes in the child.
+//! Knows a child of fork from its parent, for the price of a load: a page that the kernel wipes in
+//! the child.
 
 use std::io;
 use std::ptr::NonNull;
@@ -33,7 +34,8 @@ impl ForkGuard {
         }?;
         let page = NonNull::new(at.cast::<AtomicU32>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let guard = ForkGuard { page };
-        // SAFETY: the range is the mapping just made; wiping it in a child only changes an atomic there.
+        // SAFETY: the range is the mapping just made; wiping it in a child only changes an atomic
+        // there.
         unsafe { rustix::mm::madvise(at, SIZE, Advice::LinuxWipeOnFork) }?;
         guard.word().store(1, Ordering::Relaxed);
         Ok(guard)
@@ -45,7 +47,8 @@ impl ForkGuard {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped for as long as the value lives, aligned, and zeroes or a stored 1 are an atomic's value.
+        // SAFETY: the page is mapped for as long as the value lives, aligned, and zeroes or a
+        // stored 1 are an atomic's value.
         unsafe { self.page.as_ref() }
     }
 }

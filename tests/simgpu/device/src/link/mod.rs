@@ -32,7 +32,8 @@ use submit::Outbox;
 /// How many operations a link may have outstanding over all its streams.
 pub const WINDOW: u64 = SLOTS as u64;
 
-/// Operations a stream may have outstanding before [`Link::submit`] waits: about what a real channel's ring takes.
+/// Operations a stream may have outstanding before [`Link::submit`] waits: about what a real
+/// channel's ring takes.
 pub const STREAM_DEPTH: u64 = 1_024;
 
 /// Why the device did not do what it was asked.
@@ -42,7 +43,8 @@ pub enum LinkError {
     Config(crate::ConfigError),
     /// The device could not be started or reached in time.
     Unreachable(String),
-    /// Something that no further attempt can mend: a program that is missing, a path that is no path, a device that refuses.
+    /// Something that no further attempt can mend: a program that is missing, a path that is no
+    /// path, a device that refuses.
     Unusable(String),
     /// The device died, or cut the link off. Everything on it is lost.
     Lost,
@@ -81,7 +83,8 @@ impl std::error::Error for LinkError {}
 pub struct Options {
     /// The device's socket. `None`: [`default_socket`].
     pub socket: Option<PathBuf>,
-    /// The program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the library or program that holds this code.
+    /// The program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
+    /// library or program that holds this code.
     pub program: Option<PathBuf>,
     /// What the device calls this client in its log. `None`: the process's name.
     pub name: Option<String>,
@@ -91,12 +94,18 @@ pub struct Options {
 
 /// A client's connection to the device. All methods may be called from any thread.
 ///
-/// * [`Link::submit`] costs a fraction of a microsecond and does not wake the device: work carries the time of its submission and is timed exactly whenever the device looks.
-/// * News of ended operations is taken by [`Link::poll`], [`Link::status`], [`Link::wait`], [`Link::wait_for_news`] (and a [`Link::submit`] that has to wait); these
-///   perform [`Effects`], one at a time, in the order in which the operations ended. An operation counts as done once its effect has been performed.
-/// * When the device dies, whoever waits gets [`LinkError::Lost`] within a tenth of a second, and so does every call after it.
-/// * A child of fork gets [`LinkError::Forked`] from everything that can fail, and nothing happens in the rest ([`Link::usable`]). It may drop the link.
-/// * Dropping the link gives back all that it had: its memory, contexts and running kernels, as the process's death does.
+/// * [`Link::submit`] costs a fraction of a microsecond and does not wake the device: work carries
+///   the time of its submission and is timed exactly whenever the device looks.
+/// * News of ended operations is taken by [`Link::poll`], [`Link::status`], [`Link::wait`],
+///   [`Link::wait_for_news`] (and a [`Link::submit`] that has to wait); these perform [`Effects`],
+///   one at a time, in the order in which the operations ended. An operation counts as done once
+///   its effect has been performed.
+/// * When the device dies, whoever waits gets [`LinkError::Lost`] within a tenth of a second, and
+///   so does every call after it.
+/// * A child of fork gets [`LinkError::Forked`] from everything that can fail, and nothing happens
+///   in the rest ([`Link::usable`]). It may drop the link.
+/// * Dropping the link gives back all that it had: its memory, contexts and running kernels, as the
+///   process's death does.
 pub struct Link {
     guard: ForkGuard,
     lane: Mapping<Lane>,
@@ -123,7 +132,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects to the device, starting it if there is none. Takes at most half a minute, and some 10 ms when it has to start the device.
+    /// Connects to the device, starting it if there is none. Takes at most half a minute, and some
+    /// 10 ms when it has to start the device.
     pub fn open(options: &Options, effects: Arc<dyn Effects>) -> Result<Link, LinkError> {
         let broken = |error: std::io::Error| LinkError::Unusable(format!("the device's shared memory: {error}"));
         let guard = ForkGuard::new().map_err(broken)?;
@@ -168,7 +178,8 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the device is gone, as far as this link has noticed: by a call that waited or asked. Nothing on it will end then.
+    /// Whether the device is gone, as far as this link has noticed: by a call that waited or asked.
+    /// Nothing on it will end then.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -210,7 +221,8 @@ impl Link {
         }
     }
 
-    /// Makes addresses of this process managed memory, as long as the host can hold what all processes have.
+    /// Makes addresses of this process managed memory, as long as the host can hold what all
+    /// processes have.
     pub fn manage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
         self.check()?;
         if !self.board.manage(self.welcome.client, bytes) {
@@ -246,8 +258,9 @@ impl Link {
         })
     }
 
-    /// Which pages of 64 KiB of this link's managed memory lie on the device alone, now: for each block of 2 MiB from this number on a bit for each page, the lowest the first.
-    /// Costs a round trip to the device.
+    /// Which pages of 64 KiB of this link's managed memory lie on the device alone, now: for each
+    /// block of 2 MiB from this number on a bit for each page, the lowest the first. Costs a round
+    /// trip to the device.
     pub fn on_device(&self, first: u64, count: usize) -> Result<Vec<u32>, LinkError> {
         self.check()?;
         if self.hearing.is_mine() {
@@ -265,7 +278,8 @@ impl Link {
         Ok(found)
     }
 
-    /// Free and total device memory, over all processes. Used is what contexts take for themselves, what was reserved, and managed memory that is on the device.
+    /// Free and total device memory, over all processes. Used is what contexts take for themselves,
+    /// what was reserved, and managed memory that is on the device.
     pub fn memory(&self) -> (u64, u64) {
         let total = self.board.total();
         if self.usable() && self.board.managed() > 0 {
@@ -307,7 +321,8 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The copy of the socket that a forked child holds must not keep the device believing in this client; and a child's drop must not end the parent's link.
+        // The copy of the socket that a forked child holds must not keep the device believing in
+        // this client; and a child's drop must not end the parent's link.
         if self.usable() {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }

@@ -1,7 +1,8 @@
 //! What comes back from the device: taking news, performing effects, waiting.
 //!
-//! News is taken by one thread at a time, which performs the effects. A thread that waits sleeps on the lane's bell, having told the device what for. No sleep is
-//! longer than [`SLICE`]; after each the device's life is checked.
+//! News is taken by one thread at a time, which performs the effects. A thread that waits sleeps on
+//! the lane's bell, having told the device what for. No sleep is longer than [`SLICE`]; after each
+//! the device's life is checked.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +24,8 @@ const HELPER_SLICE: Duration = Duration::from_millis(250);
 /// How long a thread sleeps that the device does not know of, because too many wait.
 const UNKNOWN_WAITER: Duration = Duration::from_millis(1);
 
-/// Ended operations are booked in heaps of this size at most, so that a submitter that waits for room is not kept waiting by a long poll.
+/// Ended operations are booked in heaps of this size at most, so that a submitter that waits for
+/// room is not kept waiting by a long poll.
 const HEAP: usize = 256;
 
 /// What the client knows of the operation in a slot.
@@ -112,7 +114,8 @@ fn thread() -> usize {
 }
 
 impl Link {
-    /// Takes what has ended, as far as the device has told, and performs its effects. Does not wake the device.
+    /// Takes what has ended, as far as the device has told, and performs its effects. Does not wake
+    /// the device.
     pub fn poll(&self) {
         if !self.usable() {
             return;
@@ -122,8 +125,8 @@ impl Link {
         }
     }
 
-    /// The same, unless another thread is at it, which may take as long as a large fill does: who only asks does not wait for that. What is behind the
-    /// fill has not ended before it.
+    /// The same, unless another thread is at it, which may take as long as a large fill does: who
+    /// only asks does not wait for that. What is behind the fill has not ended before it.
     fn poll_at_once(&self) {
         if self.usable()
             && let Some(turn) = self.hearing.begin_at_once()
@@ -172,7 +175,8 @@ impl Link {
         }
     }
 
-    /// What is known without asking the device or taking news: cheap, and `Pending` may be out of date.
+    /// What is known without asking the device or taking news: cheap, and `Pending` may be out of
+    /// date.
     pub fn known(&self, seq: Seq) -> Status {
         if seq == Seq::NONE {
             return Status::Done(Times::default());
@@ -196,8 +200,9 @@ impl Link {
         Status::Done(times)
     }
 
-    /// What is known about an operation that this link submitted, up to date with the device's present: an operation whose time has come is never `Pending`. Asks the
-    /// device only where the answer may have changed.
+    /// What is known about an operation that this link submitted, up to date with the device's
+    /// present: an operation whose time has come is never `Pending`. Asks the device only where the
+    /// answer may have changed.
     pub fn status(&self, seq: Seq) -> Status {
         if !self.usable() {
             return Status::Lost;
@@ -223,7 +228,8 @@ impl Link {
         taken == self.lane.written() && self.now() < bound
     }
 
-    /// Waits until an operation has ended and its effect has been performed. `None` waits as long as the device lives.
+    /// Waits until an operation has ended and its effect has been performed. `None` waits as long
+    /// as the device lives.
     pub fn wait(&self, seq: Seq, timeout: Option<Duration>) -> Result<Status, LinkError> {
         if !self.usable() {
             return Err(LinkError::Forked);
@@ -321,8 +327,9 @@ impl Link {
         }
     }
 
-    /// For a client's helper thread: sleeps until a `prompt` operation has news or `timeout` is over, then takes what has ended and performs its effects.
-    /// News that came since this thread's last call is never slept through. [`LinkError::Lost`]: there will be no more news.
+    /// For a client's helper thread: sleeps until a `prompt` operation has news or `timeout` is
+    /// over, then takes what has ended and performs its effects. News that came since this thread's
+    /// last call is never slept through. [`LinkError::Lost`]: there will be no more news.
     pub fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
         if !self.usable() {
             return Err(LinkError::Forked);

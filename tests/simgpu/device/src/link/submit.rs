@@ -1,7 +1,8 @@
 //! What goes to the device: contexts, streams, names, operations.
 //!
-//! One lock, the outbox's, orders a client's submissions. It is never held while waiting: a full stream, lane or window is waited for without it, so that other
-//! threads can do what ends the wait.
+//! One lock, the outbox's, orders a client's submissions. It is never held while waiting: a full
+//! stream, lane or window is waited for without it, so that other threads can do what ends the
+//! wait.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,7 +16,8 @@ use crate::shared::lane::{SLOTS, SUBMISSIONS};
 use crate::shared::record::Record;
 use crate::wire::{self, Request};
 
-/// A stream remembers every so-many-th of its operations, so that a submission that has to wait can wait for room rather than for each single end.
+/// A stream remembers every so-many-th of its operations, so that a submission that has to wait can
+/// wait for room rather than for each single end.
 const MARK_EVERY: u64 = 256;
 
 /// How often the device is asked to look while its ring of submissions is more than half full.
@@ -118,8 +120,8 @@ impl Link {
         Ok(ctx)
     }
 
-    /// Ends a context with all its streams and work, at once; operations that had not ended are told as ended at that time. Memory reserved for what was in it is the
-    /// caller's to release.
+    /// Ends a context with all its streams and work, at once; operations that had not ended are
+    /// told as ended at that time. Memory reserved for what was in it is the caller's to release.
     pub fn close_context(&self, ctx: Ctx) -> Result<(), LinkError> {
         self.check()?;
         {
@@ -170,7 +172,8 @@ impl Link {
         self.tell(&Record::CloseStream(stream))
     }
 
-    /// The id of a name; the same name has the same id. Costs a message to the device the first time: ask once a kernel, not once a launch.
+    /// The id of a name; the same name has the same id. Costs a message to the device the first
+    /// time: ask once a kernel, not once a launch.
     pub fn name(&self, name: &str) -> NameId {
         if !self.usable() || name.is_empty() {
             return NameId::NONE;
@@ -186,12 +189,14 @@ impl Link {
             id,
             name: name.to_owned(),
         };
-        // Under the lock: the message is on its way before any launch that uses the id. If it cannot be sent the device is gone, which the next wait will tell.
+        // Under the lock: the message is on its way before any launch that uses the id. If it
+        // cannot be sent the device is gone, which the next wait will tell.
         let _ = wire::send(&self.socket, &message, &[]);
         NameId(id)
     }
 
-    /// Puts an operation at the end of a stream. Waits while the stream has [`STREAM_DEPTH`] operations outstanding, or the link [`crate::WINDOW`].
+    /// Puts an operation at the end of a stream. Waits while the stream has [`STREAM_DEPTH`]
+    /// operations outstanding, or the link [`crate::WINDOW`].
     pub fn submit(&self, stream: Stream, op: Op, extra: Extra) -> Result<Seq, LinkError> {
         self.submit_touching(stream, op, extra, &[])
     }
@@ -287,7 +292,8 @@ impl Link {
         Ok(seq)
     }
 
-    /// The client has done its part of an [`Op::Host`], or a held kernel shall end. For anything else, nothing happens.
+    /// The client has done its part of an [`Op::Host`], or a held kernel shall end. For anything
+    /// else, nothing happens.
     pub fn host_done(&self, seq: Seq) -> Result<(), LinkError> {
         self.check()?;
         self.tell(&Record::HostDone(seq))?;

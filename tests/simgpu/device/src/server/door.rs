@@ -1,6 +1,7 @@
 //! Who comes and goes: the listening socket, the clients' sockets and processes, the bell.
 //!
-//! Nothing here blocks: sockets are read only when they have something, and a client that does not take its answer is dropped.
+//! Nothing here blocks: sockets are read only when they have something, and a client that does not
+//! take its answer is dropped.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ use crate::wire::{self, Answer, Request, Welcome};
 /// Visitors (connected, not attached) at once; more wait in the socket's queue.
 const VISITORS: usize = 512;
 
-/// How long a visitor may say nothing, wall nanoseconds. One that hangs must not keep the device alive.
+/// How long a visitor may say nothing, wall nanoseconds. One that hangs must not keep the device
+/// alive.
 const SILENCE: u64 = 10_000_000_000;
 
 const LISTENER: u64 = 0;
@@ -97,8 +99,9 @@ impl Door {
 impl Device {
     /// Handles what sockets and processes have to say. Gives back the clients that are gone.
     ///
-    /// One batch: what there is beyond it is still there in the next turn, which then comes at once. (Asking for more here would bring the same events again: those who are gone
-    /// stay readable until they are lost.)
+    /// One batch: what there is beyond it is still there in the next turn, which then comes at
+    /// once. (Asking for more here would bring the same events again: those who are gone stay
+    /// readable until they are lost.)
     pub(super) fn look_at_the_door(&mut self) -> Vec<usize> {
         let mut gone = Vec::new();
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
@@ -262,7 +265,8 @@ impl Device {
         }
     }
 
-    /// Answers those who asked for the status. The text goes in a file of its own: with many clients it is longer than a message.
+    /// Answers those who asked for the status. The text goes in a file of its own: with many
+    /// clients it is longer than a message.
     pub(super) fn answer_questions(&mut self) {
         for socket in std::mem::take(&mut self.door.questions) {
             // Who asked and cannot be answered finds the connection closed.

@@ -1,6 +1,7 @@
 //! What goes into the engine: the clients' records, in the order of their time stamps.
 //!
-//! A record is an allegation. What an honest client cannot write condemns the client that wrote it; the engine never sees it.
+//! A record is an allegation. What an honest client cannot write condemns the client that wrote it;
+//! the engine never sees it.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -16,10 +17,12 @@ use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
 
-/// How long a held kernel runs that says nothing else: the time after which the spinning kernels of real auto-tuners give up.
+/// How long a held kernel runs that says nothing else: the time after which the spinning kernels of
+/// real auto-tuners give up.
 const HELD: Ns = 100_000_000;
 
-/// The largest range of managed memory that a record may name, bytes: more than any host has, little enough to be walked through.
+/// The largest range of managed memory that a record may name, bytes: more than any host has,
+/// little enough to be walked through.
 const LARGEST_RANGE: u64 = 1 << 42;
 
 /// Records of a client after which it is told that there is room again.
@@ -69,7 +72,8 @@ impl Device {
     /// Takes all records that are there, brings the engine to now and collects what happened.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();
-        // What each client had written when this began: one that writes without end does not keep the device here.
+        // What each client had written when this began: one that writes without end does not keep
+        // the device here.
         let mut limits = Vec::with_capacity(self.clients.len());
         let mut heap = BinaryHeap::new();
         for (number, client) in self.clients.iter_mut().enumerate() {
@@ -104,7 +108,8 @@ impl Device {
                 Ok((record, mut stamp)) => {
                     if stamp > now {
                         now = wall_now();
-                        // Stamps are taken before they are written, so one that is still to come is a lie; it counts as now.
+                        // Stamps are taken before they are written, so one that is still to come is
+                        // a lie; it counts as now.
                         stamp = stamp.min(now);
                     }
                     let at = self.clock.device(stamp);
@@ -252,7 +257,8 @@ impl Device {
         Some(body(self.engine.memory_mut()?, now))
     }
 
-    /// Has the ledger know how much memory there is that cannot move, and the board how much managed memory is on the device.
+    /// Has the ledger know how much memory there is that cannot move, and the board how much
+    /// managed memory is on the device.
     pub(super) fn balance(&mut self) {
         let plain = u64::try_from(self.board.used()).unwrap_or(u64::MAX);
         let now = self.engine.now();
@@ -343,7 +349,8 @@ impl Device {
                 return Err("work for no stream");
             }
         };
-        // From here on what the engine says about the operation finds it booked: outputs are collected after all records.
+        // From here on what the engine says about the operation finds it booked: outputs are
+        // collected after all records.
         if !client.begin(seq, id) {
             return Err("an operation numbered wrongly");
         }

@@ -1,14 +1,17 @@
-//! What reached the device, as a file: `SIMGPU_LOG`. One JSON object a line, in the order in which operations ended.
+//! What reached the device, as a file: `SIMGPU_LOG`. One JSON object a line, in the order in which
+//! operations ended.
 //!
 //! ```json
 //! {"t":5000,"end":47000,"submitted":0,"pid":17,"process":"python","ctx":0,"stream":1,"seq":3,"op":"kernel","name":"axpy","grid":[4,1,1],"block":[256,1,1],"shared":0,"bytes":null,"direction":null,"graph":null}
 //! ```
 //!
-//! Times are device nanoseconds. `op` is kernel, copy, memset, event, wait or host; with `log_switches` in the configuration also switch. A kernel that was stopped for another
-//! context has `"slices":[[from,to],…]`; one that went with its context while it ran has `"aborted":true`. What had not begun by then has no line.
+//! Times are device nanoseconds. `op` is kernel, copy, memset, event, wait or host; with
+//! `log_switches` in the configuration also switch. A kernel that was stopped for another context
+//! has `"slices":[[from,to],…]`; one that went with its context while it ran has `"aborted":true`.
+//! What had not begun by then has no line.
 //!
-//! The file is appended to, and written out before the device sleeps and before it answers a status request. If it cannot be written the device goes on without,
-//! and the status says so.
+//! The file is appended to, and written out before the device sleeps and before it answers a status
+//! request. If it cannot be written the device goes on without, and the status says so.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -174,7 +177,8 @@ impl Log {
         }
     }
 
-    /// Writes out what there is. A log that cannot be written is given up: half a line would spoil what follows.
+    /// Writes out what there is. A log that cannot be written is given up: half a line would spoil
+    /// what follows.
     pub(super) fn flush(&mut self) {
         if self.text.is_empty() {
             return;

@@ -1,10 +1,13 @@
 //! The device process: one thread that sleeps most of the time.
 //!
-//! A turn: see who came, left or said something ([`door`]); take what all clients submitted, in the order of its time stamps, and bring the engine to now
-//! ([`intake`]); tell the clients what ended, wake those who wait, find out when to wake next ([`outlet`]); sleep.
+//! A turn: see who came, left or said something ([`door`]); take what all clients submitted, in the
+//! order of its time stamps, and bring the engine to now ([`intake`]); tell the clients what ended,
+//! wake those who wait, find out when to wake next ([`outlet`]); sleep.
 //!
-//! Submissions carry the time at which they were made, so it makes no difference to any computed time when the device looks. It wakes when a client asks it to (somebody
-//! begins to wait, a ring is half full, something prompt was submitted), when something that is waited for can have ended, and when a socket has news.
+//! Submissions carry the time at which they were made, so it makes no difference to any computed
+//! time when the device looks. It wakes when a client asks it to (somebody begins to wait, a ring
+//! is half full, something prompt was submitted), when something that is waited for can have ended,
+//! and when a socket has news.
 //!
 //! Clients are not trusted: one that says something impossible is cut off and lost, nobody else.
 
@@ -122,7 +125,8 @@ impl Device {
             let now = wall_now();
             if self.nobody_here() {
                 if now >= leave_at {
-                    // Who connects between this and the end finds the socket closed and starts another device.
+                    // Who connects between this and the end finds the socket closed and starts
+                    // another device.
                     let _ = std::fs::remove_file(&self.socket_path);
                     return Ok(());
                 }

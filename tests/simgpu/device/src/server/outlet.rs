@@ -1,4 +1,5 @@
-//! What comes out of the engine: news for the clients, lines for the log, and the time of the next wake-up.
+//! What comes out of the engine: news for the clients, lines for the log, and the time of the next
+//! wake-up.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -13,7 +14,8 @@ use crate::op::{Op, Seq};
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
-/// Prompt operations of a client that are looked at for the next wake-up: the oldest. Later ones are due later, save for other streams.
+/// Prompt operations of a client that are looked at for the next wake-up: the oldest. Later ones
+/// are due later, save for other streams.
 const PROMPTS: usize = 64;
 
 /// While there are more, the device wakes at least so often (device time).
@@ -130,13 +132,15 @@ impl Device {
         }
     }
 
-    /// Wakes those who wait for what has happened, and says when the device should look next: the earliest time at which something can have ended that somebody waits
-    /// for. `None`: nobody waits for anything that will end by itself.
+    /// Wakes those who wait for what has happened, and says when the device should look next: the
+    /// earliest time at which something can have ended that somebody waits for. `None`: nobody
+    /// waits for anything that will end by itself.
     pub(super) fn give_out(&mut self) -> Option<Ns> {
         let next_event = self.engine.next_event_time();
         let mut wake: Option<Ns> = None;
         let mut at = |time: Option<Ns>| {
-            // Between now and the next event nothing ends, and before its own bound the operation does not.
+            // Between now and the next event nothing ends, and before its own bound the operation
+            // does not.
             if let (Some(next), Some(time)) = (next_event, time)
                 && time != Ns::MAX
             {
@@ -200,7 +204,8 @@ impl Client {
         }
     }
 
-    /// Writes down until when nothing of this client can end, so that it need not ask again and again.
+    /// Writes down until when nothing of this client can end, so that it need not ask again and
+    /// again.
     fn publish_bound(&mut self, engine: &simgpu_engine::Engine) {
         let mut bound = Ns::MAX;
         for op in self.heads(engine) {

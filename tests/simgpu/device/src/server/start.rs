@@ -1,4 +1,5 @@
-//! Becoming the device: the lock that makes it the only one of its socket, the socket, and cutting the ties to whoever started it.
+//! Becoming the device: the lock that makes it the only one of its socket, the socket, and cutting
+//! the ties to whoever started it.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -13,13 +14,16 @@ use rustix::process::Resource;
 
 use crate::link::beside;
 
-/// The queue of clients that connect while the device is busy: three times the processes of the largest test that starts them at once.
+/// The queue of clients that connect while the device is busy: three times the processes of the
+/// largest test that starts them at once.
 const BACKLOG: i32 = 1024;
 
-/// The device's own lock beside the socket; held for its life. The file stays: removing a lock file lets two processes hold "it".
+/// The device's own lock beside the socket; held for its life. The file stays: removing a lock file
+/// lets two processes hold "it".
 const LOCK: &str = "lock";
 
-/// Whether all users of the machine may use the device (`SIMGPU_USERS=all`), as they may a real one; else its own user and root.
+/// Whether all users of the machine may use the device (`SIMGPU_USERS=all`), as they may a real
+/// one; else its own user and root.
 pub(super) fn for_all_users() -> bool {
     std::env::var_os("SIMGPU_USERS").is_some_and(|users| users == "all")
 }
@@ -32,8 +36,8 @@ pub struct Started {
 
 /// Takes the socket's lock and listens. `None`: another device serves the socket.
 ///
-/// With `detach`, the calling process ends here (successfully) and a child of its own goes on, in a session of its own. To be called
-/// before any thread is started.
+/// With `detach`, the calling process ends here (successfully) and a child of its own goes on, in a
+/// session of its own. To be called before any thread is started.
 pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     if let Some(directory) = socket.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -64,14 +68,16 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    // Nobody but the user may connect, from the first moment on, unless it is to be as a real device is.
+    // Nobody but the user may connect, from the first moment on, unless it is to be as a real
+    // device is.
     let hidden = if for_all_users() { 0o111 } else { 0o177 };
     let mask = rustix::process::umask(Mode::from_bits_truncate(hidden));
     let bound = rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?);
     rustix::process::umask(mask);
     bound?;
     rustix::net::listen(&listener, BACKLOG)?;
-    // Two descriptors a client: the usual limit of 1024 would be reached with half of the clients there is room for. The usual hard limit is far higher; if not, so be it.
+    // Two descriptors a client: the usual limit of 1024 would be reached with half of the clients
+    // there is room for. The usual hard limit is far higher; if not, so be it.
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
     let _ = rustix::process::setrlimit(Resource::Nofile, files);
@@ -94,8 +100,9 @@ fn detach() -> io::Result<()> {
         _ => unsafe { libc::_exit(0) },
     }
     rustix::process::setsid()?;
-    // A pipe of the client's that stayed open here would keep its reader waiting. Standard input, output and errors are the starter's to set.
-    // SAFETY: nothing in this process has opened a file yet.
+    // A pipe of the client's that stayed open here would keep its reader waiting. Standard input,
+    // output and errors are the starter's to set. SAFETY: nothing in this process has opened a file
+    // yet.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     Ok(())
 }

@@ -9,7 +9,8 @@ impl Device {
     /// The device's state as of the last turn.
     pub(super) fn status(&self) -> Value {
         let usage = self.engine.usage();
-        // What the ledger of managed memory saw at most at any time: whoever asks now and then would miss it.
+        // What the ledger of managed memory saw at most at any time: whoever asks now and then
+        // would miss it.
         let most = self.engine.memory().map(|pager| {
             let (ledger, settings) = (pager.ledger(), pager.ledger().settings());
             let peaks = ledger.peaks();
@@ -74,7 +75,8 @@ impl Device {
         json!({
             "pid": std::process::id(),
             "now": self.engine.now(),
-            // The reading of CLOCK_MONOTONIC at device time 0: device time is (reading - epoch) / dilation.
+            // The reading of CLOCK_MONOTONIC at device time 0: device time is (reading - epoch) /
+            // dilation.
             "epoch": self.clock.wall(0),
             "dilation": self.config.device.dilation,
             "mode": self.config.device.mode,

@@ -1,4 +1,5 @@
-//! Clients that lie. Each does something no honest client does, by way of the lane or the socket; it loses its link, and nobody else notices.
+//! Clients that lie. Each does something no honest client does, by way of the lane or the socket;
+//! it loses its link, and nobody else notices.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -61,7 +62,8 @@ impl Running {
         assert!(honest.wait(seq, Some(PATIENCE)).unwrap().is_done());
     }
 
-    /// The device must still serve the honest, then end without error. Every other link must have been dropped.
+    /// The device must still serve the honest, then end without error. Every other link must have
+    /// been dropped.
     fn finish(mut self, honest: Link) {
         self.serves(&honest);
         drop(honest);

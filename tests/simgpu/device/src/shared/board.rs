@@ -22,7 +22,8 @@ pub(crate) struct Board {
     attention: AtomicU32,
     /// 1 while the device sleeps or is about to: who wants it then rings its bell.
     sleeping: AtomicU32,
-    /// Device memory each client holds. The sum over all is what is used, so there is no second number that a killed client could leave behind wrong.
+    /// Device memory each client holds. The sum over all is what is used, so there is no second
+    /// number that a killed client could leave behind wrong.
     held: [AtomicU64; CLIENTS],
     /// Host memory for managed memory, bytes.
     host: AtomicU64,
@@ -50,7 +51,8 @@ impl Board {
 
     /// Asks the device to look. True: it sleeps and its bell must be rung.
     pub(crate) fn ask(&self) -> bool {
-        // SeqCst on both sides: either the device sees the new count before it sleeps, or this sees that it sleeps.
+        // SeqCst on both sides: either the device sees the new count before it sleeps, or this sees
+        // that it sleeps.
         self.attention.fetch_add(1, Ordering::SeqCst);
         self.sleeping.load(Ordering::SeqCst) != 0
     }
@@ -145,8 +147,9 @@ fn take(words: &[AtomicU64], client: usize, bytes: u64, total: u64) -> bool {
     if bytes > total {
         return false;
     }
-    // Two that reserve at the same instant may both see too much and both step back though one fits. So a refusal is tried again, a
-    // few times at once, then after letting others run: one of them may have been stopped between its two steps.
+    // Two that reserve at the same instant may both see too much and both step back though one
+    // fits. So a refusal is tried again, a few times at once, then after letting others run: one of
+    // them may have been stopped between its two steps.
     for attempt in 0..64u32 {
         mine.fetch_add(bytes, Ordering::SeqCst);
         if sum(words) <= u128::from(total) {

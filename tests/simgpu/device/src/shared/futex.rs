@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
-/// Sleeps until the word is woken, differs from `seen`, or the time is over. May return early for no reason.
+/// Sleeps until the word is woken, differs from `seen`, or the time is over. May return early for
+/// no reason.
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, timeout: Duration) {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

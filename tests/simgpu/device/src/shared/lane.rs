@@ -1,7 +1,9 @@
 //! A lane: the memory one client shares with the device.
 //!
-//! Two rings with one writer and one reader each (the client's threads take a lock of their own): submissions towards the device, news back. Indices only
-//! grow; a ring's place is the index modulo its size. A writer publishes its index last, so a client killed in the middle of a record never published it.
+//! Two rings with one writer and one reader each (the client's threads take a lock of their own):
+//! submissions towards the device, news back. Indices only grow; a ring's place is the index modulo
+//! its size. A writer publishes its index last, so a client killed in the middle of a record never
+//! published it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +16,8 @@ use crate::op::Seq;
 /// Tells a lane of this layout from other memory: "simLANE1" as little-endian bytes.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"simLANE1");
 
-/// Submissions a lane holds. At 2 us a launch the device may sleep 8 ms before it is asked to look (at half).
+/// Submissions a lane holds. At 2 us a launch the device may sleep 8 ms before it is asked to look
+/// (at half).
 pub(crate) const SUBMISSIONS: usize = 4096;
 
 /// Bits of a [`Seq`] that name the client's slot; the rest counts submissions.
@@ -23,10 +26,12 @@ pub(crate) const SLOT_BITS: u32 = 15;
 /// Operations a client may have outstanding over all its streams.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 
-/// News a lane holds: an operation has at most two (reached, ended), so that an honest client's news always fit.
+/// News a lane holds: an operation has at most two (reached, ended), so that an honest client's
+/// news always fit.
 pub(crate) const NEWS: usize = 2 * SLOTS;
 
-/// Threads of a client that can wait at once with the device knowing for what. More wait by asking every millisecond.
+/// Threads of a client that can wait at once with the device knowing for what. More wait by asking
+/// every millisecond.
 pub(crate) const WAITERS: usize = 64;
 
 /// Blocks of 2 MiB of which a client is told at once where their pages lie.
@@ -58,7 +63,8 @@ pub(crate) enum News {
     Reached { seq: Seq, at: Ns },
 }
 
-/// In the word with the seq: the operation was reached, not ended. A seq's count never gets this far.
+/// In the word with the seq: the operation was reached, not ended. A seq's count never gets this
+/// far.
 const REACHED: u64 = 1 << 63;
 
 #[repr(C, align(64))]
@@ -92,10 +98,12 @@ pub(crate) struct Lane {
     pub(crate) refresh: AtomicU64,
     /// The last request that was served.
     pub(crate) refreshed: AtomicU64,
-    /// Nothing submitted up to `bound_count` ends before this device time unless the client itself releases something.
+    /// Nothing submitted up to `bound_count` ends before this device time unless the client itself
+    /// releases something.
     pub(crate) bound: AtomicU64,
     pub(crate) bound_count: AtomicU64,
-    /// The blocks that the client wants to know of with its next request for news: the first one's number, and how many.
+    /// The blocks that the client wants to know of with its next request for news: the first one's
+    /// number, and how many.
     first_block: AtomicU64,
     asked_blocks: AtomicU64,
     /// The device's answer: of each, one bit a page that lies on the device alone.
@@ -170,7 +178,8 @@ impl Lane {
         })
     }
 
-    /// With the next request for news the device says of these blocks which pages it alone has. None: of no block.
+    /// With the next request for news the device says of these blocks which pages it alone has.
+    /// None: of no block.
     pub(crate) fn ask_blocks(&self, first: u64, count: usize) {
         self.first_block.store(first, Ordering::SeqCst);
         self.asked_blocks.store(count.min(BLOCKS) as u64, Ordering::SeqCst);
@@ -239,7 +248,8 @@ impl Lane {
         self.taken.0.store(index, Ordering::Release);
     }
 
-    /// Writes news at `index`, the device's own count. False: the client does not listen, or lied about what it heard.
+    /// Writes news at `index`, the device's own count. False: the client does not listen, or lied
+    /// about what it heard.
     pub(crate) fn tell(&self, index: u64, news: News) -> bool {
         let unheard = index.wrapping_sub(self.heard.0.load(Ordering::Acquire));
         if unheard >= NEWS as u64 {

@@ -11,10 +11,12 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// Memory of this type may be shared with a process that writes anything at any time.
 ///
 /// # Safety
-/// All of the type is atomics (any bit pattern is a value, and every access is atomic), it needs no drop, and all zeroes is a good initial value.
+/// All of the type is atomics (any bit pattern is a value, and every access is atomic), it needs no
+/// drop, and all zeroes is a good initial value.
 pub(crate) unsafe trait Shared: Sync {}
 
-// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes what must not be zero.
+// SAFETY: atomics throughout, in arrays and transparent wrappers; `initialise` writes what must not
+// be zero.
 unsafe impl Shared for super::lane::Lane {}
 // SAFETY: the same.
 unsafe impl Shared for super::board::Board {}
@@ -25,7 +27,8 @@ pub(crate) struct Mapping<T: Shared> {
     at: NonNull<T>,
 }
 
-// SAFETY: the mapping is owned by the value and not tied to a thread; `T` is `Sync` by the trait's bound.
+// SAFETY: the mapping is owned by the value and not tied to a thread; `T` is `Sync` by the trait's
+// bound.
 unsafe impl<T: Shared> Send for Mapping<T> {}
 // SAFETY: only shared references to `T` are given out, and `T` is `Sync` by the trait's bound.
 unsafe impl<T: Shared> Sync for Mapping<T> {}
@@ -39,7 +42,8 @@ impl<T: Shared> Mapping<T> {
         Ok((Mapping::of(&fd)?, fd))
     }
 
-    /// Maps memory that [`Mapping::create`] made. Refuses memory of another size, or whose size may change.
+    /// Maps memory that [`Mapping::create`] made. Refuses memory of another size, or whose size may
+    /// change.
     pub(crate) fn of(fd: impl AsFd) -> io::Result<Mapping<T>> {
         let stat = rustix::fs::fstat(&fd)?;
         let seals = rustix::fs::fcntl_get_seals(&fd)?;
@@ -71,15 +75,16 @@ impl<T: Shared> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `at` points to a live mapping of `size_of::<T>()` bytes, page-aligned; the seal keeps the file that long, and `Shared`
-        // says that whatever is in it is a `T`.
+        // SAFETY: `at` points to a live mapping of `size_of::<T>()` bytes, page-aligned; the seal
+        // keeps the file that long, and `Shared` says that whatever is in it is a `T`.
         unsafe { self.at.as_ref() }
     }
 }
 
 impl<T: Shared> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: `at` and the size are those of the mapping made in `of`; no reference outlives the value.
+        // SAFETY: `at` and the size are those of the mapping made in `of`; no reference outlives
+        // the value.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), size_of::<T>()) };
     }
 }

@@ -1,6 +1,7 @@
 //! Submissions as words: what a client writes into its lane and what the device makes of them.
 //!
-//! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that make no sense are [`Malformed`].
+//! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that
+//! make no sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
 use crate::op::{Advice, Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
@@ -76,7 +77,8 @@ const HELD: u64 = 1 << 9;
 const TIMED: u64 = 1 << 10;
 const DIRECTION: u32 = 16;
 
-// Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4 name, shared; 5-7 grid and block; 8 graph.
+// Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4
+// name, shared; 5-7 grid and block; 8 graph.
 const STAMP: usize = 2;
 
 fn pair(low: u32, high: u32) -> u64 {

@@ -20,7 +20,8 @@ pub(crate) fn get() -> R<Arc<Context>> {
     Ok(context)
 }
 
-/// The current context, be it one in which a kernel has failed: questions that are not about work are answered there too.
+/// The current context, be it one in which a kernel has failed: questions that are not about work
+/// are answered there too.
 #[inline]
 pub(crate) fn any() -> R<Arc<Context>> {
     state::driver()?;

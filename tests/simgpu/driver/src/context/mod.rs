@@ -50,8 +50,8 @@ pub(crate) struct Limits(pub(crate) [usize; 7]);
 
 impl Default for Limits {
     fn default() -> Self {
-        // Stack of a thread, printf buffer, malloc heap, sync depth, pending launches, L2 granularity, persisting L2: what
-        // the programming guide names as defaults.
+        // Stack of a thread, printf buffer, malloc heap, sync depth, pending launches, L2
+        // granularity, persisting L2: what the programming guide names as defaults.
         Limits([1024, 1 << 20, 8 << 20, 2, 2048, 64, 0])
     }
 }
@@ -101,7 +101,8 @@ impl Context {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Refuses everything once a kernel has failed in the context: such an error stays until the process ends.
+    /// Refuses everything once a kernel has failed in the context: such an error stays until the
+    /// process ends.
     #[inline]
     pub(crate) fn check(&self) -> R {
         match self.broken.load(Ordering::Acquire) {

@@ -90,13 +90,15 @@ impl Set {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, stream)?;
         if stream.is_capturing() {
-            // Addresses are looked at when the graph runs: cuDNN captures with ones that it replaces before.
+            // Addresses are looked at when the graph runs: cuDNN captures with ones that it
+            // replaces before.
             self.check_shape()?;
         }
         op::enqueue(driver, &stream, Work::Set(self))
     }
 
-    /// `cuMemset*` without `Async`: on the device's memory it does not wait, as the real driver does not.
+    /// `cuMemset*` without `Async`: on the device's memory it does not wait, as the real driver
+    /// does not.
     fn run(self, default: Handle) -> R {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, default)?;

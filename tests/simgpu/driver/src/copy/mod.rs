@@ -1,4 +1,5 @@
-//! Copies and fills: one description for all shapes, how each goes to the device, and how the bytes move when it is done.
+//! Copies and fills: one description for all shapes, how each goes to the device, and how the bytes
+//! move when it is done.
 //!
 //! | file | what |
 //! |---|---|
@@ -26,8 +27,8 @@ use crate::work::Work;
 pub(crate) use fill::{Set, SetJob};
 pub(crate) use shaped::Copy3D;
 
-/// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the driver's staging does;
-/// a longer one is waited for.
+/// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the
+/// driver's staging does; a longer one is waited for.
 const STAGED: u64 = 64 << 10;
 
 /// One end of a copy: address of the first byte, bytes from row to row, rows from layer to layer.
@@ -114,7 +115,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Which engine takes how long for it. Host to host counts as a marker: no engine of the device moves the bytes.
+    /// Which engine takes how long for it. Host to host counts as a marker: no engine of the device
+    /// moves the bytes.
     fn op(&self) -> Op {
         let bytes = self.bytes();
         match (side(self.from.address), side(self.to.address)) {
@@ -177,12 +179,14 @@ impl Copy {
         staged
     }
 
-    /// An asynchronous copy for the client: returns when the client may use its buffers as the API promises.
+    /// An asynchronous copy for the client: returns when the client may use its buffers as the API
+    /// promises.
     pub(crate) fn enqueue(self, stream: Handle) -> R {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, stream)?;
         if stream.is_capturing() {
-            // Addresses are looked at when the graph runs: cuDNN captures with ones that it replaces before.
+            // Addresses are looked at when the graph runs: cuDNN captures with ones that it
+            // replaces before.
             return graph::capture_work(driver, &stream, Work::Copy(self));
         }
         if self.bytes() == 0 {
@@ -201,8 +205,8 @@ impl Copy {
         }
     }
 
-    /// A synchronous copy for the client, on the caller's default stream. Within the device it does not wait, as the
-    /// real driver does not.
+    /// A synchronous copy for the client, on the caller's default stream. Within the device it does
+    /// not wait, as the real driver does not.
     pub(crate) fn run(self, default: Handle) -> R {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, default)?;

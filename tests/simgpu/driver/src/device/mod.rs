@@ -1,4 +1,5 @@
-//! The device queries. Devices are numbered as the process sees them (`visible.rs`); what there is at all says `simgpu_device::machine`.
+//! The device queries. Devices are numbered as the process sees them (`visible.rs`); what there is
+//! at all says `simgpu_device::machine`.
 #![deny(unsafe_code)]
 
 pub(crate) mod attributes;
@@ -89,8 +90,8 @@ export! {
 
     fn cuDeviceGetProperties(properties: Out<[i32; 14]>, device: i32) {
         let device = get(device)?;
-        // CUdevprop: threads a block, block extents, grid extents, shared memory, constant memory, warp, pitch, registers,
-        // clock, texture alignment.
+        // CUdevprop: threads a block, block extents, grid extents, shared memory, constant memory,
+        // warp, pitch, registers, clock, texture alignment.
         let numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
         properties.set(numbers.map(|n| attributes::value(n, device).unwrap_or(0)))
     }
@@ -104,7 +105,8 @@ export! {
         let asked = text.text()?.to_ascii_uppercase();
         let names = |one: &Device| {
             let full = pci_text(one);
-            // [domain]:bus:device.function, bus:device.function and without function are all accepted.
+            // [domain]:bus:device.function, bus:device.function and without function are all
+            // accepted.
             let short = full.strip_prefix("0000:").unwrap_or(&full);
             let bare = |name: &str| name.strip_suffix(".0").unwrap_or(name).to_string();
             [full.clone(), short.to_string(), bare(&full), bare(short), format!("0000{full}")]
@@ -120,7 +122,8 @@ export! {
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, source: i32, target: i32) {
-        // A device is no peer of itself. Of others it can do nothing: no access, no atomics, no rank; copies go through the host.
+        // A device is no peer of itself. Of others it can do nothing: no access, no atomics, no
+        // rank; copies go through the host.
         if check(source)? == check(target)? || !(1..=4).contains(&attribute) {
             return Err(Error::INVALID_DEVICE);
         }

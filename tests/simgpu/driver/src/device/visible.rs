@@ -1,11 +1,15 @@
-//! Which devices a process sees, and in which order: `CUDA_VISIBLE_DEVICES`, which the driver honours, not the runtime.
+//! Which devices a process sees, and in which order: `CUDA_VISIBLE_DEVICES`, which the driver
+//! honours, not the runtime.
 //!
-//! By the programming guide: an entry is a number, or a UUID or a part of one that begins no other; a list is read up to the first entry that names no device; a device that is named
-//! twice makes it invalid; an empty one hides all. By NVIDIA's MIG user guide: a GPU that is divided stands for its first instance, an instance is named by its own UUID
-//! (`MIG-...`), a process sees one instance only, and no undivided GPU beside one.
+//! By the programming guide: an entry is a number, or a UUID or a part of one that begins no other;
+//! a list is read up to the first entry that names no device; a device that is named twice makes it
+//! invalid; an empty one hides all. By NVIDIA's MIG user guide: a GPU that is divided stands for
+//! its first instance, an instance is named by its own UUID (`MIG-...`), a process sees one
+//! instance only, and no undivided GPU beside one.
 //!
-//! `CUDA_DEVICE_ORDER` changes nothing: numbers follow the PCI bus, and as all GPUs are equally fast the fastest-first order is the same. A value that is none is an error to nobody,
-//! as with the real driver.
+//! `CUDA_DEVICE_ORDER` changes nothing: numbers follow the PCI bus, and as all GPUs are equally
+//! fast the fastest-first order is the same. A value that is none is an error to nobody, as with
+//! the real driver.
 #![forbid(unsafe_code)]
 
 use simgpu_device::machine::{Device, Gpu};

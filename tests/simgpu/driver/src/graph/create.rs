@@ -65,7 +65,8 @@ export! {
 
     fn cuGraphDestroyNode(node: Handle) {
         let node = NODES.get(node)?;
-        // A node of a child graph's copy is not the client's to take away; the copy is refused like any other mistake.
+        // A node of a child graph's copy is not the client's to take away; the copy is refused like
+        // any other mistake.
         GRAPHS.get(node.graph)?.remove(&node)
     }
 

@@ -33,7 +33,7 @@ fn label(body: &Body) -> String {
 
 /// The whole graph; graphs inside nodes are clusters.
 pub(super) fn text(graph: &Graph) -> String {
-    let mut text = String::from("digraph weft {\n");
+    let mut text = String::from("digraph cuda {\n");
     put(&mut text, graph, 1);
     text.push_str("}\n");
     text

@@ -1,10 +1,12 @@
-//! Memory that belongs to graphs: allocation and free nodes, made by hand or by capturing stream-ordered allocation.
+//! Memory that belongs to graphs: allocation and free nodes, made by hand or by capturing
+//! stream-ordered allocation.
 //!
-//! The address is fixed when the node is made, so that later nodes can name it; here the memory is taken then too, once. While a
-//! graph holds the node, freeing the address outside (`cuMemFree`, `cuMemFreeAsync`) ends the client's use of it and no more. When
-//! the last graph that holds it is gone the memory is given back, unless a launch has left it in the client's hands: then it is an
-//! ordinary allocation from then on. So a graph's memory shows as used from its making to its end, where CUDA shows it from its
-//! first launch.
+//! The address is fixed when the node is made, so that later nodes can name it; here the memory is
+//! taken then too, once. While a graph holds the node, freeing the address outside (`cuMemFree`,
+//! `cuMemFreeAsync`) ends the client's use of it and no more. When the last graph that holds it is
+//! gone the memory is given back, unless a launch has left it in the client's hands: then it is an
+//! ordinary allocation from then on. So a graph's memory shows as used from its making to its end,
+//! where CUDA shows it from its first launch.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -89,8 +91,8 @@ impl Drop for Allocation {
     }
 }
 
-/// A launch came to an allocation node (`in_use`) or to a free node, or the client frees the address. Says whether the address is
-/// a graph's: freeing it is over with that.
+/// A launch came to an allocation node (`in_use`) or to a free node, or the client frees the
+/// address. Says whether the address is a graph's: freeing it is over with that.
 fn mark(address: u64, in_use: bool) -> bool {
     if COUNT.load(Ordering::Acquire) == 0 {
         return false;
@@ -109,7 +111,8 @@ pub(crate) fn begins(allocation: &Allocation) {
     mark(allocation.params.address, true);
 }
 
-/// A client's free, or a free node: ends the use of a graph's memory, and says whether it was one's.
+/// A client's free, or a free node: ends the use of a graph's memory, and says whether it was
+/// one's.
 #[inline]
 pub(crate) fn ends(address: u64) -> bool {
     mark(address, false)
@@ -199,7 +202,8 @@ export! {
 
     fn cuDeviceSetGraphMemAttribute(device: i32, which: u32, value: In<u64>) {
         crate::device::check(device)?;
-        // Only the high-water marks can be set, and only to zero: they start again from what there is.
+        // Only the high-water marks can be set, and only to zero: they start again from what there
+        // is.
         if !matches!(which, 1 | 3) || value.get()? != 0 {
             return Err(Error::INVALID_VALUE);
         }

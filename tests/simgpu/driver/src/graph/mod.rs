@@ -20,12 +20,12 @@
 //! | anything else that may synchronise by itself | `may_query` |
 //! | the legacy default stream is used | `may_use_legacy` |
 //!
-//! Each of the `may_` calls answers what CUDA answers while a capture is going on, and spoils that capture as CUDA does; with
-//! no capture anywhere in the process they are one atomic load.
+//! Each of the `may_` calls answers what CUDA answers while a capture is going on, and spoils that
+//! capture as CUDA does; with no capture anywhere in the process they are one atomic load.
 //!
-//! What holds: a graph's nodes are copies of what was asked (parameters included), so the client may reuse its memory at once.
-//! A launched graph is a set of ordinary operations on the launching stream and on hidden ones, between the stream's earlier
-//! work and its later work.
+//! What holds: a graph's nodes are copies of what was asked (parameters included), so the client
+//! may reuse its memory at once. A launched graph is a set of ordinary operations on the launching
+//! stream and on hidden ones, between the stream's earlier work and its later work.
 #![deny(unsafe_code)]
 
 mod body;

@@ -1,7 +1,8 @@
 //! A graph as a value: nodes, what each does, and which come after which.
 //!
-//! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is kept with its later node. A
-//! clone has new handles and remembers of which node each of its nodes is the copy.
+//! Nodes and graphs have handles of their own registries, so a stale handle is refused. An edge is
+//! kept with its later node. A clone has new handles and remembers of which node each of its nodes
+//! is the copy.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,7 +22,8 @@ pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
 pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-/// `CUgraphEdgeData`: kept and handed back; all edges order alike here, since kernels have one moment of completion.
+/// `CUgraphEdgeData`: kept and handed back; all edges order alike here, since kernels have one
+/// moment of completion.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct EdgeData {
@@ -71,7 +73,8 @@ pub(crate) struct Node {
 struct State {
     body: Body,
     after: Vec<Edge>,
-    /// Addresses that a question about the parameters answered: the client may follow them until the node changes.
+    /// Addresses that a question about the parameters answered: the client may follow them until
+    /// the node changes.
     shown: Option<(Arc<Launch>, Vec<usize>)>,
 }
 
@@ -84,7 +87,8 @@ impl Node {
     /// Changes what it does.
     pub(crate) fn set_body(&self, body: Body) {
         let mut state = lock(&self.state);
-        // The old one may hold a graph's memory, whose release takes other locks: not under this one.
+        // The old one may hold a graph's memory, whose release takes other locks: not under this
+        // one.
         let old = std::mem::replace(&mut state.body, body);
         let shown = state.shown.take();
         drop(state);
@@ -245,7 +249,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The nodes with each one after all it depends on, and otherwise as they were added. A cycle is an error.
+    /// The nodes with each one after all it depends on, and otherwise as they were added. A cycle
+    /// is an error.
     pub(crate) fn sorted(&self) -> R<Vec<Arc<Node>>> {
         let nodes = self.nodes();
         let places: HashMap<Handle, usize> = nodes.iter().enumerate().map(|(at, node)| (node.handle, at)).collect();
@@ -277,7 +282,8 @@ impl Graph {
         }
     }
 
-    /// A copy, the graphs inside its nodes included. Refused, as by the real driver, where there is a conditional node.
+    /// A copy, the graphs inside its nodes included. Refused, as by the real driver, where there is
+    /// a conditional node.
     pub(crate) fn clone_graph(&self) -> R<Arc<Graph>> {
         let sorted = self.sorted()?;
         if sorted.iter().any(|node| matches!(node.body(), Body::Conditional(_))) {

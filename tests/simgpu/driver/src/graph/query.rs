@@ -1,7 +1,8 @@
 //! Asking graphs what is in them.
 //!
-//! Lists follow one rule: with a null array the count alone is answered; with an array, up to the given count is written, what is
-//! left of the array is set to null, and the count becomes what was written.
+//! Lists follow one rule: with a null array the count alone is answered; with an array, up to the
+//! given count is written, what is left of the array is set to null, and the count becomes what was
+//! written.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};

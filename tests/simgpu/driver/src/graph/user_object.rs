@@ -1,7 +1,8 @@
 //! User objects: the client's own counted objects that live as long as the graphs that hold them.
 //!
-//! The destructor runs on the thread that gave up the last reference, at once: graphs give theirs up when they are destroyed.
-//! (CUDA runs it on a thread of its own and forbids it to call the driver; what the client sees is the same.)
+//! The destructor runs on the thread that gave up the last reference, at once: graphs give theirs
+//! up when they are destroyed. (CUDA runs it on a thread of its own and forbids it to call the
+//! driver; what the client sees is the same.)
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;

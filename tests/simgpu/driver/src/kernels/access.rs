@@ -1,16 +1,24 @@
-//! What kernels touch: which bytes behind which of their pointers, from symbol, parameters and shape.
+//! What kernels touch: which bytes behind which of their pointers, from symbol, parameters and
+//! shape.
 //!
-//! Kernels here are timed, not run, so what one would touch on hardware has to be said of it. How it is known, best first:
+//! Kernels here are timed, not run, so what one would touch on hardware has to be said of it. How
+//! it is known, best first:
 //!
-//! * PyTorch's elementwise kernels say how many elements they walk, and by which strides; the size of an element stands in the symbol. Result written, operands read.
-//! * PyTorch's lists of tensors (`multi_tensor_apply_kernel`, what optimizers run) say per block which chunk of which tensors it works on.
+//! * PyTorch's elementwise kernels say how many elements they walk, and by which strides; the size
+//!   of an element stands in the symbol. Result written, operands read.
+//! * PyTorch's lists of tensors (`multi_tensor_apply_kernel`, what optimizers run) say per block
+//!   which chunk of which tensors it works on.
 //! * PyTorch's random fills say how many elements they fill.
-//! * Matrix products, convolutions, reductions and all others give their parameters in structures that nobody documents. They are taken to use whole **operands**: what lies at a
-//!   pointer is as large as the operation before them used it from that address on ([`Operands`]). An operand that nobody used yet is taken for the result: as large as all
-//!   tiles, where the symbol names the tile (`sgemm_128x64`), else 16 bytes a thread.
+//! * Matrix products, convolutions, reductions and all others give their parameters in structures
+//!   that nobody documents. They are taken to use whole **operands**: what lies at a pointer is as
+//!   large as the operation before them used it from that address on ([`Operands`]). An operand
+//!   that nobody used yet is taken for the result: as large as all tiles, where the symbol names
+//!   the tile (`sgemm_128x64`), else 16 bytes a thread.
 //!
-//! Each answer says whether it is exact ([`Touching::exact`]): the parameters say which bytes, and they were understood to the last one. The last kind never is, and of the others
-//! what names no types or has more runs of bytes than are told. Guesses are guesses for the evidence that is made of them too, which is why it carries the mark.
+//! Each answer says whether it is exact ([`Touching::exact`]): the parameters say which bytes, and
+//! they were understood to the last one. The last kind never is, and of the others what names no
+//! types or has more runs of bytes than are told. Guesses are guesses for the evidence that is made
+//! of them too, which is why it carries the mark.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -36,7 +44,8 @@ pub(crate) struct Used {
     pub(crate) access: Access,
 }
 
-/// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is known: as much as default kernel times assume that it reads and writes.
+/// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is
+/// known: as much as default kernel times assume that it reads and writes.
 const BYTES_A_THREAD: u64 = 16;
 
 /// How one kernel's launches use memory.
@@ -81,7 +90,8 @@ fn tile(symbol: &str) -> Option<u64> {
         .map(|tile| tile * element)
 }
 
-/// What was used from which address on: the tensors of a process, as far as its operations show them.
+/// What was used from which address on: the tensors of a process, as far as its operations show
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Operands {
     sizes: BTreeMap<u64, u64>,
@@ -116,7 +126,8 @@ pub(crate) struct Touching {
     pub(crate) exact: bool,
 }
 
-/// What a launch uses. `within` says what is left of the allocation behind an address of the memory that is looked at.
+/// What a launch uses. `within` says what is left of the allocation behind an address of the memory
+/// that is looked at.
 pub(crate) fn used(
     pattern: &Pattern,
     call: &Call<'_>,

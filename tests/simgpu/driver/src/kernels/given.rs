@@ -1,9 +1,10 @@
-//! Kernels that a test gives: `simgpuKernelFunction(name, function, data)` makes a function of the client's the effect of every kernel
-//! of that name that is loaded afterwards.
+//! Kernels that a test gives: `simgpuKernelFunction(name, function, data)` makes a function of the
+//! client's the effect of every kernel of that name that is loaded afterwards.
 //!
-//! `function(data, params, count)` gets an address for each parameter, as `cuLaunchKernel` does; device addresses among their values
-//! are addresses of the process, so it computes in place. It runs when the kernel ends, on whichever thread performs effects, and may
-//! not call the driver. A test so decides what a client reads back: a stop flag, a count of tokens, a loss.
+//! `function(data, params, count)` gets an address for each parameter, as `cuLaunchKernel` does;
+//! device addresses among their values are addresses of the process, so it computes in place. It
+//! runs when the kernel ends, on whichever thread performs effects, and may not call the driver. A
+//! test so decides what a client reads back: a stop flag, a count of tokens, a loss.
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,12 +1,17 @@
-//! Executed kernels: those whose effect on memory is really computed. All others are timed and change nothing.
+//! Executed kernels: those whose effect on memory is really computed. All others are timed and
+//! change nothing.
 //!
-//! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), those of the probes that read the clock (`probe.rs`), and the handful of PyTorch kernels on whose
-//! values programs branch: fills, copies, comparisons, ranges, small arithmetic on them and their reductions (`torch/`).
-//! A test can give the effect of a kernel by name (`given.rs`). A kernel is found by its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each launch.
+//! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), those of the probes
+//! that read the clock (`probe.rs`), and the handful of PyTorch kernels on whose values programs
+//! branch: fills, copies, comparisons, ranges, small arithmetic on them and their reductions
+//! (`torch/`). A test can give the effect of a kernel by name (`given.rs`). A kernel is found by
+//! its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each
+//! launch.
 //!
-//! What holds: this module computes and never blocks, and reaches memory through [`Memory`] only, so that an address outside
-//! every allocation is a [`Fault`] and not a crash. A kernel whose name or parameters are not understood to the last bit is
-//! left alone: no effect is better than a wrong one.
+//! What holds: this module computes and never blocks, and reaches memory through [`Memory`] only,
+//! so that an address outside every allocation is a [`Fault`] and not a crash. A kernel whose name
+//! or parameters are not understood to the last bit is left alone: no effect is better than a wrong
+//! one.
 #![deny(unsafe_code)]
 
 pub(crate) mod access;

@@ -1,18 +1,21 @@
-//! The kernels of `weft-gpu-probe` (`tests/gpu-probe/src/driver/kernels.ptx`): those that read the device's clock or store for the host to see.
+//! Kernels that read the device's clock or store for the host to see: those of a program that
+//! measures a GPU, `gpu_probe_*` (`tests/gpu-probe/src/driver/kernels.ptx`).
 //!
-//! The others are only timed, as any kernel is: an empty one takes the shortest time, a sweep what its shape says, and a touch finds its memory resident
-//! wherever it was, since this device has no page ledger.
+//! The program's other kernels are only timed, as any kernel is: an empty one takes the shortest
+//! time, a sweep what its shape says. A touch finds its memory resident wherever it was, since this
+//! device has no page ledger.
 //!
-//! A stamp tells no pause: when a slice's end froze the kernel is the device's secret, its first and last reading are not.
+//! A stamp tells no pause: its first and last reading are known, when a slice's end froze it is
+//! not.
 #![forbid(unsafe_code)]
 
 use super::{Call, Clocked, Effect, Fault};
 
 pub(super) fn find(name: &str) -> Option<Effect> {
     Some(Effect::Clocked(match name {
-        "weft_probe_spin" => spin,
-        "weft_probe_stamp" => stamp,
-        "weft_probe_store" => store,
+        "gpu_probe_spin" => spin,
+        "gpu_probe_stamp" => stamp,
+        "gpu_probe_store" => store,
         _ => return None,
     }))
 }
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn a_stamp_runs_as_long_as_it_is_told_and_writes_its_readings() {
         let memory = Bytes::new(32);
-        let stamp = clocked("weft_probe_stamp", &[memory.base, 7_000]);
+        let stamp = clocked("gpu_probe_stamp", &[memory.base, 7_000]);
         assert_eq!((stamp.duration, stamp.to), (Some(7_000), Some(memory.base)));
         (stamp.end)(&memory, (100, 7_100)).unwrap();
         let words: Vec<u64> = memory
@@ -99,11 +102,11 @@ mod tests {
     #[test]
     fn a_store_writes_its_word_and_a_spin_nothing() {
         let memory = Bytes::new(8);
-        let store = clocked("weft_probe_store", &[memory.base, 0x1234]);
+        let store = clocked("gpu_probe_store", &[memory.base, 0x1234]);
         assert_eq!(store.duration, None);
         (store.end)(&memory, (0, 1)).unwrap();
         assert_eq!(memory.bytes.borrow()[..], [0x34, 0x12, 0, 0, 0xcd, 0xcd, 0xcd, 0xcd]);
-        let spin = clocked("weft_probe_spin", &[9]);
+        let spin = clocked("gpu_probe_spin", &[9]);
         assert_eq!((spin.duration, spin.to), (Some(9), None));
     }
 

@@ -1,4 +1,5 @@
-//! The test kernels of `simgpu.ptx`, computed: the same parameters, the same results as the PTX gives on a real GPU.
+//! The test kernels of `simgpu.ptx`, computed: the same parameters, the same results as the PTX
+//! gives on a real GPU.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

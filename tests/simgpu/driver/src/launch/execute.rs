@@ -17,7 +17,8 @@ use crate::launch::fault::Fault as Fails;
 use crate::memory::{self, Side, raw};
 use crate::module::function::Function;
 
-/// A kernel that takes this host longer is executed while the device goes on, not by the thread that waits at last. Waking another thread takes about as long.
+/// A kernel that takes this host longer is executed while the device goes on, not by the thread
+/// that waits at last. Waking another thread takes about as long.
 const LONG: Duration = Duration::from_micros(20);
 
 /// The memory a kernel sees: what the driver has handed out, and host memory the device can reach.
@@ -46,13 +47,15 @@ impl Memory for Reachable {
     }
 }
 
-/// Says once that an executed kernel did not run. Its memory stays as it was, as with every kernel that is only timed.
+/// Says once that an executed kernel did not run. Its memory stays as it was, as with every kernel
+/// that is only timed.
 fn missed(name: &str, fault: Fault) {
     static SAID: AtomicBool = AtomicBool::new(false);
     note(&format!("{name} was not executed: {fault:?}"), &SAID);
 }
 
-/// The effect of a launch, if its kernel is an executed one. A spinning kernel also makes the launch a held one.
+/// The effect of a launch, if its kernel is an executed one. A spinning kernel also makes the
+/// launch a held one.
 pub(super) fn effect(
     function: &Function,
     params: &Params,
@@ -69,7 +72,8 @@ pub(super) fn effect(
         Executed::Compute(compute) => {
             let (compute, params, layout) = (compute.clone(), params.buffer.clone(), layout.to_vec());
             let name = function.name.clone();
-            // Of other kernels not all is known, so theirs is more likely a gap of this simulation than a mistake of the client's.
+            // Of other kernels not all is known, so theirs is more likely a gap of this simulation
+            // than a mistake of the client's.
             let (is_ours, context) = (name.starts_with("simgpu_"), context.clone());
             let (slow, was_slow) = (function.is_slow.clone(), function.is_slow.load(Ordering::Relaxed));
             let run = Box::new(move || {

@@ -1,7 +1,8 @@
 //! Launches that fail because a test says so: `SIMGPU_FAULT=PART[:N[:CODE]]`.
 //!
-//! The N-th launch (the first, if it is not said) of the process's kernels with PART in their symbol ends with an error: 700, an illegal
-//! address, if none is said. From then on its context answers all calls about work with that error, as a real one does until the process ends.
+//! The N-th launch (the first, if it is not said) of the process's kernels with PART in their
+//! symbol ends with an error: 700, an illegal address, if none is said. From then on its context
+//! answers all calls about work with that error, as a real one does until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

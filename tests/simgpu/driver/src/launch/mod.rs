@@ -1,11 +1,11 @@
 //! Kernel launches.
 //!
-//! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is read, nothing is
-//! allocated. Parameters are copied only for kernels that are executed, for launches that a graph keeps, and while the process
-//! has managed memory (`memory/paging.rs`).
+//! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is
+//! read, nothing is allocated. Parameters are copied only for kernels that are executed, for
+//! launches that a graph keeps, and while the process has managed memory (`memory/paging.rs`).
 //!
-//! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it is what `Work::Kernel`
-//! carries, and `Launch::submit` replays it.
+//! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it
+//! is what `Work::Kernel` carries, and `Launch::submit` replays it.
 
 mod api;
 mod execute;
@@ -103,7 +103,8 @@ fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]
                     attribute.value[1] as u32,
                 ];
                 let blocks = u64::from(x).saturating_mul(y.into()).saturating_mul(z.into());
-                // One block a cluster is no cluster. Kernels may ask for twice what always can be had.
+                // One block a cluster is no cluster. Kernels may ask for twice what always can be
+                // had.
                 if blocks == 0 || blocks > u64::from(2 * model().clusters).max(1) {
                     return Err(Error::INVALID_VALUE);
                 }

@@ -70,7 +70,8 @@ impl Given {
     }
 }
 
-/// A launch's own copy of its parameters; where each lies stands in the function (`Function::params`).
+/// A launch's own copy of its parameters; where each lies stands in the function
+/// (`Function::params`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     /// The parameter buffer.

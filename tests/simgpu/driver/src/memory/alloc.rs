@@ -38,7 +38,8 @@ pub(crate) fn discard(driver: &Driver, allocation: &Allocation) -> R {
     Ok(())
 }
 
-/// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still uses the memory.
+/// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still
+/// uses the memory.
 pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     // What belongs to a graph stays with it: the client only ends its own use.
     if at == 0 || graph::ends(at) {

@@ -1,7 +1,8 @@
-//! Hands out device memory: small blocks share chunks of one granule, large ones have chunks of their own.
+//! Hands out device memory: small blocks share chunks of one granule, large ones have chunks of
+//! their own.
 //!
-//! The device's memory is taken chunk by chunk, as the real driver does, so what `cuMemGetInfo` shows moves in steps of
-//! 2 MiB. Whatever is handed out reads as zero.
+//! The device's memory is taken chunk by chunk, as the real driver does, so what `cuMemGetInfo`
+//! shows moves in steps of 2 MiB. Whatever is handed out reads as zero.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Managed memory's advice, prefetches, discards and range attributes.
 //!
-//! Where memory lies and what moves is the device's ledger's business (`paging.rs`). What is kept here is what range attributes answer: advice and the last prefetch, page by page.
+//! Where memory lies and what moves is the device's ledger's business (`paging.rs`). What is kept
+//! here is what range attributes answer: advice and the last prefetch, page by page.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -49,7 +50,8 @@ struct Part {
     pages: std::ops::Range<usize>,
 }
 
-/// By allocation, so that a new allocation at an old address starts afresh. What is not there has no advice.
+/// By allocation, so that a new allocation at an old address starts afresh. What is not there has
+/// no advice.
 static ADVICE: Mutex<BTreeMap<u64, Vec<Advice>>> = Mutex::new(BTreeMap::new());
 
 /// An allocation is gone.

@@ -163,7 +163,8 @@ pub(crate) fn is_mapped(address: u64) -> bool {
     }
 }
 
-/// May a copy touch `size` bytes from this address? Refuses reserved addresses without memory, which would be a fault.
+/// May a copy touch `size` bytes from this address? Refuses reserved addresses without memory,
+/// which would be a fault.
 pub(crate) fn is_reachable(address: u64, size: u64) -> bool {
     if size == 0 {
         return true;

@@ -1,14 +1,20 @@
 //! Managed memory's part in the device's page ledger: what is allocated, and what operations touch.
 //!
-//! Managed allocations have addresses of their own at multiples of 2 MiB and count in whole pages of 64 KiB. They take room on the host when they are allocated, and on the device only
-//! page by page, so they may exceed it. What the host's own code touches is not seen: memory counts as filled by the host when it is allocated, and what lies on
-//! the device stays there though the host reads it.
+//! Managed allocations have addresses of their own at multiples of 2 MiB and count in whole pages
+//! of 64 KiB. They take room on the host when they are allocated, and on the device only page by
+//! page, so they may exceed it. What the host's own code touches is not seen: memory counts as
+//! filled by the host when it is allocated, and what lies on the device stays there though the host
+//! reads it.
 //!
-//! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it is mostly read, as memsets and copies into it do; where nobody knows, it does not.
-//! `simgpuTouches` tells a client what its thread's last launch touched, and whether that is exact or guessed: the evidence that working sets are learnt from.
-//! `simgpuLaunches` tells how many launches there were, so that who knows more of some of them (a framework knows its tensors) can say of which.
+//! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it
+//! is mostly read, as memsets and copies into it do; where nobody knows, it does not.
+//! `simgpuTouches` tells a client what its thread's last launch touched, and whether that is exact
+//! or guessed: the evidence that working sets are learnt from. `simgpuLaunches` tells how many
+//! launches there were, so that who knows more of some of them (a framework knows its tensors) can
+//! say of which.
 //!
-//! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one whose driver refuses prefetches.
+//! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one
+//! whose driver refuses prefetches.
 #![deny(unsafe_code)]
 
 use std::cell::RefCell;
@@ -119,10 +125,12 @@ pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
     Some(Touch { start, bytes, write })
 }
 
-/// Touches of one launch at most that the device is told; beyond that each operand counts as one, from its first to its last byte.
+/// Touches of one launch at most that the device is told; beyond that each operand counts as one,
+/// from its first to its last byte.
 const MOST: usize = 256;
 
-/// What the device is told of a launch: it counts whole pages, so runs of bytes in the same or neighbouring pages, as they follow each other, are one.
+/// What the device is told of a launch: it counts whole pages, so runs of bytes in the same or
+/// neighbouring pages, as they follow each other, are one.
 fn in_pages(parts: &[Used]) -> Vec<Touch> {
     let join = |near: u64| {
         let mut touches: Vec<Touch> = Vec::new();
@@ -171,9 +179,11 @@ pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec
     touches
 }
 
-/// Not of CUDA's: what the calling thread's last launch touched, as evidence for whoever learns working sets. Three words each: address, bytes, and 0 for what was read, 1 for what
-/// was overwritten as a whole, 2 for both. `what` has three words: how many there are, of which the first `room` are told; 1 where it is exact, 0 where it is guessed; and the launch's
-/// number in its process, from 1 on. Nothing where the process has no managed memory.
+/// Not of CUDA's: what the calling thread's last launch touched, as evidence for whoever learns
+/// working sets. Three words each: address, bytes, and 0 for what was read, 1 for what was
+/// overwritten as a whole, 2 for both. `what` has three words: how many there are, of which the
+/// first `room` are told; 1 where it is exact, 0 where it is guessed; and the launch's number in
+/// its process, from 1 on. Nothing where the process has no managed memory.
 #[allow(non_snake_case, unsafe_code, reason = "a C symbol")]
 #[unsafe(no_mangle)]
 pub extern "C" fn simgpuTouches(list: Out<u64>, room: usize, what: Out<u64>) -> u32 {

@@ -1,8 +1,8 @@
 //! Memory pools: stream-ordered allocation.
 //!
-//! A freed block belongs to its stream until the stream has got to the free: before that only the same stream may have it
-//! again (its work is ordered anyway), after that everybody. Blocks come from the pool's own heap, which keeps what the
-//! release threshold says.
+//! A freed block belongs to its stream until the stream has got to the free: before that only the
+//! same stream may have it again (its work is ordered anyway), after that everybody. Blocks come
+//! from the pool's own heap, which keeps what the release threshold says.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -189,7 +189,8 @@ pub(crate) fn give(driver: &Driver, pool: Handle, at: u64, room: u64) {
     }
 }
 
-/// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated stays until freed.
+/// Gives a destroyed pool's memory back, once its streams are done with it; what is still allocated
+/// stays until freed.
 pub(crate) fn drain(driver: &Driver, pool: &Pool) -> R {
     let mut inner = lock(&pool.inner);
     for block in &inner.waiting {

@@ -1,7 +1,7 @@
 //! Touches bytes at addresses: the one place of the driver where device memory is read and written.
 //!
-//! Callers have checked that the addresses lie in memory the driver knows (which stays mapped for the life of the process,
-//! given back or not) or were handed in by the client as its own.
+//! Callers have checked that the addresses lie in memory the driver knows (which stays mapped for
+//! the life of the process, given back or not) or were handed in by the client as its own.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -62,7 +62,8 @@ pub(crate) fn fill(at: u64, size: u64, value: u8) {
 pub(crate) fn fill_words(at: u64, pattern: &[u8], count: u64) {
     match pattern {
         [a, b] => {
-            // SAFETY: see the module's contract; the API demands this alignment and the entry points check it.
+            // SAFETY: see the module's contract; the API demands this alignment and the entry
+            // points check it.
             let words = unsafe { std::slice::from_raw_parts_mut(at as *mut u16, count as usize) };
             words.fill(u16::from_ne_bytes([*a, *b]));
         }

@@ -1,8 +1,8 @@
 //! The address space: where device, pinned and reserved addresses lie, and what backs them.
 //!
-//! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a process, so that another
-//! process can map a piece of it (IPC handles). Given-back memory is punched out and reads as zero when handed out again.
-//! This file alone maps and unmaps.
+//! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a
+//! process, so that another process can map a piece of it (IPC handles). Given-back memory is
+//! punched out and reads as zero when handed out again. This file alone maps and unmaps.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -26,9 +26,11 @@ const BASE: u64 = 0x2000_0000_0000;
 const DEVICE_ROOM: u64 = 1 << 40;
 /// Room for pinned host memory.
 const PINNED_ROOM: u64 = 1 << 40;
-/// Room for physical allocations of the virtual memory API (an offset range of a memfd, not addresses).
+/// Room for physical allocations of the virtual memory API (an offset range of a memfd, not
+/// addresses).
 const PHYSICAL_ROOM: u64 = 1 << 40;
-/// Room for reserved addresses: clients reserve 18 to 32 GiB at a time, some the whole device several times.
+/// Room for reserved addresses: clients reserve 18 to 32 GiB at a time, some the whole device
+/// several times.
 const RESERVED_ROOM: u64 = 16 << 40;
 
 const PINNED_BASE: u64 = BASE + DEVICE_ROOM;
@@ -189,7 +191,8 @@ impl Space {
         lock(&self.free_device).give(at, size);
     }
 
-    /// Takes device addresses out of the process's page table, until somebody uses them: the file keeps what they hold.
+    /// Takes device addresses out of the process's page table, until somebody uses them: the file
+    /// keeps what they hold.
     pub(crate) fn hide(&self, at: u64, size: u64) {
         if zone(at) != Zone::Device || size == 0 || zone(at + size - 1) != Zone::Device {
             return;
@@ -252,8 +255,8 @@ impl Space {
         }
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the addresses lie in the reserved zone, which is ours: only PROT_NONE pages or an older mapping of ours
-        // are replaced.
+        // SAFETY: the addresses lie in the reserved zone, which is ours: only PROT_NONE pages or an
+        // older mapping of ours are replaced.
         os(unsafe { rustix::mm::mmap(address(at), size as usize, read_write, flags, file, offset) })?;
         Ok(())
     }

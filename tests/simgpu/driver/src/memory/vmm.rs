@@ -1,7 +1,8 @@
 //! The virtual memory API: addresses and memory separately.
 //!
-//! Memory of `cuMemCreate` is a piece of a file (its own, where the client wants to export it); mapping puts the file at
-//! reserved addresses. What was taken counts against the device from create to the last release and unmap.
+//! Memory of `cuMemCreate` is a piece of a file (its own, where the client wants to export it);
+//! mapping puts the file at reserved addresses. What was taken counts against the device from
+//! create to the last release and unmap.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -143,7 +144,8 @@ pub(crate) fn retain(address: u64) -> R<Handle> {
 }
 
 fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
-    // The virtual memory API belongs to the device: a thread without a context may map too (PyTorch's backward threads do).
+    // The virtual memory API belongs to the device: a thread without a context may map too
+    // (PyTorch's backward threads do).
     let physical = ALLOCATIONS.get(handle)?;
     let device = physical.properties.device();
     let context = match current::get() {
@@ -264,7 +266,8 @@ export! {
         if zone(pointer) != Zone::Reserved || reservation(pointer).is_none() || size == 0 {
             return Err(Error::INVALID_VALUE);
         }
-        // Mapped memory is always readable and writable here; what is refused is what does not exist.
+        // Mapped memory is always readable and writable here; what is refused is what does not
+        // exist.
         for wanted in access.list(count)? {
             if wanted.location.kind == Location::DEVICE {
                 device::check(wanted.location.id)?;

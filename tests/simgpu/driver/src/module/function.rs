@@ -179,7 +179,8 @@ impl Function {
     }
 }
 
-/// The function that a launch handle means: a `CUfunction`, or a `CUkernel` cast to one, as the runtime of CUDA 13 passes.
+/// The function that a launch handle means: a `CUfunction`, or a `CUkernel` cast to one, as the
+/// runtime of CUDA 13 passes.
 #[inline]
 pub(crate) fn of_handle(handle: Handle) -> R<Arc<Function>> {
     if FUNCTIONS.is_kind(handle) {

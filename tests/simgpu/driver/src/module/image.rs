@@ -1,7 +1,9 @@
-//! Images as the client hands them in: found, measured, kept, and read when something in them is asked for.
+//! Images as the client hands them in: found, measured, kept, and read when something in them is
+//! asked for.
 //!
-//! A client hands in an address and no length. What the runtime hands in is a wrapper around data that is part of the
-//! program and stays; everything else is copied, since the client may free it after the call.
+//! A client hands in an address and no length. What the runtime hands in is a wrapper around data
+//! that is part of the program and stays; everything else is copied, since the client may free it
+//! after the call.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -61,7 +63,8 @@ fn length(address: usize) -> R<usize> {
     }
 }
 
-/// Reads an image, as strictly as a driver does: weft's own reader makes the best of what it is given.
+/// Reads an image as strictly as a driver does. [`weft_image`] alone makes the best of what it is
+/// given.
 fn read(bytes: &[u8]) -> R<Module> {
     let (major, minor) = model().capability;
     let arch = u32::try_from(10 * major + minor).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Libraries: modules that belong to no context, and the kernels in them. With one device a library has one module, made
-//! when something in it is asked for.
+//! Libraries: modules that belong to no context, and the kernels in them. With one device a library
+//! has one module, made when something in it is asked for.
 #![deny(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! The linker of the driver API. Nothing is compiled: the linked image is the last thing that was added, which the
-//! simulated device can load as it is.
+//! The linker of the driver API. Nothing is compiled: the linked image is the last thing that was
+//! added, which the simulated device can load as it is.
 #![deny(unsafe_code)]
 
 use std::sync::Mutex;

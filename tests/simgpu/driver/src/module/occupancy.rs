@@ -17,7 +17,8 @@ fn blocks(out: Out<i32>, function: Handle, threads: i32, dynamic: usize) -> R {
     out.set(i32::try_from(function.resident_blocks(threads, dynamic)).unwrap_or(0))
 }
 
-/// The block size with the most resident threads, the largest among equals, and the grid that fills the device with it.
+/// The block size with the most resident threads, the largest among equals, and the grid that fills
+/// the device with it.
 fn best(function: &Function, dynamic: impl Fn(u32) -> u32, limit: i32) -> (u32, u32) {
     let limit = u32::try_from(limit)
         .ok()

@@ -154,7 +154,8 @@ export! {
 }
 
 impl Effect {
-    /// The effect that runs the client's function. Where a kernel has failed a function is not called, and a callback is told.
+    /// The effect that runs the client's function. Where a kernel has failed a function is not
+    /// called, and a callback is told.
     pub(crate) fn of_call(call: HostCall, context: Arc<Context>) -> Effect {
         Effect::Call(Box::new(move || call.run_in(context.check())))
     }

@@ -1,4 +1,5 @@
-//! Stream attributes. The simulated device acts on none of them but the priority; they are kept and answered.
+//! Stream attributes. The simulated device acts on none of them but the priority; they are kept and
+//! answered.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -35,7 +35,8 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 pub(crate) enum Kind {
     /// It is that stream.
     Legacy,
-    /// Orders itself with it: created without `CU_STREAM_NON_BLOCKING`, or a thread's own default stream.
+    /// Orders itself with it: created without `CU_STREAM_NON_BLOCKING`, or a thread's own default
+    /// stream.
     Blocking,
     /// Has nothing to do with it.
     NonBlocking,
@@ -130,8 +131,9 @@ impl Stream {
         Seq(self.last.load(Ordering::Acquire))
     }
 
-    /// Waits for everything submitted so far. For a blocking stream that includes the legacy stream's work it stands
-    /// behind only if it has work of its own behind it, as on the real driver.
+    /// Waits for everything submitted so far. For a blocking stream that includes the legacy
+    /// stream's work it stands behind only if it has work of its own behind it, as on the real
+    /// driver.
     pub(crate) fn synchronize(&self, driver: &Driver) -> R {
         self.wait(driver, self.last())
     }

@@ -1,8 +1,9 @@
 //! The legacy default stream's order, made of waits.
 //!
-//! An operation on the legacy stream begins after everything that blocking streams of its context had when it was
-//! submitted, and what they get later begins after it. Both are [`Op::WaitFor`] put in front; a wait for what has ended,
-//! or for what was already waited for, is left out, so a program with one stream never sees one.
+//! An operation on the legacy stream begins after everything that blocking streams of its context
+//! had when it was submitted, and what they get later begins after it. Both are [`Op::WaitFor`] put
+//! in front; a wait for what has ended, or for what was already waited for, is left out, so a
+//! program with one stream never sees one.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -25,9 +26,9 @@ pub(crate) struct Order {
     blocking: Vec<Member>,
 }
 
-/// The last operations of streams that were destroyed, or whose thread has ended, with work outstanding: the context still
-/// waits for them, and so does the legacy stream if they were blocking ones. A lock of its own: a stream may end its life
-/// while the order lock is held.
+/// The last operations of streams that were destroyed, or whose thread has ended, with work
+/// outstanding: the context still waits for them, and so does the legacy stream if they were
+/// blocking ones. A lock of its own: a stream may end its life while the order lock is held.
 #[derive(Default)]
 pub(crate) struct Orphans(Mutex<Vec<Orphan>>);
 
@@ -121,9 +122,9 @@ impl Order {
 
 /// How many operations a stream has outstanding, roughly.
 ///
-/// The link waits while a stream is as full as a channel. That wait must not happen under the context's order lock, where
-/// it would stop the very thread that can end it (a stream may stand at a word that another stream writes): so a client
-/// waits here, a little earlier and without a lock.
+/// The link waits while a stream is as full as a channel. That wait must not happen under the
+/// context's order lock, where it would stop the very thread that can end it (a stream may stand at
+/// a word that another stream writes): so a client waits here, a little earlier and without a lock.
 #[derive(Default)]
 pub(crate) struct Depth {
     submitted: AtomicU64,
@@ -132,7 +133,8 @@ pub(crate) struct Depth {
 }
 
 const MARK_EVERY: u64 = 64;
-/// So many marks may be outstanding: 768 of the link's 1024 operations; the rest is for waits put in front.
+/// So many marks may be outstanding: 768 of the link's 1024 operations; the rest is for waits put
+/// in front.
 const MARKS: usize = 12;
 
 impl Depth {

@@ -1,7 +1,9 @@
-//! A client of the driver for tests: each test runs in a process of its own, on a device of its own.
+//! A client of the driver for tests: each test runs in a process of its own, on a device of its
+//! own.
 //!
-//! [`isolated`] starts the test program again for one test, so that a test can fork, be killed, set variables and find a
-//! driver that nobody has used. [`Role`]s are further processes on the same device.
+//! [`isolated`] starts the test program again for one test, so that a test can fork, be killed, set
+//! variables and find a driver that nobody has used. [`Role`]s are further processes on the same
+//! device.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(non_snake_case, reason = "the API's own names")]
 #![allow(missing_docs, reason = "the API's own names")]
@@ -182,8 +184,8 @@ const ROLE: &str = "SIMGPU_TEST_ROLE";
 /// Longest a test may take: far more than any needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the device's program with
-/// it; where both are up to date that is a look at some files.
+/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the
+/// device's program with it; where both are up to date that is a look at some files.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(build)
@@ -227,8 +229,9 @@ fn wait(mut child: Child, what: &str) {
     }
 }
 
-/// Runs a test in a process of its own on a device of its own, with these variables set. In a further process of the test
-/// ([`Role::start`]) `body` is told its role; in the first one the role is empty.
+/// Runs a test in a process of its own on a device of its own, with these variables set. In a
+/// further process of the test ([`Role::start`]) `body` is told its role; in the first one the role
+/// is empty.
 pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda, &str)) {
     if std::env::var(TEST).as_deref() == Ok(test) {
         let path = std::env::var_os("SIMGPU_TEST_LIBRARY").unwrap();
@@ -267,7 +270,8 @@ pub fn isolated(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Cuda,
 pub struct Role(Child);
 
 impl Role {
-    /// Starts the test again in this role, on the same device. Its standard input and output are pipes.
+    /// Starts the test again in this role, on the same device. Its standard input and output are
+    /// pipes.
     pub fn start(role: &str) -> Role {
         let test = std::env::var(TEST).unwrap();
         let child = again(&test)
@@ -325,7 +329,8 @@ impl Role {
     }
 }
 
-/// How a further process of the running test ends that is given nothing and ends by itself, and what it says on stderr.
+/// How a further process of the running test ends that is given nothing and ends by itself, and
+/// what it says on stderr.
 pub fn ends(role: &str) -> (std::process::ExitStatus, String) {
     let test = std::env::var(TEST).unwrap();
     let mut command = again(&test);

@@ -1,6 +1,7 @@
 //! The driver under test as a client sees it: loaded by path, called through its C symbols.
 //!
-//! Tests of one program share the process's driver and take turns ([`cuda`]), since a capture in one thread forbids calls in others.
+//! Tests of one program share the process's driver and take turns ([`cuda`]), since a capture in
+//! one thread forbids calls in others.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(non_snake_case, reason = "the API's own names")]
 #![allow(missing_docs, reason = "the API's own names")]
@@ -220,8 +221,8 @@ impl std::ops::Deref for Cuda {
     }
 }
 
-/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the device's program with it; where
-/// both are up to date that is a look at some files.
+/// The library under test. Cargo builds no `cdylib` for a test program, so it is asked to, and the
+/// device's program with it; where both are up to date that is a look at some files.
 fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let profile = program.parent().and_then(|deps| deps.parent()).expect("cargo's layout");
@@ -250,7 +251,8 @@ pub fn cuda() -> Cuda {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (api, context, functions) = API.get_or_init(|| {
         let directory = tempfile::Builder::new().prefix("simgpu").tempdir().unwrap().keep();
-        // SAFETY: the first test to get here, before any thread of the driver's; the others wait for their turn.
+        // SAFETY: the first test to get here, before any thread of the driver's; the others wait
+        // for their turn.
         unsafe { std::env::set_var("SIMGPU_SOCKET", directory.join("device.sock")) };
         let path = library();
         // SAFETY: the library under test, whose constructors do nothing.

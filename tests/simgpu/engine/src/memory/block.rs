@@ -18,13 +18,15 @@ pub(super) struct Block {
     pub(super) device: u32,
     /// Pages on the host.
     pub(super) host: u32,
-    /// Pages on their way to the device; they have their room there already, and still lie on the host if they lay there.
+    /// Pages on their way to the device; they have their room there already, and still lie on the
+    /// host if they lay there.
     pub(super) arriving: u32,
     /// Pages that a queued prefetch will bring to the device.
     pub(super) queued: u32,
     /// Pages advised as mostly read.
     pub(super) read_mostly: u32,
-    /// Pages whose preferred location is the device. Of all others the host's copy stays where copies collapse.
+    /// Pages whose preferred location is the device. Of all others the host's copy stays where
+    /// copies collapse.
     pub(super) prefers_device: u32,
     /// Neighbours in the order of eviction.
     pub(super) before: u32,
@@ -59,8 +61,9 @@ impl Block {
     }
 }
 
-/// What the density prefetcher adds to faulted pages: for each the largest part of the block of which more than `threshold` per cent is there or faulted. `there`
-/// are the pages on the device, `valid` those that may be brought.
+/// What the density prefetcher adds to faulted pages: for each the largest part of the block of
+/// which more than `threshold` per cent is there or faulted. `there` are the pages on the device,
+/// `valid` those that may be brought.
 pub(super) fn widen(faulted: u32, there: u32, valid: u32, threshold: u32) -> u32 {
     if threshold >= 100 {
         return 0;

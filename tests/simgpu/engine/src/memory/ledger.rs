@@ -1,7 +1,9 @@
 //! Residency without time: who has what where, and what each change moved.
 //!
-//! What holds after every call: `used` is the room that pages on the device, on their way to it and on their way from it take, and is at most the room there is (but
-//! while plain memory is being made room for); each owner's usage is the sum over its blocks; a block is in the order of eviction exactly if it takes room on the device.
+//! What holds after every call: `used` is the room that pages on the device, on their way to it and
+//! on their way from it take, and is at most the room there is (but while plain memory is being
+//! made room for); each owner's usage is the sum over its blocks; a block is in the order of
+//! eviction exactly if it takes room on the device.
 
 use super::block::{Block, NONE, widen};
 use super::order::Order;
@@ -187,7 +189,8 @@ impl Ledger {
         self.table(owner)?.get(number)
     }
 
-    /// Each block of a range that has pages allocated: its place, and of the range its part and allocated pages.
+    /// Each block of a range that has pages allocated: its place, and of the range its part and
+    /// allocated pages.
     pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, Part, u32)> + '_ {
         let table = self.table(owner);
         let mut cursor = Cursor::default();
@@ -220,7 +223,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Has what lies nowhere lie on the host: its owner's host may have filled it, which nobody sees.
+    /// Has what lies nowhere lie on the host: its owner's host may have filled it, which nobody
+    /// sees.
     pub fn fill_from_host(&mut self, owner: Owner, range: Range) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -310,7 +314,8 @@ impl Ledger {
         }
     }
 
-    /// Gives contents up: the pages lie nowhere until they are touched or prefetched again. Answers how many bytes lay somewhere.
+    /// Gives contents up: the pages lie nowhere until they are touched or prefetched again. Answers
+    /// how many bytes lay somewhere.
     pub fn discard(&mut self, owner: Owner, range: Range) -> u64 {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         let lost = parts.into_iter().map(|(at, pages)| self.lose(at, pages)).sum();
@@ -318,8 +323,9 @@ impl Ledger {
         lost
     }
 
-    /// Advises a range as mostly read, or not. What lies on both places stays there. Without the advice copies collapse: to the device's where that is the preferred
-    /// location, else to the host's, which leaves the device without being copied.
+    /// Advises a range as mostly read, or not. What lies on both places stays there. Without the
+    /// advice copies collapse: to the device's where that is the preferred location, else to the
+    /// host's, which leaves the device without being copied.
     pub fn advise_read_mostly(&mut self, owner: Owner, range: Range, on: bool) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -355,7 +361,8 @@ impl Ledger {
         self.less_on_host(owner, bytes(gone));
     }
 
-    /// Whether a kernel finds all of a range on the device; for a write also, whether no copy on the host has to go first.
+    /// Whether a kernel finds all of a range on the device; for a write also, whether no copy on
+    /// the host has to go first.
     pub fn is_ready(&self, owner: Owner, range: Range, write: bool) -> bool {
         self.each(owner, range).all(|(at, _, pages)| {
             let block = &self.blocks[at as usize];
@@ -363,7 +370,8 @@ impl Ledger {
         })
     }
 
-    /// The number of the first block of a range for which [`Ledger::is_ready`] does not hold: its address over the block size.
+    /// The number of the first block of a range for which [`Ledger::is_ready`] does not hold: its
+    /// address over the block size.
     pub fn first_unready(&self, owner: Owner, range: Range, write: bool) -> Option<u64> {
         let unready = |(at, part, pages): (u32, Part, u32)| {
             let block = &self.blocks[at as usize];
@@ -391,7 +399,8 @@ impl Ledger {
         })
     }
 
-    /// Takes device memory that cannot move. There may be too little room for what is there then: [`super::Pager::take_plain`] evicts.
+    /// Takes device memory that cannot move. There may be too little room for what is there then:
+    /// [`super::Pager::take_plain`] evicts.
     pub(super) fn take_plain(&mut self, size: u64) -> Result<(), MemoryError> {
         if self.plain.saturating_add(size) > self.settings.capacity {
             return Err(MemoryError::DeviceFull);
@@ -418,7 +427,8 @@ impl Ledger {
             .find(|at| *at != but && self.blocks[*at as usize].arriving == 0)
     }
 
-    /// Takes room on the device for pages that are not there, and answers how many bytes must be copied.
+    /// Takes room on the device for pages that are not there, and answers how many bytes must be
+    /// copied.
     pub(super) fn begin_arrival(&mut self, at: u32, pages: u32) -> u64 {
         let block = &mut self.blocks[at as usize];
         let pages = pages & block.valid & !block.held();
@@ -444,8 +454,9 @@ impl Ledger {
         self.forget_host(at, stale);
     }
 
-    /// Has pages leave the device: those that the host has too are dropped, the others are on their way, and keep their room until [`Ledger::end_departure`]. Answers how
-    /// many bytes those are, and how many were dropped.
+    /// Has pages leave the device: those that the host has too are dropped, the others are on their
+    /// way, and keep their room until [`Ledger::end_departure`]. Answers how many bytes those are,
+    /// and how many were dropped.
     pub(super) fn begin_departure(&mut self, at: u32, pages: u32) -> (u64, u64) {
         let block = &mut self.blocks[at as usize];
         let pages = pages & block.device;
@@ -463,7 +474,8 @@ impl Ledger {
         (bytes(copied), bytes(dropped))
     }
 
-    /// Has the host have copies of pages that stay on the device. Answers how many bytes must be copied.
+    /// Has the host have copies of pages that stay on the device. Answers how many bytes must be
+    /// copied.
     pub(super) fn duplicate(&mut self, at: u32, pages: u32) -> u64 {
         let block = &mut self.blocks[at as usize];
         let new = pages & block.device & !block.host;
@@ -488,7 +500,8 @@ impl Ledger {
         self.more_on_host(owner, bytes(new));
     }
 
-    /// Which pages a batch with room for so many faults of 4 KiB takes of a block, in the order of addresses, and how many faults they are.
+    /// Which pages a batch with room for so many faults of 4 KiB takes of a block, in the order of
+    /// addresses, and how many faults they are.
     pub(super) fn faulting(&self, range: Range, number: u64, missing: u32, room: u32) -> (u32, u32) {
         let (mut pages, mut faults, mut left) = (0, 0, missing);
         while left != 0 {

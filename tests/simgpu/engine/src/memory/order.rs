@@ -1,4 +1,5 @@
-//! The order of eviction: a list through the blocks that take room on the device, the one that arrived longest ago first.
+//! The order of eviction: a list through the blocks that take room on the device, the one that
+//! arrived longest ago first.
 
 use super::block::{Block, NONE};
 

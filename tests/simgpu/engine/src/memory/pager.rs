@@ -1,10 +1,14 @@
-//! The ledger in virtual time: what prefetches have the link do when, and how long a kernel stands still for pages that are not there.
+//! The ledger in virtual time: what prefetches have the link do when, and how long a kernel stands
+//! still for pages that are not there.
 //!
-//! Each direction of the link moves one piece (what a prefetch asked for of one block) at a time, in the order asked for. A piece towards the device waits for room while something
-//! is leaving or is to leave; if nothing is, the driver evicts a block as it does for a fault. Faults do not queue: their data goes next.
+//! Each direction of the link moves one piece (what a prefetch asked for of one block) at a time,
+//! in the order asked for. A piece towards the device waits for room while something is leaving or
+//! is to leave; if nothing is, the driver evicts a block as it does for a fault. Faults do not
+//! queue: their data goes next.
 //!
-//! What holds: [`Pager::touch`] and [`Pager::take_plain`] let time pass to where they end, so the pager's clock can be ahead of its caller's; what a caller asks for at an earlier
-//! time then counts from the pager's. Ends of prefetches are told with the time at which they happened.
+//! What holds: [`Pager::touch`] and [`Pager::take_plain`] let time pass to where they end, so the
+//! pager's clock can be ahead of its caller's; what a caller asks for at an earlier time then
+//! counts from the pager's. Ends of prefetches are told with the time at which they happened.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -58,7 +62,8 @@ pub struct Pager {
     /// Pieces to go, by prefetch.
     open: HashMap<Ticket, u64>,
     ended: VecDeque<(Ticket, Ns)>,
-    /// Whether kernels wait for pages that a prefetch will bring, rather than fault on them: a launch that waits for its prefetch's event.
+    /// Whether kernels wait for pages that a prefetch will bring, rather than fault on them: a
+    /// launch that waits for its prefetch's event.
     waits: bool,
     /// How long each direction moved data.
     busy: [Ns; 2],
@@ -67,7 +72,8 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// An empty device at time zero, whose kernels wait for queued prefetches or fault ahead of them.
+    /// An empty device at time zero, whose kernels wait for queued prefetches or fault ahead of
+    /// them.
     pub fn new(settings: MemorySettings, waits: bool) -> Pager {
         Pager {
             ledger: Ledger::new(settings),
@@ -110,12 +116,14 @@ impl Pager {
         self.busy
     }
 
-    /// From here on it is kept which blocks the driver evicts to make room; [`Pager::take_evictions`] has them.
+    /// From here on it is kept which blocks the driver evicts to make room;
+    /// [`Pager::take_evictions`] has them.
     pub fn keep_evictions(&mut self) {
         self.evictions.get_or_insert_default();
     }
 
-    /// Blocks that the driver has evicted to make room since this was last asked: whose, and their addresses over the block size.
+    /// Blocks that the driver has evicted to make room since this was last asked: whose, and their
+    /// addresses over the block size.
     pub fn take_evictions(&mut self) -> Vec<(Owner, u64)> {
         self.evictions.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -135,7 +143,8 @@ impl Pager {
         self.ledger.fill_from_host(owner, range);
     }
 
-    /// Has so much device memory be taken that cannot move, and evicts what is in the way. At most the capacity counts.
+    /// Has so much device memory be taken that cannot move, and evicts what is in the way. At most
+    /// the capacity counts.
     pub fn set_plain(&mut self, at: Ns, size: u64) {
         self.advance_to(at);
         let plain = self.ledger.plain();
@@ -210,13 +219,16 @@ impl Pager {
         self.begin();
     }
 
-    /// Puts a prefetch at the end of its direction's queue. Towards the host, memory that is mostly read is copied where the host has no copy, and stays on the device.
+    /// Puts a prefetch at the end of its direction's queue. Towards the host, memory that is mostly
+    /// read is copied where the host has no copy, and stays on the device.
     pub fn prefetch(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool) -> Ticket {
         self.enqueue(at, owner, range, to_host, false)
     }
 
-    /// Has a range leave the device, as a prefetch towards the host, but what is mostly read leaves too. That is what takes a caller of the driver three steps: with
-    /// the host as preferred location, end the advice (copies collapse), prefetch what the device alone has, and advise again.
+    /// Has a range leave the device, as a prefetch towards the host, but what is mostly read leaves
+    /// too. That is what takes a caller of the driver three steps: with the host as preferred
+    /// location, end the advice (copies collapse), prefetch what the device alone has, and advise
+    /// again.
     pub fn leave(&mut self, at: Ns, owner: Owner, range: Range) -> Ticket {
         self.enqueue(at, owner, range, true, true)
     }
@@ -421,17 +433,21 @@ impl Pager {
         true
     }
 
-    /// A piece finds the device full: what is leaving makes room, or else a block goes. Answers whether anything changed.
+    /// A piece finds the device full: what is leaving makes room, or else a block goes. Answers
+    /// whether anything changed.
     ///
-    /// Faults may take the room that was made, and lose it again to the next attempt: each block that goes leaves room for a page at least, so a piece that had as many go
-    /// as it can have pages is given up. Without that a kernel and a prefetch on a device with hardly any room take it from each other for ever.
+    /// Faults may take the room that was made, and lose it again to the next attempt: each block
+    /// that goes leaves room for a page at least, so a piece that had as many go as it can have
+    /// pages is given up. Without that a kernel and a prefetch on a device with hardly any room
+    /// take it from each other for ever.
     fn want_room(&mut self, at: u32, piece: Piece) -> bool {
         if self.moving[OUT].is_some() || !self.queues[OUT].is_empty() {
             return false;
         }
         let victim = self.ledger.victim(at).filter(|_| piece.displaced < PAGES);
         let Some(victim) = victim else {
-            // Nothing can go: the prefetch stays undone, as the driver leaves one that finds no memory.
+            // Nothing can go: the prefetch stays undone, as the driver leaves one that finds no
+            // memory.
             self.queues[IN].pop_front();
             self.ledger.blocks[at as usize].queued &= !piece.pages;
             self.end_piece(piece);
@@ -454,7 +470,8 @@ impl Pager {
         true
     }
 
-    /// A kernel touches a range, in the order of addresses, from `at` on. Answers when it has all of it, with faults handled and prefetches waited for.
+    /// A kernel touches a range, in the order of addresses, from `at` on. Answers when it has all
+    /// of it, with faults handled and prefetches waited for.
     pub fn touch(&mut self, at: Ns, owner: Owner, range: Range, write: bool) -> Ns {
         self.advance_to(at);
         if self.ledger.is_ready(owner, range, write) {
@@ -499,7 +516,8 @@ impl Pager {
     fn await_arrival(&mut self, time: Ns, at: u32, missing: u32) -> Ns {
         let mut time = time;
         if !self.waits {
-            // The fault finds the page on its way: it costs its handling, side by side with what is left of the transfer.
+            // The fault finds the page on its way: it costs its handling, side by side with what is
+            // left of the transfer.
             let owner = self.ledger.blocks[at as usize].owner;
             self.ledger.usage_mut(owner).faults += 1;
             time += self.ledger.settings.fault_batch;
@@ -521,7 +539,8 @@ impl Pager {
         }
     }
 
-    /// The driver handles a batch's faults in one block. Answers when, and whether the pages came: where nothing can make room, the kernel reads them over the link.
+    /// The driver handles a batch's faults in one block. Answers when, and whether the pages came:
+    /// where nothing can make room, the kernel reads them over the link.
     fn handle(&mut self, time: Ns, at: u32, faulted: u32) -> (Ns, bool) {
         let time = time + self.ledger.settings.fault_batch;
         self.advance_to(time);

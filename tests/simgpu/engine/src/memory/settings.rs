@@ -1,4 +1,5 @@
-//! What memory and the link to the host are like. The defaults are those of `rtx5080-like.toml` in the calibration folder, where each has its source.
+//! What memory and the link to the host are like. The defaults are those of `rtx5080-like.toml` in
+//! the calibration folder, where each has its source.
 
 use crate::Ns;
 
@@ -7,7 +8,8 @@ use crate::Ns;
 pub struct MemorySettings {
     /// Device memory for managed pages, bytes.
     pub capacity: u64,
-    /// Host memory for managed pages, bytes. All managed memory together can be allocated up to this.
+    /// Host memory for managed pages, bytes. All managed memory together can be allocated up to
+    /// this.
     pub host_limit: u64,
     /// Prefetch towards the device with the other direction idle, bytes a microsecond.
     pub to_device: u64,
@@ -49,7 +51,8 @@ impl MemorySettings {
     pub(super) fn transfer(&self, to_host: bool, bytes: u64, other_busy: bool) -> Ns {
         let alone = if to_host { self.to_host } else { self.to_device };
         let rate = if other_busy && self.duplex {
-            // The sum is shared in proportion to what each direction does alone, and neither gets faster by the other's company.
+            // The sum is shared in proportion to what each direction does alone, and neither gets
+            // faster by the other's company.
             let sum = u128::from(self.to_device) + u128::from(self.to_host);
             alone.min((u128::from(self.both_ways) * u128::from(alone) / sum.max(1)) as u64)
         } else {

@@ -1,6 +1,7 @@
 //! From an owner's address to its block.
 //!
-//! A directory of chunks of 512 blocks (1 GiB of addresses), since addresses are sparse and ranges go on from block to block.
+//! A directory of chunks of 512 blocks (1 GiB of addresses), since addresses are sparse and ranges
+//! go on from block to block.
 
 use std::collections::BTreeMap;
 

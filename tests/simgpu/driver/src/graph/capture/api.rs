@@ -20,7 +20,8 @@ fn resolve(handle: Handle) -> R<Arc<Stream>> {
     stream::resolve(state::driver()?, handle)
 }
 
-/// The stream, for a question about its capture: the legacy stream has none, and may not be asked while it is not usable.
+/// The stream, for a question about its capture: the legacy stream has none, and may not be asked
+/// while it is not usable.
 fn asked(handle: Handle) -> R<Arc<Stream>> {
     let stream = resolve(handle)?;
     if stream.kind == Kind::Legacy {

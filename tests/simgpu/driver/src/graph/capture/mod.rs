@@ -1,11 +1,12 @@
 //! Recording streams into a graph.
 //!
-//! A capture begins on one stream, its origin. Other streams join by waiting for an event that was recorded in it, and are
-//! joined back by the origin waiting for an event of theirs. Each stream of the capture keeps the nodes that its next operation
-//! will come after. What is not allowed meanwhile stands in `rules.rs`.
+//! A capture begins on one stream, its origin. Other streams join by waiting for an event that was
+//! recorded in it, and are joined back by the origin waiting for an event of theirs. Each stream of
+//! the capture keeps the nodes that its next operation will come after. What is not allowed
+//! meanwhile stands in `rules.rs`.
 //!
-//! A capture that met a forbidden call is invalid: every further call on its streams fails, and so does its end, after which the
-//! streams are ordinary again.
+//! A capture that met a forbidden call is invalid: every further call on its streams fails, and so
+//! does its end, after which the streams are ordinary again.
 #![deny(unsafe_code)]
 
 mod api;
@@ -89,7 +90,8 @@ pub(crate) struct CaptureSlot {
     pub(crate) capture: Arc<Capture>,
     /// What the stream's next operation comes after.
     after: Vec<Edge>,
-    /// What `cuStreamGetCaptureInfo` last showed: the client may look at it until its next call on the stream.
+    /// What `cuStreamGetCaptureInfo` last showed: the client may look at it until its next call on
+    /// the stream.
     shown: (Vec<Handle>, Vec<EdgeData>),
 }
 
@@ -225,7 +227,8 @@ pub(crate) fn capture_work(_driver: &Driver, stream: &Arc<Stream>, work: Work) -
     capture_body(stream, Body::Work(work)).map(drop)
 }
 
-/// `cuEventRecord` on a capturing stream: the event stands for this point from now on, or becomes a node if it is external.
+/// `cuEventRecord` on a capturing stream: the event stands for this point from now on, or becomes a
+/// node if it is external.
 pub(crate) fn capture_record(_driver: &Driver, stream: &Arc<Stream>, event: &Arc<Event>, flags: u32) -> R {
     if flags & event::EXTERNAL != 0 {
         return capture_body(stream, Body::Record(event.clone())).map(drop);

@@ -1,10 +1,12 @@
 //! What is forbidden while a capture is going on, as CUDA's manual has it.
 //!
-//! - A captured stream or event has no state on the device: to synchronise with it or to query it is an error and spoils the
-//!   capture. The same holds for the context that such a stream belongs to.
-//! - The legacy default stream orders itself with every blocking stream, so while one of those is an origin it may not be used.
-//! - Calls that *may* synchronise by themselves (allocation, queries of other events) are forbidden to a thread by the mode of
-//!   the captures going on and by its own mode ([`exchange`]).
+//! - A captured stream or event has no state on the device: to synchronise with it or to query it
+//!   is an error and spoils the capture. The same holds for the context that such a stream belongs
+//!   to.
+//! - The legacy default stream orders itself with every blocking stream, so while one of those is
+//!   an origin it may not be used.
+//! - Calls that *may* synchronise by themselves (allocation, queries of other events) are forbidden
+//!   to a thread by the mode of the captures going on and by its own mode ([`exchange`]).
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -94,7 +96,8 @@ pub(crate) fn may_use_legacy(stream: &Stream) -> R {
     })
 }
 
-/// A question about the legacy default stream: an error where its use would be, but one that spoils nothing.
+/// A question about the legacy default stream: an error where its use would be, but one that spoils
+/// nothing.
 #[inline]
 pub(crate) fn may_use_legacy_quietly(context: &Context) -> R {
     if COUNT.load(Ordering::Acquire) == 0 {

@@ -1,4 +1,5 @@
-//! The entry points about instantiated graphs as a whole. Those that change one node stand with that kind of node.
+//! The entry points about instantiated graphs as a whole. Those that change one node stand with
+//! that kind of node.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, Out, R};

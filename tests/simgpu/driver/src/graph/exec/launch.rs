@@ -1,8 +1,9 @@
 //! Launching: the items become operations on the launching stream and on hidden ones.
 //!
-//! A chain stays on the launching stream itself. What runs beside it goes to hidden streams, which begin with a wait for the
-//! point where the graph began; an edge between two streams is a wait; at the end the launching stream waits for all that is
-//! still open. So the graph is one unit in its stream's order, and its kernels overlap as their edges allow.
+//! A chain stays on the launching stream itself. What runs beside it goes to hidden streams, which
+//! begin with a wait for the point where the graph began; an edge between two streams is a wait; at
+//! the end the launching stream waits for all that is still open. So the graph is one unit in its
+//! stream's order, and its kernels overlap as their edges allow.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::state::{Driver, lock};
 use crate::stream::Stream;
 use crate::work::Work;
 
-/// Hidden streams of one instantiated graph at most; a wider graph shares them. As many as hardware queues a context has.
+/// Hidden streams of one instantiated graph at most; a wider graph shares them. As many as hardware
+/// queues a context has.
 const BRANCHES: usize = 31;
 /// Numbers the launches, for the device's log.
 static LAUNCHES: AtomicU64 = AtomicU64::new(1);
@@ -139,7 +141,8 @@ fn perform(driver: &Driver, stream: &Arc<Stream>, item: &Item, number: u64) -> R
             // Followers wait for this item, so it needs an operation of its own.
             op::submit(driver, stream, &Work::Empty, number).map(drop)
         }
-        // The memory is there from the node's making on; whose it is changes in the order of the client's calls.
+        // The memory is there from the node's making on; whose it is changes in the order of the
+        // client's calls.
         Body::Alloc(allocation) => {
             memory::begins(allocation);
             op::submit(driver, stream, &Work::Empty, number).map(drop)
@@ -218,7 +221,8 @@ mod tests {
         assert_eq!(plan.open.len(), BRANCHES);
     }
 
-    /// What is known to have ended when an item begins, by streams being first in, first out and by the waits.
+    /// What is known to have ended when an item begins, by streams being first in, first out and by
+    /// the waits.
     fn known_before(plan: &Plan) -> Vec<Vec<bool>> {
         let mut before: Vec<Vec<bool>> = Vec::new();
         let mut tails: Vec<Option<usize>> = vec![None; plan.width];

@@ -1,7 +1,9 @@
-//! Instantiated graphs: what a graph was when it was instantiated, flattened, changed in place and launched.
+//! Instantiated graphs: what a graph was when it was instantiated, flattened, changed in place and
+//! launched.
 //!
-//! A child graph's nodes take its node's place, and so do those of the bodies that a conditional node chooses; what stays is a
-//! list in which every item comes after all it depends on. Changes address an item by the handle of the node it came from.
+//! A child graph's nodes take its node's place, and so do those of the bodies that a conditional
+//! node chooses; what stays is a list in which every item comes after all it depends on. Changes
+//! address an item by the handle of the node it came from.
 #![deny(unsafe_code)]
 
 mod api;
@@ -39,7 +41,8 @@ pub(crate) struct Exec {
 struct Inner {
     items: Vec<Item>,
     plan: Plan,
-    /// The last operation of the last launch: the next launch comes after it, on whichever stream it is.
+    /// The last operation of the last launch: the next launch comes after it, on whichever stream
+    /// it is.
     last: Seq,
     /// Hidden streams for what runs beside the launching stream, by context.
     branches: HashMap<u64, Vec<Arc<Stream>>>,
@@ -68,7 +71,8 @@ pub(crate) fn flatten(graph: &Graph) -> R<Vec<Item>> {
     Ok(items)
 }
 
-/// Puts a graph's nodes behind the items `before`, and answers the items that nothing in the graph comes after.
+/// Puts a graph's nodes behind the items `before`, and answers the items that nothing in the graph
+/// comes after.
 fn inline(graph: &Graph, items: &mut Vec<Item>, parents: &mut Vec<Handle>, before: &[usize]) -> R<Vec<usize>> {
     let nodes = graph.sorted()?;
     // For each node the items that stand for "it has ended".
@@ -113,7 +117,8 @@ fn inline_node(node: &Node, items: &mut Vec<Item>, parents: &mut Vec<Handle>, af
         Body::Conditional(conditional) => conditional.chosen().map(|(graph, times)| (graph.clone(), times)),
         _ => return Ok(vec![add(body, after, parents)]),
     };
-    // An item of its own that the graph inside comes after, so that an empty one still keeps its place in the order.
+    // An item of its own that the graph inside comes after, so that an empty one still keeps its
+    // place in the order.
     let mut ends = vec![add(Body::Work(Work::Empty), after, parents)];
     if let Some((graph, times)) = runs {
         parents.push(node.handle);

@@ -1,4 +1,5 @@
-//! `cuGraphExecUpdate`: an instantiated graph takes over the parameters of another graph of the same shape.
+//! `cuGraphExecUpdate`: an instantiated graph takes over the parameters of another graph of the
+//! same shape.
 #![forbid(unsafe_code)]
 
 use crate::abi::{Error, Handle, R};
@@ -51,7 +52,8 @@ fn difference(old: &[Item], new: &[Item]) -> Option<Difference> {
 }
 
 impl Exec {
-    /// Takes over another graph's parameters; the outer error is for a graph that could not be instantiated either.
+    /// Takes over another graph's parameters; the outer error is for a graph that could not be
+    /// instantiated either.
     pub(super) fn update(&self, graph: &Graph) -> R<Result<(), Difference>> {
         let new = flatten(graph)?;
         let mut inner = lock(&self.inner);

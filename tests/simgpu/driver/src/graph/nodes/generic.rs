@@ -1,7 +1,7 @@
 //! `cuGraphAddNode` and its siblings: every kind of node by one struct.
 //!
-//! `CUgraphNodeParams` is a kind, three reserved words and a union of the kinds' own structs, 256 bytes in all. Each kind's struct
-//! is read or written in its place; the rest stays as it is.
+//! `CUgraphNodeParams` is a kind, three reserved words and a union of the kinds' own structs, 256
+//! bytes in all. Each kind's struct is read or written in its place; the rest stays as it is.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;
@@ -84,7 +84,8 @@ impl Params {
         })
     }
 
-    /// New parameters for a node there is: a kernel keeps its attributes, and memory and bodies cannot change.
+    /// New parameters for a node there is: a kernel keeps its attributes, and memory and bodies
+    /// cannot change.
     fn renew(self, old: &Body) -> R<Body> {
         match self.kind()? {
             kind::KERNEL => kernel::renewed(self.member::<Params2>().get()?)(old),

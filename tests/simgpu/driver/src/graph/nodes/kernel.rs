@@ -83,8 +83,8 @@ fn params(node: &Node) -> R<Params> {
             places.iter().map(|param| start + param.offset as usize).collect(),
         );
     } else if !buffer.is_empty() {
-        // Of an image that does not say what parameters there are: the buffer as it was given. The size's own place follows
-        // the list.
+        // Of an image that does not say what parameters there are: the buffer as it was given. The
+        // size's own place follows the list.
         let list = vec![1, start, 2, 0, 0, buffer.len()];
         extra = node.show(launch, list);
     }

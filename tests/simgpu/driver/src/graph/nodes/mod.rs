@@ -1,4 +1,5 @@
-//! The entry points of each kind of node: adding one, asking it, changing it in its graph and in an instantiated one.
+//! The entry points of each kind of node: adding one, asking it, changing it in its graph and in an
+//! instantiated one.
 #![deny(unsafe_code)]
 
 mod generic;

@@ -1,4 +1,5 @@
-//! What PyTorch's kernels touch, of those whose parameters are understood: see [`crate::kernels::access`].
+//! What PyTorch's kernels touch, of those whose parameters are understood: see
+//! [`crate::kernels::access`].
 #![forbid(unsafe_code)]
 
 use super::super::access::{Access, Used};
@@ -12,7 +13,8 @@ use super::value::Type;
 /// Elements of a chunk of a list of tensors (`kChunkSize` of MultiTensorApply.cuh).
 const CHUNK: u64 = 65536;
 
-/// Tensors of a launch at most, by the depth of the list: with 4 KB of parameters, with 32 KB (CUDA 13), and the same where scalars come along.
+/// Tensors of a launch at most, by the depth of the list: with 4 KB of parameters, with 32 KB (CUDA
+/// 13), and the same where scalars come along.
 const TENSORS: [[u64; 5]; 4] = [
     [110, 64, 48, 36, 30],
     [770, 448, 336, 252, 210],
@@ -20,16 +22,19 @@ const TENSORS: [[u64; 5]; 4] = [
     [672, 448, 336, 252, 210],
 ];
 
-/// Blocks of a launch at most, and bytes of a number of a tensor, with 4 KB and with 32 KB of parameters.
+/// Blocks of a launch at most, and bytes of a number of a tensor, with 4 KB and with 32 KB of
+/// parameters.
 const BLOCKS: [(u64, u64); 2] = [(320, 1), (2240, 2)];
 
-/// Runs of bytes that one tensor's strides are told by at most; what has more counts as one run, which is a guess.
+/// Runs of bytes that one tensor's strides are told by at most; what has more counts as one run,
+/// which is a guess.
 const RUNS: usize = 1024;
 
 /// How a kernel uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// `(n, functor, pointers, …)`: contiguous elements, of this size where the functor does not say. True: the loader and the storer name the types.
+    /// `(n, functor, pointers, …)`: contiguous elements, of this size where the functor does not
+    /// say. True: the loader and the storer name the types.
     Contiguous(Option<Functor>, bool, u64),
     /// `(n, lambda)`: by strides. True: the lambda names the types.
     Strided(Option<Functor>, bool, u64),
@@ -79,7 +84,8 @@ pub(crate) fn pattern(symbol: &str) -> Option<Pattern> {
     None
 }
 
-/// The element size that a symbol names first: of a functor's types or of a lambda's parameters; 4 where it names none.
+/// The element size that a symbol names first: of a functor's types or of a lambda's parameters; 4
+/// where it names none.
 fn element(symbol: Symbol<'_>) -> u64 {
     for (text, bytes) in [
         ("N3c104HalfE", 2),
@@ -186,7 +192,8 @@ fn contiguous(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u6
     Some((pointers.iter().enumerate().map(tensor).collect(), types.is_some()))
 }
 
-/// The lambda of `elementwise_kernel`: an offset calculator for so many tensors, then as many pointers. Exact where the functor's types are known.
+/// The lambda of `elementwise_kernel`: an offset calculator for so many tensors, then as many
+/// pointers. Exact where the functor's types are known.
 fn strided(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
     let bytes = call.bytes(1).ok()?;
     let count = u64::try_from(call.signed(0).ok()?).ok()?;

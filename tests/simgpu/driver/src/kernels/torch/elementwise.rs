@@ -1,8 +1,9 @@
 //! Elementwise kernels: one function, applied to each element.
 //!
-//! PyTorch has three families of them. `vectorized_elementwise_kernel(n, functor, pointers)` and `unrolled_elementwise_kernel(n,
-//! functor, pointers, offsets, offsets, loader, storer)` walk contiguous tensors; the loader and the storer of the second may
-//! change types on the way. `elementwise_kernel(n, lambda)` walks strides (`strided.rs`).
+//! PyTorch has three families of them. `vectorized_elementwise_kernel(n, functor, pointers)` and
+//! `unrolled_elementwise_kernel(n, functor, pointers, offsets, offsets, loader, storer)` walk
+//! contiguous tensors; the loader and the storer of the second may change types on the way.
+//! `elementwise_kernel(n, lambda)` walks strides (`strided.rs`).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

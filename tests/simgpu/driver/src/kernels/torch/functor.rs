@@ -1,7 +1,7 @@
 //! The function that an elementwise kernel applies, read from the kernel's symbol.
 //!
-//! A functor takes some element types and gives one; its constants (a scalar operand, which comparison it is) come with each
-//! launch, in the functor's own bytes.
+//! A functor takes some element types and gives one; its constants (a scalar operand, which
+//! comparison it is) come with each launch, in the functor's own bytes.
 #![forbid(unsafe_code)]
 
 use super::symbol::Symbol;
@@ -103,7 +103,8 @@ impl Functor {
             (Op::Fill, _) => (self.of.size(), self.of.size()),
             (Op::Add, Operands::Two) => (math, math),
             (Op::Add, _) => (2 * math, math),
-            // A lambda `{relation, scalar}` for host and device: the compiler adds a pointer to the host's half.
+            // A lambda `{relation, scalar}` for host and device: the compiler adds a pointer to the
+            // host's half.
             (Op::Compare, Operands::ConstantSecond) => {
                 let size = self.of.size();
                 ((4usize.next_multiple_of(size) + size).next_multiple_of(8) + 8, 8)
@@ -185,7 +186,8 @@ impl Functor {
         None
     }
 
-    /// After `BinaryFunctor<`, `AUnaryFunctor<`, `BUnaryFunctor<`: two operand types, the result's, the function.
+    /// After `BinaryFunctor<`, `AUnaryFunctor<`, `BUnaryFunctor<`: two operand types, the result's,
+    /// the function.
     fn binary(symbol: Symbol<'_>, operands: Operands) -> Option<Functor> {
         let (of, rest) = symbol.element()?;
         let (second, rest) = rest.element_or(of)?;
@@ -333,7 +335,8 @@ fn local_name<'a>(symbol: Symbol<'a>, name: &str) -> Option<Symbol<'a>> {
         .flatten()
 }
 
-/// What follows the last `Ul` (the arguments of the innermost lambda) before the kernel's own arguments.
+/// What follows the last `Ul` (the arguments of the innermost lambda) before the kernel's own
+/// arguments.
 fn last_lambda(symbol: Symbol<'_>) -> Option<Symbol<'_>> {
     // Lambdas without arguments are those around it: `UlvE_`, numbered from the second on.
     let mut rest = symbol;

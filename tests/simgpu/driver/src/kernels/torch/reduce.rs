@@ -1,9 +1,11 @@
 //! `reduce_kernel`: sums, products, extremes, truth over dimensions, and where an extreme is.
 //!
-//! The kernel's one parameter is a `ReduceOp`: the operation's own state, the identity, a `ReduceConfig` of sixteen words, an offset
-//! calculator for the inputs of one output, one for output and input of each output, then from the end backwards: count of
-//! results (4), flags "accumulate" and "final" (1 each, 2 of padding), base index (8), semaphores, two buffers, two results, source
-//! (8 each). How the device splits the work among blocks does not matter here: each output is reduced in order.
+//! The kernel's one parameter is a `ReduceOp`: the operation's own state, the identity, a
+//! `ReduceConfig` of sixteen words, an offset calculator for the inputs of one output, one for
+//! output and input of each output, then from the end backwards: count of results (4), flags
+//! "accumulate" and "final" (1 each, 2 of padding), base index (8), semaphores, two buffers, two
+//! results, source (8 each). How the device splits the work among blocks does not matter here: each
+//! output is reduced in order.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The lambda of `elementwise_kernel`, and how it walks strided tensors.
 //!
-//! For `n` tensors the lambda holds, each at its alignment: the offset calculator `{int dims; {u32 divisor, m1, shift}[25]; u32
-//! strides[25][n]}`, the `n` pointers, the functor, the `n` element types where types change, and the pointer to the host's half
-//! that the compiler adds to a lambda for host and device. Strides are in bytes.
+//! For `n` tensors the lambda holds, each at its alignment: the offset calculator `{int dims; {u32
+//! divisor, m1, shift}[25]; u32 strides[25][n]}`, the `n` pointers, the functor, the `n` element
+//! types where types change, and the pointer to the host's half that the compiler adds to a lambda
+//! for host and device. Strides are in bytes.
 #![forbid(unsafe_code)]
 
 use super::super::unsigned;
@@ -68,8 +69,9 @@ impl Walk {
         self.dimensions.iter().map(|(size, _)| *size).product()
     }
 
-    /// The bytes that it walks of one tensor, with elements of this size: offset and size of each run, by offset. False where there would be more than `most`
-    /// (or strides that go back): one run from the first to the last byte then.
+    /// The bytes that it walks of one tensor, with elements of this size: offset and size of each
+    /// run, by offset. False where there would be more than `most` (or strides that go back): one
+    /// run from the first to the last byte then.
     pub(super) fn runs(&self, tensor: usize, element: u64, most: usize) -> (Vec<(u64, u64)>, bool) {
         let mut dimensions: Vec<(u64, u64)> = self
             .dimensions
@@ -82,7 +84,8 @@ impl Walk {
             .iter()
             .map(|(size, stride)| (size - 1).saturating_mul(*stride))
             .sum();
-        // From the innermost dimension out, as long as each begins where the one before ends or before.
+        // From the innermost dimension out, as long as each begins where the one before ends or
+        // before.
         let mut run = element;
         let mut outer = Vec::new();
         let mut count = 1u64;

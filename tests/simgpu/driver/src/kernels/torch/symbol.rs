@@ -1,7 +1,7 @@
 //! Just enough of C++ symbols to tell PyTorch's elementwise kernels apart.
 //!
-//! Not a demangler: it reads the pieces of symbols that `functor.rs` and `elementwise.rs` look for, one after the other. What it
-//! does not expect, it refuses.
+//! Not a demangler: it reads the pieces of symbols that `functor.rs` and `elementwise.rs` look for,
+//! one after the other. What it does not expect, it refuses.
 #![forbid(unsafe_code)]
 
 use super::value::Type;

@@ -1,7 +1,7 @@
 //! Element types and single values of PyTorch tensors, and how values change type.
 //!
-//! Conversions are those of C++ on the device for values that fit; what C++ leaves undefined (a float too large for an integer)
-//! saturates here.
+//! Conversions are those of C++ on the device for values that fit; what C++ leaves undefined (a
+//! float too large for an integer) saturates here.
 #![forbid(unsafe_code)]
 
 /// An element type.

@@ -1,4 +1,5 @@
-//! Real symbols of PyTorch 2.15 with the parameter layouts of their cubins, run on a memory of a few bytes.
+//! Real symbols of PyTorch 2.15 with the parameter layouts of their cubins, run on a memory of a
+//! few bytes.
 
 use weft_image::Param;
 
