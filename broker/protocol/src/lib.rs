@@ -18,18 +18,26 @@
 //! copied, checked and only then used.
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
 pub mod amount;
+#[cfg(loom)]
+pub mod atomic;
 pub mod board;
+#[cfg(not(loom))]
 pub mod control;
 pub mod credit;
 pub mod errands;
+#[cfg(not(loom))]
 pub mod fit;
+#[cfg(not(loom))]
 pub mod host;
 pub mod lane;
 pub mod seat;
+#[cfg(not(loom))]
 pub mod transport;
 
-// The shared words are built on this name, so that `tests/simulation` can compile the same files on atomics whose every interleaving it checks.
+// The shared words are built on this name: with `--cfg loom` on atomics whose every interleaving is tried (`tests/memory-model`).
+#[cfg(not(loom))]
 use std::sync::atomic;
 
 /// The version of the whole protocol. A broker refuses a client of another version with [`control::Refusal::Version`] and the client
@@ -37,13 +45,28 @@ use std::sync::atomic;
 pub const VERSION: u32 = 11;
 
 /// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
+#[cfg(not(loom))]
 pub const PRIORITIES: usize = 10;
 
+/// Few enough to try every interleaving.
+#[cfg(loom)]
+pub const PRIORITIES: usize = 2;
+
 /// Records a lane holds: at one launch each 2 us it takes the broker 8 ms of sleep to lose one.
+#[cfg(not(loom))]
 pub const RECORDS: usize = 4096;
 
+/// A lap of the ring is two records.
+#[cfg(loom)]
+pub const RECORDS: usize = 2;
+
 /// Errands that are out at most: 64 granules each way in flight (what the planner allows), were each an errand of its own.
+#[cfg(not(loom))]
 pub const ERRANDS: usize = 128;
+
+/// Few enough to try every interleaving.
+#[cfg(loom)]
+pub const ERRANDS: usize = 2;
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;

@@ -15,10 +15,9 @@
 //! | `lies` | what a lying client writes |
 //! | `check` | the invariants |
 //! | `campaign` | many seeds |
-//! | `memory_model` | every order of single memory accesses, by loom |
 //!
-//! What it cannot see: orders of single memory accesses (`memory_model` does, exhaustively, on the
-//! same files), the real interposer's own code beyond the credit word (its tests and
+//! What it cannot see: orders of single memory accesses (`tests/memory-model` does,
+//! exhaustively, on the same files), the real interposer's own code beyond the credit word (its tests and
 //! `tests/clients` do), and whether a schedule is *good* (the lab does).
 #![forbid(unsafe_code)]
 
@@ -28,9 +27,6 @@ mod check;
 mod clock;
 mod device;
 mod lies;
-// Not in this library's own tests: the files that it compiles once more bring theirs along.
-#[cfg(not(test))]
-pub mod memory_model;
 mod process;
 #[cfg(test)]
 mod sabotage;

@@ -4,10 +4,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::protocol::RECORDS;
-use super::protocol::board::Board;
-use super::protocol::lane::{Kind, Lane, Reader, Record};
 use super::shared;
+use weft_protocol::RECORDS;
+use weft_protocol::board::Board;
+use weft_protocol::lane::{Kind, Lane, Reader, Record};
 
 /// A record all of whose words follow from its number, so that a torn one is told from a whole one.
 fn record(thread: u32, number: u64) -> Record {

@@ -1,7 +1,8 @@
-//! Every interleaving of the shared words, within the bounds that `memory_model` states.
+//! Every interleaving of the shared words, within the bounds that the crate states.
+#![cfg(loom)]
 #![forbid(unsafe_code)]
 
-use weft_simulation::memory_model::{Machine, check, credit, handles, ring, sleep};
+use weft_memory_model::{Machine, check, credit, handles, ring, sleep};
 
 /// On both machines.
 fn on_both(switches: usize, model: fn()) {

@@ -11,10 +11,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::atomic::Ordering;
-use super::protocol::board::Board;
-use super::protocol::lane::{Kind, Lane, Reader, Record, bells};
 use super::shared;
+use weft_protocol::atomic::Ordering;
+use weft_protocol::board::Board;
+use weft_protocol::lane::{Kind, Lane, Reader, Record, bells};
 
 /// `Session::ring`. True if the broker's bell is rung.
 fn ring(lane: &Lane) -> bool {

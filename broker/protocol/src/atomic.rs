@@ -11,7 +11,15 @@ use std::fmt;
 use loom::sync::atomic as watched;
 pub use loom::sync::atomic::{Ordering, fence};
 
-use super::Machine;
+/// What the code runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Machine {
+    /// C11, with sequentially consistent accesses taken for acquire-release.
+    #[default]
+    C11,
+    /// Locked instructions are full barriers.
+    X86,
+}
 
 thread_local! {
     // loom runs all threads of a model on the one that checks it.
@@ -19,7 +27,7 @@ thread_local! {
 }
 
 /// What follows runs on this machine.
-pub(super) fn run_on(machine: Machine) {
+pub fn run_on(machine: Machine) {
     MACHINE.set(machine);
 }
 

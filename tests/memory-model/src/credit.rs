@@ -4,11 +4,11 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::atomic::{AtomicU32, Ordering};
-use super::protocol::board::Board;
-use super::protocol::credit::Lease;
-use super::protocol::lane::Lane;
 use super::shared;
+use weft_protocol::atomic::{AtomicU32, Ordering};
+use weft_protocol::board::Board;
+use weft_protocol::credit::Lease;
+use weft_protocol::lane::Lane;
 
 /// The filler's priority; the holder's is above.
 const PRIORITY: usize = 1;

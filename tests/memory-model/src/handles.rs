@@ -4,9 +4,9 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::atomic::{AtomicU32, Ordering};
 use super::names::index::Index;
 use super::shared;
+use weft_protocol::atomic::{AtomicU32, Ordering};
 
 type Table = Index<64>;
 

@@ -1,0 +1,6 @@
+//! The interposer's handle table, once more.
+
+use weft_protocol::atomic;
+
+#[path = "../../../interposer/src/names/index.rs"]
+pub mod index;
