@@ -106,4 +106,4 @@ def the_toolkits_stub_is_no_driver(scene):
 
 @finding("hardware-F10")
 def a_job_that_is_looked_into_leaves_nothing_behind(scene):
-    rust("weft-interposer", "queue::tests::a_job_that_is_looked_into_leaves_nothing_behind")
+    rust("weft-interposer", "client::deferral::tests::a_job_that_is_looked_into_leaves_nothing_behind")

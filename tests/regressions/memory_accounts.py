@@ -116,7 +116,7 @@ def a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
 
 @finding("correctness-18")
 def no_claim_sees_a_block_twice(scene):
-    rust("weft-interposer", "session::tests::seat::no_claim_sees_a_block_twice")
+    rust("weft-interposer", "throttle::tests::seat::no_claim_sees_a_block_twice")
 
 
 @finding("hardware-F16")
