@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The exports. Naked functions, because what `global_asm!` defines is hidden by the version script rustc passes.
     writeln!(
         out,
-        "/// The exported entry points.\n#[allow(non_snake_case, missing_docs)]\nmod exports {{"
+        "/// The exported entry points.\n#[allow(non_snake_case, missing_docs)]\nmod entry_points {{"
     )?;
     for (at, entry) in table.iter().enumerate() {
         writeln!(
@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "/// Addresses of the exported entry points.\npub static EXPORTS: [unsafe extern \"C\" fn(); COUNT] = ["
     )?;
     for entry in &table {
-        writeln!(out, "exports::{},", entry.symbol)?;
+        writeln!(out, "entry_points::{},", entry.symbol)?;
     }
     writeln!(out, "];")?;
 

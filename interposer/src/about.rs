@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::driver::{counts, loader, symbols};
-use crate::{exports, hooks, internal_error, queue};
+use crate::{deferred, exports, hooks, internal_error};
 
 /// The version of this library, as a C string. Also the mark by which copies of us are known.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
             .map(|driver| driver.path().as_os_str().as_bytes().to_vec())
             .unwrap_or_default(),
         b"unknown" => counts::unknown_names().join("\n").into_bytes(),
-        b"tables" => queue::tables::told().into_bytes(),
+        b"tables" => deferred::tables::told().into_bytes(),
         b"beyond" => loader::opened()
             .map(|driver| symbols::beyond_the_table(driver).join("\n").into_bytes())
             .unwrap_or_default(),

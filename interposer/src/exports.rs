@@ -18,7 +18,7 @@ use crate::client::{backing_mode, deferral};
 use crate::driver::abi::CuResult;
 use crate::driver::loader::{self, Driver};
 use crate::driver::symbols::{self, COUNT, ENTRIES, Exported, REAL, absent, look_up};
-use crate::{hooks, internal_error, queue, session, thread, trace};
+use crate::{deferred, hooks, internal_error, thread, throttle, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
@@ -62,7 +62,7 @@ pub fn announce() {
         slots: &SLOTS,
     });
     backing_mode::when_device_memory(choose_managed_anew);
-    session::listen();
+    throttle::listen();
 }
 
 /// The job's memory is device memory: the symbols that had hooks for managed jobs choose anew.
@@ -99,7 +99,7 @@ extern "C" fn bind(at: u32) -> *const () {
             Some(real) => match trace::hooks::hook(at).or_else(|| hooks::hook(at)) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),
-                None if deferral::on() && queue::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
+                None if deferral::on() && deferred::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
                 None => real.cast_const(),
             },
         },
@@ -184,12 +184,12 @@ unsafe extern "C" fn ordered_gate() {
         "mov r9, [rsp + 40]",
         "leave",
         "jmp rax",
-        ordered = sym crate::hooks::ordered::before,
+        ordered = sym crate::hooks::stream_ordered::before,
     )
 }
 
 /// The common code of all symbols without a hook that must not overtake what is in the launch queue: two instructions more than a jump while there is nothing
-/// in it. Then the call goes on where [`queue::gate`] says. The driver's function was looked up before a slot could lead here.
+/// in it. Then the call goes on where [`deferred::gate`] says. The driver's function was looked up before a slot could lead here.
 #[unsafe(naked)]
 unsafe extern "C" fn queue_gate() {
     std::arch::naked_asm!(
@@ -233,9 +233,9 @@ unsafe extern "C" fn queue_gate() {
         "movaps xmm7, [rsp + 160]",
         "leave",
         "jmp rax",
-        state = sym queue::STATE,
+        state = sym deferred::STATE,
         real = sym REAL,
-        gate = sym queue::gate,
+        gate = sym deferred::gate,
     )
 }
 

@@ -9,11 +9,11 @@
 //! | [`driver`] | the real driver: finding it, its table of symbols, calls of our own |
 //! | [`kernels`] | which kernel a handle is, and what its parameters are |
 //! | [`client`] | the process as a client of the broker: the link, the settings, the clock |
-//! | [`session`] | what weft does about launches: the gate, the streams, the modes |
+//! | [`throttle`] | what weft does about launches: the gate, the streams, the modes |
 //! | [`admission`] | whether the job may begin, and how much memory it may have |
 //! | [`profiler`] | stage 1: kernel times and gaps |
-//! | [`queue`] | launches that a background job's host leaves behind at a closed gate |
-//! | [`memory`] | managed memory in place of device memory |
+//! | [`deferred`] | launches that a background job's host leaves behind at a closed gate |
+//! | [`paging`] | managed memory in place of device memory |
 //! | [`trace`] | trace mode: every call of marked steps is recorded |
 //! | [`lifecycle`] | cuInit, forks, the end, and who hears of each |
 //! | [`hooks`] | the calls that weft looks at |
@@ -48,6 +48,7 @@ compile_error!("the interposer's trampolines are written for Linux on x86-64");
 pub mod about;
 pub mod admission;
 pub mod client;
+pub mod deferred;
 pub mod driver;
 pub mod exports;
 pub mod hooks;
@@ -56,11 +57,10 @@ pub mod kernels;
 pub mod lifecycle;
 pub mod lock;
 pub mod lookup;
-pub mod memory;
+pub mod paging;
 pub mod process;
 pub mod profiler;
-pub mod queue;
 pub mod report;
-pub mod session;
 pub mod thread;
+pub mod throttle;
 pub mod trace;

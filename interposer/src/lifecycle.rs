@@ -18,7 +18,7 @@ use crate::driver::linker::elf;
 use crate::driver::stream::Stream;
 use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
-use crate::{memory, process, queue, session, trace};
+use crate::{deferred, paging, process, throttle, trace};
 
 /// Whether the driver was initialised: 0 = no, 1 = yes.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -56,35 +56,35 @@ fn begin() {
         process::watch_forks(in_child);
         process::watch_end(at_end);
     };
-    match session::begin(driver(), settings, watch) {
-        Ok(()) => queue::start(),
+    match throttle::begin(driver(), settings, watch) {
+        Ok(()) => deferred::start(),
         Err(why) => log::warn!("this job runs as without weft: {why}"),
     }
 }
 
 /// At the process's own end.
 extern "C" fn at_end() {
-    if session::is_there() {
-        queue::at_exit();
+    if throttle::is_there() {
+        deferred::at_exit();
     }
-    session::farewell();
+    throttle::farewell();
     // The driver goes down after this, and must find none of our threads in it.
-    memory::context_ending();
-    session::end_if_turned_away();
+    paging::context_ending();
+    throttle::end_if_turned_away();
 }
 
 /// In a forked child: it has no session, and may begin anew.
 pub extern "C" fn in_child() {
-    memory::forget();
-    queue::forget();
-    session::forget();
+    paging::forget();
+    deferred::forget();
+    throttle::forget();
     BEGUN.store(0, Ordering::Release);
 }
 
 /// In a forked child of a process that is recorded.
 extern "C" fn in_traced_child() {
     trace::forget();
-    session::forget_thread();
+    throttle::forget_thread();
     BEGUN.store(0, Ordering::Release);
 }
 
@@ -96,14 +96,14 @@ pub fn context_ending() {
 /// It has ended: what was made there is forgotten. 0: some context, nobody knows which.
 pub fn context_ended(context: usize) {
     trace::context_ended(context);
-    queue::context_ended(context);
-    session::context_ended(context);
+    deferred::context_ended(context);
+    throttle::context_ended(context);
 }
 
 /// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
 pub fn stream_ending(stream: Stream) {
-    queue::stream_ending(stream);
-    session::stream_ending(stream);
+    deferred::stream_ending(stream);
+    throttle::stream_ending(stream);
 }
 
 /// Ends the process, when what is in the queue has gone.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
 
 fn leave(name: &CStr, code: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
-    queue::at_once();
+    deferred::at_once();
     if let Some(next) = elf::after_us_at_once(name) {
         // SAFETY: a function of that name has that type.
         let next = unsafe { std::mem::transmute::<*mut (), Exit>(next) };

@@ -102,9 +102,9 @@ def test_a_job_that_finds_its_driver_elsewhere_is_not_left_without_one(scene):
 
 @pytest.mark.finding("hardware-F9")
 def test_the_toolkits_stub_is_no_driver(scene, rust):
-    rust("weft-interposer", "loader::search::tests::the_first_name_is_looked_for_everywhere_before_the_second")
+    rust("weft-interposer", "driver::loader::search::tests::the_first_name_is_looked_for_everywhere_before_the_second")
 
 
 @pytest.mark.finding("hardware-F10")
 def test_a_job_that_is_looked_into_leaves_nothing_behind(scene, rust):
-    rust("weft-interposer", "queue::tests::a_job_that_is_looked_into_leaves_nothing_behind")
+    rust("weft-interposer", "client::deferral::tests::a_job_that_is_looked_into_leaves_nothing_behind")

@@ -215,8 +215,8 @@ def test_a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(s
 def test_what_detaches_ends_something_and_calls_of_weft_spoil_no_capture(rust):
     rust(
         "weft-interposer",
-        "queue::tests::what_ends_something_is_told_from_what_does_not",
-        "hooks::capture::tests::calls_of_ours_are_made_in_relaxed_capture_mode",
+        "deferred::tests::what_ends_something_is_told_from_what_does_not",
+        "driver::capture::tests::calls_of_ours_are_made_in_relaxed_capture_mode",
     )
 
 
@@ -272,6 +272,6 @@ def test_a_collective_does_not_wait_at_the_gate_and_overtakes_nothing(scene, rus
     assert last["unsplit"] > 0 and last["left_behind"] >= 20, last
     rust(
         "weft-interposer",
-        "session::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels",
-        "session::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
+        "throttle::peers::tests::the_collectives_of_each_nccl_are_told_from_other_kernels",
+        "throttle::tests::gate::a_collective_goes_past_who_waits_at_the_gate_and_is_charged",
     )

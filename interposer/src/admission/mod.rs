@@ -29,7 +29,7 @@ use self::probe::Changes;
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::link::Link;
-use crate::{memory, report, thread};
+use crate::{paging, report, thread};
 
 /// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
 /// as without weft: more than two beats.
@@ -611,6 +611,6 @@ impl Admission {
         counters.memory.store(held, Ordering::Relaxed);
         counters.memory_peak.fetch_max(held, Ordering::Relaxed);
         counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
-        memory::report(link);
+        paging::report(link);
     }
 }

@@ -93,10 +93,11 @@ pub fn may_be_managed() -> bool {
 pub fn decide(managed: bool) -> bool {
     let chosen = if managed { MANAGED } else { DEVICE };
     let decided = STATE.compare_exchange(OPEN, chosen, Ordering::AcqRel, Ordering::Acquire);
-    if decided.is_ok() && !managed {
-        if let Some(tell) = WHEN_DEVICE_MEMORY.get() {
-            tell();
-        }
+    if decided.is_ok()
+        && !managed
+        && let Some(tell) = WHEN_DEVICE_MEMORY.get()
+    {
+        tell();
     }
     self::managed()
 }

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::declare::{hooks, written};
+use crate::deferred::tables;
 use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::driver::capture;
 use crate::driver::device::Device;
@@ -11,9 +12,8 @@ use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
 use crate::lifecycle;
-use crate::memory;
-use crate::queue::tables;
-use crate::session::{self, Sight, Where};
+use crate::paging;
+use crate::throttle::{self, Sight, Where};
 
 /// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -28,7 +28,7 @@ fn uses(device: CuDevice) {
     }
     if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         guarded(|| tables::device_used(device));
-        guarded(|| session::device_seen(device, &describe(device)));
+        guarded(|| throttle::device_seen(device, &describe(device)));
     }
 }
 
@@ -79,14 +79,14 @@ fn begin() {
 /// `context` is the out-parameter of `real`.
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
     begin();
-    let enter = || session::enter(device, || (!capture::any()).then(|| sight(device)));
-    if guarded(enter) == Some(session::Entry::NoMemory) {
+    let enter = || throttle::enter(device, || (!capture::any()).then(|| sight(device)));
+    if guarded(enter) == Some(throttle::Entry::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
-    let at = session::of_device(device);
+    let at = throttle::of_device(device);
     // What a context takes is memory that changes hands, too.
-    let moving = guarded(|| session::moving(at));
-    let result = session::patiently(at, real);
+    let moving = guarded(|| throttle::moving(at));
+    let result = throttle::patiently(at, real);
     drop(moving);
     if result.ok() {
         uses(device);
@@ -103,7 +103,7 @@ fn looks(context: CuContext, at: Where) {
     if capture::any() {
         return;
     }
-    let Some(look) = guarded(|| session::looks_at_context(at)).flatten() else {
+    let Some(look) = guarded(|| throttle::looks_at_context(at)).flatten() else {
         return;
     };
     // A retained context is nobody's current one yet.
@@ -117,7 +117,7 @@ fn looks(context: CuContext, at: Where) {
     // SAFETY: the out-parameter is valid; the context was pushed above.
     let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
     if asked.ok() {
-        guarded(|| session::looked_at_context(at, look, free as u64));
+        guarded(|| throttle::looked_at_context(at, look, free as u64));
     }
 }
 
@@ -130,7 +130,7 @@ fn sight(device: CuDevice) -> Sight {
     Sight {
         uuid: about.uuid,
         total: about.memory,
-        manageable: memory::is_open() && memory::backing::supported(device) && memory::backing::tried(&about.name),
+        manageable: paging::is_open() && paging::backing::supported(device) && paging::backing::tried(&about.name),
         devices: u32::try_from(count).unwrap_or(0).max(1),
     }
 }
@@ -222,19 +222,19 @@ fn current() -> CuContext {
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     guarded(lifecycle::context_ending);
-    guarded(memory::context_ending);
+    guarded(paging::context_ending);
     // What a context takes is memory that changes hands, too.
-    let moving = guarded(session::moving_anywhere);
-    let ends = super::memory::context_ending();
+    let moving = guarded(throttle::moving_anywhere);
+    let ends = super::allocation::context_ending();
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
     if ended {
         guarded(|| lifecycle::context_ended(context));
-        guarded(|| super::memory::context_ended(context, ends));
+        guarded(|| super::allocation::context_ended(context, ends));
     }
-    guarded(|| memory::context_ended(ended.then_some(context)));
+    guarded(|| paging::context_ended(ended.then_some(context)));
     if ended {
-        guarded(session::forget_contexts);
+        guarded(throttle::forget_contexts);
     }
     drop(moving);
     result
@@ -242,7 +242,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
 
 fn stream_ending(stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(|| lifecycle::stream_ending(stream));
-    guarded(|| memory::stream_ending(stream));
+    guarded(|| paging::stream_ending(stream));
     let result = real();
     if result.ok() && capture::any() {
         capture::ended(stream);

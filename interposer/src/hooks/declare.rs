@@ -17,9 +17,9 @@ macro_rules! hooks {
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
                 // Nothing overtakes a launch that was left behind at the gate.
-                if const { !$crate::queue::by_itself(stringify!($name)) }
-                    && $crate::queue::busy()
-                    && let Some(error) = $crate::queue::before($crate::driver::symbols::index::$name)
+                if const { !$crate::deferred::by_itself(stringify!($name)) }
+                    && $crate::deferred::busy()
+                    && let Some(error) = $crate::deferred::before($crate::driver::symbols::index::$name)
                 {
                     return error;
                 }

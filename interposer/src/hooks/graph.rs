@@ -30,7 +30,7 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::index::Index;
-use crate::{kernels, session};
+use crate::{kernels, throttle};
 
 /// Places for executable graphs that are alive at once; three quarters of them can be taken. A serving engine keeps some hundreds, a program that never destroys one makes thousands. A place that
 /// nobody takes costs address space alone.
@@ -233,7 +233,7 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
         NODE_KERNEL => {
             let kernel = kernel_of(handle).unwrap_or(0);
             if kernel == 0 {
-                session::unnamed_node();
+                throttle::unnamed_node();
             }
             Some(vec![kernel])
         }
@@ -297,8 +297,8 @@ fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
     IDENTITIES.set(exec, hash);
     if kernels::newly_seen(hash) {
         log::debug!("graph {hash:016x} has {} kernels", kernels.len());
-        session::graph_seen(hash, &kernels);
-        session::kernel_seen(hash, &KernelId::graph(hash, kernels.len()));
+        throttle::graph_seen(hash, &kernels);
+        throttle::kernel_seen(hash, &KernelId::graph(hash, kernels.len()));
     }
     hash
 }
@@ -355,7 +355,7 @@ fn update(exec: CuGraphExec, graph: CuGraph) {
 /// Whether all nodes of the graph are to be read that this one was updated from.
 fn differs(made: &mut Made, graph: CuGraph) -> bool {
     let may_read = made.watch.may_read();
-    if made.watch.due || session::is_studied() {
+    if made.watch.due || throttle::is_studied() {
         return true;
     }
     if !may_read {

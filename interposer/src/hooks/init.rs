@@ -4,11 +4,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::declare::{hooks, written};
 use super::proc_address;
+use crate::deferred::tables::{self, Identity};
 use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
 use crate::driver::symbols;
 use crate::internal_error::guarded;
 use crate::lifecycle;
-use crate::queue::tables::{self, Identity};
 
 hooks! {
     fn cuInit(flags: u32) |real| {

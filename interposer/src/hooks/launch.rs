@@ -1,18 +1,18 @@
 //! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no formatting.
 //!
-//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and [`super::leaving`] for jobs whose launches may be left behind at
+//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and [`super::deferred_launch`] for jobs whose launches may be left behind at
 //! the gate. Each way has a set of hooks of its own, so that a launch of any other job does not even ask.
 
 use std::ffi::c_void;
 
 use super::declare::{hooks, per_thread, written};
 use super::graph;
+use crate::deferred::Launch;
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::driver::capture;
 use crate::kernels;
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
-use crate::queue::Launch;
-use crate::session;
+use crate::throttle;
 
 /// How the session is told about a launch.
 pub(super) trait Way {
@@ -27,13 +27,13 @@ pub(super) struct Straight;
 impl Way for Straight {
     #[inline(always)]
     fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
-        let ticket = session::before_launch(info);
+        let ticket = throttle::before_launch(info);
         if ticket.is_nothing() {
             // Most launches, and the last thing done for them: the hook ends by a jump to the driver, with the client's own stack arguments.
             return real();
         }
         let result = real();
-        session::after_launch(ticket, info.stream, result.0);
+        throttle::after_launch(ticket, info.stream, result.0);
         result
     }
 }

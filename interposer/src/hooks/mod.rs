@@ -5,37 +5,37 @@
 //! allocate or lock do so only around calls that load code, build graphs, begin captures or take memory; the launch path
 //! does neither.
 //!
-//! Every hook but those of launches first sees what was left behind at the gate gone ([`crate::queue`]).
+//! Every hook but those of launches first sees what was left behind at the gate gone ([`crate::deferred`]).
 //! Every stream-ordered function without a hook of its own passes [`ordered`], which tells the session before the driver is called.
 
-mod backed;
+mod allocation;
 mod capture;
-mod changing;
 mod context;
 mod declare;
+mod deferred_launch;
+mod func_attributes;
 pub mod graph;
 mod init;
 mod launch;
-mod leaving;
-mod memory;
+mod managed_launch;
+mod managed_memory;
+mod mem_info;
 pub mod module;
-pub mod ordered;
 pub mod proc_address;
-mod share;
+pub mod stream_ordered;
 mod sync;
-mod touching;
 
 use std::sync::LazyLock;
 
-use crate::memory::may_be_managed;
+use crate::paging::may_be_managed;
 
 /// Our hook for a symbol.
 pub fn hook(at: usize) -> Option<*const ()> {
     let modules = [
         launch::find,
         sync::find,
-        memory::find,
-        share::find,
+        allocation::find,
+        mem_info::find,
         module::find,
         graph::find,
         capture::find,
@@ -43,17 +43,17 @@ pub fn hook(at: usize) -> Option<*const ()> {
         init::find,
     ];
     // Of two hooks for a symbol, a managed job gets its own, and so does one that may come to be managed.
-    let managed = may_be_managed().then(|| touching::find(at).or_else(|| backed::find(at)));
+    let managed = may_be_managed().then(|| managed_launch::find(at).or_else(|| managed_memory::find(at)));
     let managed = managed.flatten();
     // So does one whose launches may be left behind at the gate.
-    let leaving = || leaving::find(at).or_else(|| changing::find(at));
+    let leaving = || deferred_launch::find(at).or_else(|| func_attributes::find(at));
     let managed = managed.or_else(|| crate::client::deferral::on().then(leaving).flatten());
     managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
 }
 
 /// Whether a managed job has a hook of its own for a symbol.
 pub fn is_for_managed(at: usize) -> bool {
-    touching::find(at).is_some() || backed::find(at).is_some()
+    managed_launch::find(at).is_some() || managed_memory::find(at).is_some()
 }
 
 /// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight

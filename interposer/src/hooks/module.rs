@@ -10,14 +10,14 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::images;
 use crate::kernels::{self, Kind, image, text};
-use crate::{memory, queue, session};
+use crate::{deferred, paging, throttle};
 
 /// Code files larger than this are not read for their hash.
 const LARGEST_FILE: u64 = 256 << 20;
 
 /// Whether images are worth keeping: only managed jobs ask for parameters, and a newer driver knows them.
 fn keeps_images() -> bool {
-    memory::may_be_managed() && images::tell_more()
+    paging::may_be_managed() && images::tell_more()
 }
 
 /// Code was loaded from memory.
@@ -32,15 +32,16 @@ unsafe fn load(handle: *const usize, code: *const c_void, real: impl FnOnce() ->
         guarded(|| {
             // SAFETY: the driver accepted this image.
             let hash = unsafe { image::hash(code.cast()) };
-            queue::forget_known();
+            deferred::forget_known();
             kernels::code_loaded(handle.unwrap_or(0), 0, hash);
-            // SAFETY: as above.
-            if keeps_images()
-                && let Some(kept) = unsafe { images::keep(code.cast(), hash) }
-            {
+            let keep = || {
+                // SAFETY: as above.
+                unsafe { images::keep(code.cast(), hash) }
+            };
+            if let Some(kept) = keeps_images().then(keep).flatten() {
                 kernels::code_kept(handle.unwrap_or(0), kept);
             }
-            session::module_loaded();
+            throttle::module_loaded();
         });
     }
     result
@@ -62,12 +63,12 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
             let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE);
             let bytes = small.then(|| std::fs::read(path).ok()).flatten();
             let hash = bytes.as_deref().map_or(0, image::hash_bytes);
-            queue::forget_known();
+            deferred::forget_known();
             kernels::code_loaded(handle.unwrap_or(0), 0, hash);
             if let Some(kept) = bytes.as_deref().filter(|_| keeps_images()).and_then(images::keep_file) {
                 kernels::code_kept(handle.unwrap_or(0), kept);
             }
-            session::module_loaded();
+            throttle::module_loaded();
         });
     }
     result
@@ -76,7 +77,7 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
 fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
     guarded(|| {
-        queue::forget_known();
+        deferred::forget_known();
         kernels::code_unloaded(code);
     });
     real()

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
+use crate::deferred;
 use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
 use crate::driver::counts;
 use crate::driver::symbols::{self, ENTRIES, HEADER_VERSION};
-use crate::queue;
 
 /// Puts our entry point in the place of what the driver answered.
 ///
@@ -40,7 +40,7 @@ pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *
         }
         None => {
             counts::answered_with_unknown(name);
-            queue::passed_by(name);
+            deferred::passed_by(name);
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 
 use super::declare::{hooks, per_thread, written};
+use crate::deferred;
 use crate::driver::abi::{Copy2d, Copy3d, CuContext, CuDevicePtr, CuEvent, CuResult, CuStream, MEMORY_HOST};
 use crate::driver::capture;
 use crate::driver::symbols::StreamOp;
-use crate::queue;
-use crate::session::{self, Synced};
+use crate::throttle::{self, Synced};
 
 /// A call that waits.
 #[inline(always)]
@@ -20,22 +20,22 @@ fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
 fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
-        session::synced(what);
+        throttle::synced(what);
     }
     result
 }
 
 /// Another event may have its handle from now on.
 fn destroy(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
-    session::event_gone(event);
+    throttle::event_gone(event);
     real()
 }
 
 /// Whether a stream's work has ended. What was left behind at the gate has not.
 #[inline(always)]
 fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
-    if queue::busy()
-        && let Some(answer) = queue::answer_about(stream)
+    if deferred::busy()
+        && let Some(answer) = deferred::answer_about(stream)
     {
         return answer;
     }
@@ -48,7 +48,7 @@ fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> Cu
     if capture::on(stream) {
         return real();
     }
-    session::before_stream_op(StreamOp::CopyToHost, bytes, stream);
+    throttle::before_stream_op(StreamOp::CopyToHost, bytes, stream);
     wait(Synced::Stream(stream), real)
 }
 
@@ -92,7 +92,7 @@ fn shaped(source: u32, target: u32, bytes: u64, stream: CuStream, real: impl FnO
         } else {
             StreamOp::CopyOnDevice
         };
-        session::before_stream_op(op, bytes, stream);
+        throttle::before_stream_op(op, bytes, stream);
     }
     real()
 }

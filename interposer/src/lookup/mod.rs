@@ -8,7 +8,7 @@
 //! | opens one of the names from a scope of its own (`RTLD_DEEPBIND`) | both names are ours; [`past`] says what got the driver all the same |
 //! | looks a name up in a handle of the driver's | [`symbol`] wraps `dlsym` and `dlvsym` |
 //! | asks `cuGetProcAddress` | [`crate::hooks`] answers with our entry points |
-//! | asks `cuGetExportTable` | it does not: those tables pass through unchanged, and which is noted ([`crate::queue::tables`]) |
+//! | asks `cuGetExportTable` | it does not: those tables pass through unchanged, and which is noted ([`crate::deferred::tables`]) |
 //!
 //! A function that the symbol table lacks is handed out as the driver's own, and counted.
 

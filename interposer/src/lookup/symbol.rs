@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_void};
 use crate::driver::linker::{next, ourselves};
 use crate::driver::loader::{self, Driver};
 use crate::driver::{counts, symbols};
-use crate::{exports, queue};
+use crate::{deferred, exports};
 
 /// What to do with a lookup.
 #[repr(C)]
@@ -104,7 +104,7 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
             if let Some(found) = driver.symbol(name).filter(|_| versioned(driver)) {
                 let name = name.to_string_lossy();
                 counts::answered_with_unknown(&name);
-                queue::passed_by(&name);
+                deferred::passed_by(&name);
                 return Verdict {
                     what: ANSWER,
                     value: found.cast(),

@@ -17,7 +17,7 @@ use crate::driver::capture;
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 use crate::driver::symbols::StreamOp;
 use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE};
-use crate::hooks::{self, graph, ordered};
+use crate::hooks::{self, graph, stream_ordered};
 use crate::internal_error::guarded;
 use crate::kernels;
 use crate::thread;
@@ -247,7 +247,7 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
     if capture::on(stream) {
         return None;
     }
-    let (op, bytes) = ordered::described(entry, words);
+    let (op, bytes) = stream_ordered::described(entry, words);
     let direction = match op {
         StreamOp::CopyToDevice => Direction::HostToDevice,
         StreamOp::CopyToHost => Direction::DeviceToHost,

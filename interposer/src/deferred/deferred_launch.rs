@@ -1,0 +1,290 @@
+//! A launch that is left behind: a copy of all that the driver would have read.
+
+use std::ffi::c_void;
+
+use super::validated;
+use crate::client::backing_mode;
+use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream, LaunchConfig};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::kernels::launch::LaunchInfo;
+use crate::kernels::layouts;
+use crate::throttle;
+
+/// The parameter block of one launch: CUDA allows 32,764 bytes since 12.1 and 4,096 before.
+const LARGEST: usize = 32_764;
+
+/// Attributes of one launch. There are some twenty kinds.
+const ATTRIBUTES: usize = 16;
+
+/// A CUlaunchAttribute: its kind, and a union of 64 bytes.
+const WORDS: usize = 9;
+
+/// Kinds whose value is a plain number or a few of them: access policy window, cluster dimension and scheduling, programmatic stream serialisation, priority, memory
+/// synchronisation domain and its map, preferred cluster dimension, shared memory carve-out. Not here: cooperative (its success depends on the grid), what names
+/// an event, nodes that are changed on the device.
+const PLAIN: [u32; 9] = [1, 4, 5, 6, 8, 9, 10, 11, 14];
+
+/// The widest grid in y and z, and in x.
+const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
+/// A launch as the client makes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// The kernel.
+    pub function: CuFunction,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Where to, as the plain entry points take it.
+    pub stream: CuStream,
+    /// One address for each parameter.
+    pub arguments: *const c_void,
+    /// Parameters in the other form.
+    pub extra: *const c_void,
+    /// Launch attributes.
+    pub attributes: *const c_void,
+    /// How many.
+    pub attribute_count: u32,
+}
+
+/// What was copied of it.
+#[derive(Debug)]
+pub struct Held {
+    /// What the session knows of it.
+    pub info: LaunchInfo,
+    /// The context that was current.
+    pub context: CuContext,
+    function: CuFunction,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    /// The parameter block, in words that are aligned as the widest type is.
+    block_of_parameters: Vec<u128>,
+    /// Where in it each parameter stands. None: the kernel was given none.
+    offsets: Option<Vec<u32>>,
+    attributes: Vec<[u64; WORDS]>,
+}
+
+impl Held {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        let offsets = self.offsets.as_ref().map_or(0, Vec::len);
+        size_of::<Held>() + 16 * self.block_of_parameters.len() + 4 * offsets + 8 * WORDS * self.attributes.len()
+    }
+
+    /// Gives it to the driver. Its context is current.
+    pub fn issue(&self) -> CuResult {
+        let start = self.block_of_parameters.as_ptr().cast::<u8>();
+        let arguments: Option<Vec<*const u8>> = self.offsets.as_ref().map(|offsets| {
+            offsets
+                .iter()
+                .map(|offset| start.wrapping_add(*offset as usize))
+                .collect()
+        });
+        let arguments = arguments.as_ref().map_or(std::ptr::null(), |list| list.as_ptr().cast());
+        let [gx, gy, gz] = self.grid;
+        let [bx, by, bz] = self.block;
+        if self.attributes.is_empty() {
+            // SAFETY: a copy of what the client gave the driver; function, stream and context live, because whatever ends one of them waits for the queue.
+            return unsafe {
+                calls::cuLaunchKernel(
+                    self.function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    self.shared,
+                    self.info.stream,
+                    arguments,
+                    std::ptr::null(),
+                )
+            };
+        }
+        let config = LaunchConfig {
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            stream: self.info.stream,
+            attributes: self.attributes.as_ptr().cast(),
+            attribute_count: self.attributes.len() as u32,
+        };
+        // SAFETY: as above.
+        unsafe { calls::cuLaunchKernelEx(&config, self.function, arguments, std::ptr::null()) }
+    }
+}
+
+/// The attributes of a launch, if all of them are plain.
+///
+/// # Safety
+/// The launch is what the client gives the driver.
+unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
+    let count = launch.attribute_count as usize;
+    if count > ATTRIBUTES || (count > 0 && launch.attributes.is_null()) {
+        return None;
+    }
+    let list = launch.attributes.cast::<[u64; WORDS]>();
+    let mut copied = Vec::with_capacity(count);
+    for at in 0..count {
+        // SAFETY: one of as many as the client said; of eight bytes' alignment, as its union has pointers in it.
+        let attribute = unsafe { list.wrapping_add(at).read_unaligned() };
+        let [kind, ..] = attribute;
+        // The other half of the word is padding.
+        if !PLAIN.contains(&(kind as u32)) {
+            return None;
+        }
+        copied.push(attribute);
+    }
+    Some(copied)
+}
+
+/// A launch that succeeded: the next one like it may be left behind.
+///
+/// # Safety
+/// As [`attributes`].
+pub unsafe fn learn(launch: &Launch) -> Option<()> {
+    // SAFETY: the caller's promise.
+    let attributes = unsafe { attributes(launch) }?;
+    let context = current()?;
+    let key = key_of(launch, context, &attributes);
+    let blocking = match validated::leads(launch.stream, context) {
+        true => validated::blocks(launch.stream),
+        false => is_blocking(launch.stream)?,
+    };
+    validated::add(launch.function, key, launch.stream, context, blocking);
+    Some(())
+}
+
+/// Whether the legacy default stream waits for this one, or may; `None` while the driver is not to be asked.
+fn is_blocking(stream: CuStream) -> Option<bool> {
+    /// CU_STREAM_NON_BLOCKING.
+    const NON_BLOCKING: u32 = 1;
+    if stream <= PER_THREAD_STREAM {
+        return Some(true);
+    }
+    if capture::any() {
+        return None;
+    }
+    let mut flags = 0;
+    // SAFETY: the out-parameter is valid; the client has just launched to the stream.
+    let asked = unsafe { calls::cuStreamGetFlags(stream, &mut flags) };
+    Some(!asked.ok() || flags & NON_BLOCKING == 0)
+}
+
+fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
+    let mut key = Mix(0x9e37_79b9_7f4a_7c15);
+    key.add(launch.function as u64);
+    key.add(context as u64);
+    for word in launch.block {
+        key.add(u64::from(word));
+    }
+    key.add(u64::from(launch.shared));
+    if !attributes.is_empty() {
+        // A cluster has to fit the grid.
+        for word in launch.grid {
+            key.add(u64::from(word));
+        }
+        for [kind, rest @ ..] in attributes {
+            key.add(u64::from(*kind as u32));
+            // What of a union is not of its kind's value may differ from launch to launch; then it is another key, and learnt anew.
+            for word in rest {
+                key.add(*word);
+            }
+        }
+    }
+    key.0
+}
+
+/// Sixty-four bits of what is put in.
+struct Mix(u64);
+
+impl Mix {
+    fn add(&mut self, word: u64) {
+        // The multiplier of FxHash, and a fold of the high half, which a multiplication mixes best.
+        let mixed = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// The context that is current, if there is one.
+pub fn current() -> Option<CuContext> {
+    let mut context = 0;
+    // SAFETY: the out-parameter is valid.
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
+    (asked.ok() && context != 0).then_some(context)
+}
+
+/// A copy of a launch, if it is one that may be left behind.
+///
+/// # Safety
+/// As [`attributes`].
+pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
+    if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || backing_mode::managed() {
+        return None;
+    }
+    if !launch
+        .grid
+        .iter()
+        .zip(GRID)
+        .all(|(blocks, most)| (1..=most).contains(blocks))
+    {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let attributes = unsafe { attributes(launch) }?;
+    let context = current()?;
+    let succeeds = validated::has(launch.function, key_of(launch, context, &attributes), context);
+    if !succeeds || !validated::leads(launch.stream, context) {
+        return None;
+    }
+    let mut block_of_parameters = Vec::new();
+    let mut offsets = None;
+    if !launch.arguments.is_null() {
+        let parameters = &layouts::of(launch.function)?.parameters;
+        let ends = parameters
+            .iter()
+            .map(|parameter| parameter.offset as usize + parameter.size as usize);
+        let bytes = ends.max().unwrap_or(0);
+        if bytes > LARGEST {
+            return None;
+        }
+        block_of_parameters = vec![0u128; bytes.div_ceil(16)];
+        let start = block_of_parameters.as_mut_ptr().cast::<u8>();
+        for (at, parameter) in parameters.iter().enumerate() {
+            // SAFETY: the client gives one address for each parameter.
+            let value = unsafe { launch.arguments.cast::<*const u8>().wrapping_add(at).read() };
+            if value.is_null() || parameter.size == 0 {
+                return None;
+            }
+            let place = start.wrapping_add(parameter.offset as usize);
+            // SAFETY: the parameter has so many bytes, and the block was made for the furthest of them.
+            unsafe { std::ptr::copy_nonoverlapping(value, place, parameter.size as usize) };
+        }
+        offsets = Some(parameters.iter().map(|parameter| parameter.offset).collect());
+    }
+    Some(Held {
+        info: *info,
+        context,
+        function: launch.function,
+        grid: launch.grid,
+        block: launch.block,
+        shared: launch.shared,
+        block_of_parameters,
+        offsets,
+        attributes,
+    })
+}
+
+/// Takes it through the gate, to the driver, and tells the session.
+pub fn go(held: &Held) -> CuResult {
+    let ticket = throttle::before_held(&held.info);
+    let result = held.issue();
+    throttle::after_launch(ticket, held.info.stream, result.0);
+    result
+}

@@ -1,0 +1,181 @@
+//! Fills and copies on the device that are left behind, where launches wait before them: four words each, which name no memory of the host's.
+//!
+//! Training jobs zero a gradient or a workspace every ten launches or so. If each of these waited until the queue is empty, the queue would never hold more than ten.
+
+use super::deferred_launch::current;
+use super::validated;
+use crate::driver::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::stream::PER_THREAD_STREAM;
+use crate::driver::symbols::StreamOp;
+use crate::driver::symbols::{self, Entry, Moves};
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::throttle;
+
+/// What the calls are named, without version: target, value or source, amount, stream.
+const NAMES: [&str; 4] = [
+    "cuMemcpyDtoDAsync",
+    "cuMemsetD16Async",
+    "cuMemsetD32Async",
+    "cuMemsetD8Async",
+];
+
+/// From this version on addresses have 64 bits.
+const WIDE: u32 = 3_020;
+
+/// A fill or copy as the client makes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Fill {
+    at: usize,
+    words: [usize; 4],
+    op: StreamOp,
+    /// Bytes, and bytes an element.
+    bytes: u64,
+    unit: u64,
+    stream: CuStream,
+    capturing: bool,
+}
+
+/// One that may be expected to succeed.
+#[derive(Debug)]
+pub struct Ready {
+    fill: Fill,
+    context: CuContext,
+}
+
+/// Whether a call of this symbol is one that may be left behind.
+pub fn is_one(entry: &Entry) -> bool {
+    NAMES.contains(&entry.base) && entry.since >= WIDE && entry.args == 4 && entry.stream == 3
+}
+
+impl Fill {
+    /// Of a call of symbol `at` with these arguments, if it is one. `stream`: as the plain entry points take it.
+    pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
+        let entry = symbols::ENTRIES.get(at).filter(|entry| is_one(entry))?;
+        let Moves::Bytes(_, unit) = entry.moves else {
+            return None;
+        };
+        Some(Fill {
+            at,
+            words,
+            op: entry.op,
+            bytes,
+            unit: u64::from(unit),
+            stream,
+            capturing,
+        })
+    }
+
+    /// What the session is asked about it: where it goes.
+    pub fn info(&self) -> LaunchInfo {
+        LaunchInfo {
+            kernel_hash: 0,
+            stream: self.stream,
+            kind: LaunchKind::Kernel,
+            cost_hint: 0,
+            capturing: self.capturing,
+        }
+    }
+
+    /// Whether it can be expected to succeed: there is something to do, on a stream of this context that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
+    pub fn ready(self) -> Option<Ready> {
+        let [target, source, _, _] = self.words.map(|word| word as u64);
+        let aligned = self.unit > 0 && target % self.unit == 0;
+        if self.stream == PER_THREAD_STREAM || self.bytes == 0 || !aligned || !there(target, self.bytes) {
+            return None;
+        }
+        if self.op == StreamOp::CopyOnDevice && !there(source, self.bytes) {
+            return None;
+        }
+        let context = current()?;
+        validated::leads(self.stream, context).then_some(Ready { context, fill: self })
+    }
+}
+
+/// Whether so many bytes from an address on lie in one allocation.
+fn there(address: CuDevicePtr, bytes: u64) -> bool {
+    let (mut start, mut size) = (0, 0);
+    // SAFETY: both out-parameters are valid.
+    let found = unsafe { calls::cuMemGetAddressRange_v2(&mut start, &mut size, address) };
+    let before = address.checked_sub(start);
+    let end = before.and_then(|before| before.checked_add(bytes));
+    found.ok() && end.is_some_and(|end| end <= size as u64)
+}
+
+impl Ready {
+    /// Where it goes.
+    pub fn stream(&self) -> CuStream {
+        self.fill.stream
+    }
+
+    /// Bytes on the device.
+    pub fn moved(&self) -> u64 {
+        self.fill.bytes
+    }
+
+    /// The context that was current.
+    pub fn context(&self) -> CuContext {
+        self.context
+    }
+
+    /// To the driver, through the gate as if it were just made.
+    pub fn go(&self) -> CuResult {
+        type Real = unsafe extern "C" fn(usize, usize, usize, usize) -> CuResult;
+        let Fill {
+            at,
+            words,
+            op,
+            bytes,
+            stream,
+            ..
+        } = self.fill;
+        let Some(found) = symbols::real(at) else {
+            return CuResult::NOT_FOUND;
+        };
+        throttle::before_stream_op(op, bytes, stream);
+        // SAFETY: the functions that are left behind take four words, of which the value of a fill may be narrower: the callee reads its low part.
+        let real = unsafe { std::mem::transmute::<*mut (), Real>(found) };
+        let [target, value, amount, to] = words;
+        // SAFETY: what the client gave the driver; stream, context and memory live, because whatever ends one of them waits for the queue.
+        unsafe { real(target, value, amount, to) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_these_names_with_wide_addresses_are_left_behind() {
+        let named = |symbol| is_one(&symbols::ENTRIES[symbols::find(symbol).unwrap()]);
+        for symbol in [
+            c"cuMemsetD8Async",
+            c"cuMemsetD16Async",
+            c"cuMemsetD32Async_ptsz",
+            c"cuMemcpyDtoDAsync_v2",
+            c"cuMemcpyDtoDAsync_v2_ptsz",
+        ] {
+            assert!(named(symbol), "{symbol:?}");
+        }
+        for symbol in [
+            c"cuMemsetD8_v2",
+            c"cuMemcpyDtoDAsync",
+            c"cuMemsetD2D8Async",
+            c"cuMemcpyHtoDAsync_v2",
+            c"cuMemcpyDtoD_v2",
+        ] {
+            assert!(!named(symbol), "{symbol:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_left_behind_goes_the_usual_way() {
+        let at = symbols::find(c"cuMemsetD32Async").unwrap();
+        let fill = |words, bytes, stream| Fill::new(at, words, bytes, stream, false).unwrap();
+        // Not aligned, nothing to do, a thread's own stream.
+        assert!(fill([0x1001, 0, 4, 0], 16, 0).ready().is_none());
+        assert!(fill([0x1000, 0, 0, 0], 0, 0).ready().is_none());
+        assert!(fill([0x1000, 0, 4, 2], 16, PER_THREAD_STREAM).ready().is_none());
+        assert!(Fill::new(symbols::find(c"cuMemcpyHtoDAsync_v2").unwrap(), [0; 4], 16, 0, false).is_none());
+    }
+}

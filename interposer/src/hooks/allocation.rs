@@ -1,0 +1,562 @@
+//! Device memory that a process takes and gives back.
+//!
+//! Counted where the driver hands it out: allocations of every kind and physical memory for mapping, not address ranges (clients
+//! reserve tens of gigabytes of those) and not host memory. What a context takes with it when it
+//! ends is given back then; physical memory is
+//! when nobody has its handle any more and it is mapped nowhere. The oldest versions of these
+//! functions have 32-bit device addresses, which no device of today gives out.
+//!
+//! What the job itself takes as managed memory is no device memory: the driver moves it away where
+//! others want the room. It is counted apart.
+//!
+//! For a job on managed memory (see [`crate::paging`]) these calls take and free managed memory instead, and answer as the driver would.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
+
+use dashmap::DashMap;
+
+use super::declare::{hooks, per_thread, written};
+use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::Stream;
+use crate::driver::symbols::StreamOp;
+use crate::internal_error::guarded;
+use crate::lock::lock;
+use crate::paging::backing::{self, Taken};
+use crate::paging::ranges::Origin;
+use crate::paging::{self, pool};
+use crate::throttle::{self, Where};
+
+/// What an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Device memory. It ends with its context.
+    Plain,
+    /// Device memory of a pool, taken in stream order. Pools are the device's: whether it ends with
+    /// a context the driver says.
+    Ordered,
+    /// Managed memory that a job on managed memory got in its place.
+    Backed,
+    /// Managed memory that the job asked for itself.
+    Own,
+}
+
+/// What the process took.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    bytes: u64,
+    /// On which of its devices.
+    at: Where,
+    kind: Kind,
+    /// The thread's context when it was taken.
+    context: CuContext,
+    /// [`ENDS`] before it was.
+    born: u64,
+}
+
+/// Calls that may end a context, so far. A block is older than an end or not by this.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+
+/// What is behind each address that the process got.
+static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
+
+/// Physical memory.
+#[derive(Debug, Clone, Copy)]
+struct Physical {
+    bytes: u64,
+    at: Where,
+    /// Handles that the job has of it, and places where it is mapped.
+    uses: u32,
+}
+
+/// What is behind each handle of physical memory. The memory lives, and its handle is no other's,
+/// as long as anybody uses it.
+static HANDLES: LazyLock<DashMap<u64, Physical>> = LazyLock::new(DashMap::new);
+
+/// Where physical memory is mapped: how many bytes of which handle.
+static MAPPED: Mutex<BTreeMap<u64, Mapped>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug, Clone, Copy)]
+struct Mapped {
+    bytes: u64,
+    handle: u64,
+}
+
+/// An address that was taken is the job's. `claimed`: what of it [`throttle::claim`] had booked.
+fn taken(address: u64, block: Block, claimed: u64) {
+    guarded(|| {
+        if let Some(before) = ADDRESSES.insert(address, block) {
+            change(&before, 0, before.bytes, 0);
+        }
+        change(&block, block.bytes, 0, claimed);
+        // A context that ended while this was taken has not found it in the list.
+        if block.born != ENDS.load(Ordering::Acquire) && !capture::any() && !lives(address) {
+            given_back(address);
+        }
+    });
+}
+
+fn given_back(address: u64) {
+    guarded(|| {
+        if let Some((_, block)) = ADDRESSES.remove(&address) {
+            change(&block, 0, block.bytes, 0);
+        }
+    });
+}
+
+/// What is about to be given back.
+fn place(address: u64) -> Option<Block> {
+    ADDRESSES.get(&address).map(|block| *block)
+}
+
+/// Whether the driver knows anything at this address.
+fn lives(address: u64) -> bool {
+    /// CU_POINTER_ATTRIBUTE_MEMORY_TYPE.
+    const MEMORY_TYPE: u32 = 2;
+    let mut kind = 0u32;
+    // SAFETY: the attribute is an int.
+    unsafe { calls::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
+}
+
+/// A context may be about to end: which blocks may be its.
+pub fn context_ending() -> u64 {
+    ENDS.fetch_add(1, Ordering::AcqRel)
+}
+
+/// A context has ended: the driver has the memory again that was taken there before
+/// [`context_ending`] said `ends`.
+pub fn context_ended(context: CuContext, ends: u64) {
+    if context == 0 {
+        return;
+    }
+    let of_it = |block: &Block| block.context == context && block.born <= ends;
+    let old: Vec<(u64, Kind)> = ADDRESSES
+        .iter()
+        .filter(|entry| of_it(entry.value()))
+        .map(|entry| (*entry.key(), entry.kind))
+        .collect();
+    for (address, kind) in old {
+        let gone = match kind {
+            Kind::Plain => true,
+            Kind::Backed | Kind::Own => capture::any() || !backing::lives(address),
+            Kind::Ordered => capture::any() || !lives(address),
+        };
+        // Another thread may have got this address anew.
+        if gone && let Some((_, block)) = ADDRESSES.remove_if(&address, |_, block| of_it(block)) {
+            change(&block, 0, block.bytes, 0);
+        }
+    }
+}
+
+/// Bytes that a job on managed memory holds as device memory all the same.
+static PLAIN: AtomicI64 = AtomicI64::new(0);
+
+/// Bytes that a job on managed memory holds as device memory all the same.
+pub fn plain() -> u64 {
+    u64::try_from(PLAIN.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let delta = signed(taken).saturating_sub(signed(given_back));
+    if block.kind == Kind::Own {
+        throttle::own_managed_changed(block.at, delta);
+        return;
+    }
+    if paging::managed() && block.kind != Kind::Backed {
+        PLAIN.fetch_add(delta, Ordering::Relaxed);
+    }
+    throttle::memory_changed(block.at, delta, claimed);
+}
+
+impl Physical {
+    /// It was taken, or given back.
+    fn changed(&self, taken: bool, claimed: u64) {
+        let block = Block {
+            bytes: self.bytes,
+            at: self.at,
+            kind: Kind::Plain,
+            context: 0,
+            born: 0,
+        };
+        let (more, less) = if taken { (self.bytes, 0) } else { (0, self.bytes) };
+        change(&block, more, less, claimed);
+    }
+}
+
+/// Physical memory is used once more; false if it is none that is counted.
+fn hold(handle: u64) -> bool {
+    let known = HANDLES.get_mut(&handle).map(|mut physical| {
+        physical.uses = physical.uses.saturating_add(1);
+    });
+    known.is_some()
+}
+
+/// One use of physical memory is over. What is given back with it, if it was the last.
+fn let_go(handle: u64) -> Option<Physical> {
+    let (_, last) = HANDLES.remove_if_mut(&handle, |_, physical| {
+        physical.uses = physical.uses.saturating_sub(1);
+        physical.uses == 0
+    })?;
+    last.changed(false, 0);
+    Some(last)
+}
+
+/// The driver has not let go what [`let_go`] did.
+fn take_back(handle: u64, last: Option<Physical>) {
+    match last {
+        Some(physical) => {
+            HANDLES.insert(handle, Physical { uses: 1, ..physical });
+            physical.changed(true, 0);
+        }
+        None => {
+            hold(handle);
+        }
+    }
+}
+
+/// The mapping that an address lies in.
+fn mapped_at(address: u64) -> Option<Mapped> {
+    let mapped = lock(&MAPPED);
+    let (start, found) = mapped.range(..=address).next_back()?;
+    (address - start < found.bytes).then_some(*found)
+}
+
+/// Takes out the mappings that begin in a range.
+fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
+    let mut mapped = lock(&MAPPED);
+    let within = start..start.saturating_add(bytes);
+    let starts: Vec<u64> = mapped.range(within).map(|(start, _)| *start).collect();
+    let out = starts.into_iter();
+    out.filter_map(|start| Some((start, mapped.remove(&start)?))).collect()
+}
+
+/// The context that the calling thread uses; its own matter, which may be asked at any time.
+fn current() -> CuContext {
+    let mut context = 0;
+    // SAFETY: the out-parameter is valid.
+    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
+    if asked.ok() { context } else { 0 }
+}
+
+/// # Safety
+/// `address` is the out-parameter of `real`.
+unsafe fn allocate(
+    at: Where,
+    kind: Kind,
+    address: *const CuDevicePtr,
+    bytes: u64,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    let born = ENDS.load(Ordering::Acquire);
+    within_share(at, bytes, real, |claimed| {
+        // SAFETY: the driver wrote the address.
+        let Some(address) = (unsafe { written(address) }) else {
+            return false;
+        };
+        let context = current();
+        let block = Block {
+            bytes,
+            at,
+            kind,
+            context,
+            born,
+        };
+        taken(address, block, claimed);
+        true
+    })
+}
+
+/// Takes memory there if the job may have so much more; else there is none, as CUDA says it.
+/// `count` counts what was taken, together with the claim that it was taken by: no other thread's
+/// claim is
+/// to see it twice. False if it did not.
+fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
+    if paging::settled() {
+        let result = take();
+        if result.ok() {
+            count(0);
+        }
+        return result;
+    }
+    // A trouble of ours forbids nothing.
+    if !guarded(|| throttle::claim(at, bytes)).unwrap_or(true) {
+        return CuResult::OUT_OF_MEMORY;
+    }
+    let moving = guarded(|| throttle::moving(at));
+    let result = throttle::patiently(at, take);
+    if !(result.ok() && count(bytes)) {
+        guarded(|| throttle::unclaim(at, bytes));
+    }
+    drop(moving);
+    // What is free is asked of the current context's device.
+    if result.ok() && !capture::any() && throttle::here() == at {
+        // With the first memory of a process its context is there too: what nobody is known to hold is the context's.
+        if let Some(look) = guarded(|| throttle::looks(at)).flatten() {
+            let (mut free, mut total) = (0, 0);
+            // SAFETY: both out-parameters are valid.
+            if unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
+                guarded(|| throttle::looked(at, look, free as u64));
+            }
+        }
+    }
+    result
+}
+
+/// The out-parameter gets managed memory, if the job is to have it. `None`: the job's own call is to be made.
+///
+/// # Safety
+/// `address` is the out-parameter of a call that takes memory.
+unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> Taken) -> Option<CuResult> {
+    if !paging::settled() || address.is_null() {
+        return None;
+    }
+    let born = ENDS.load(Ordering::Acquire);
+    match guarded(take).unwrap_or(Taken::Plain) {
+        Taken::Plain => None,
+        Taken::Refused(error) => Some(error),
+        Taken::At(at) => {
+            // SAFETY: the caller's promise.
+            unsafe { address.write(at) };
+            let block = Block {
+                bytes,
+                // A managed job has one place for all its devices.
+                at: Where::FIRST,
+                kind: Kind::Backed,
+                context: paging::ranges::at(at).map_or(0, |range| range.context),
+                born,
+            };
+            taken(at, block, 0);
+            Some(CuResult::SUCCESS)
+        }
+    }
+}
+
+/// Memory that cannot be managed.
+fn unmanageable(what: &str, said: &AtomicBool) {
+    if paging::managed() {
+        backing::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));
+    }
+}
+
+/// # Safety
+/// `address` is the out-parameter of `real`.
+unsafe fn allocate_on(
+    address: *mut CuDevicePtr,
+    bytes: usize,
+    pool: Option<usize>,
+    stream: Stream,
+    real: impl Fn() -> CuResult,
+) -> CuResult {
+    // In a capture this makes a node of a graph, which takes its memory when it is launched.
+    if capture::on(stream) {
+        return real();
+    }
+    throttle::before_stream_op(StreamOp::Other, 0, stream);
+    let take = || match pool.or_else(pool::default_of_here) {
+        Some(pool) => pool::take(bytes as u64, pool, stream),
+        None => Taken::Plain,
+    };
+    // SAFETY: the caller's promise.
+    if let Some(result) = unsafe { managed(address, bytes as u64, take) } {
+        return result;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { allocate(throttle::of_stream(stream), Kind::Ordered, address, bytes as u64, real) }
+}
+
+fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
+    // Before the call: after it, another thread may get this address anew.
+    let block = place(address);
+    let _moving = guarded(|| throttle::moving(block.map_or(Where::FIRST, |block| block.at)));
+    given_back(address);
+    let result = real();
+    if !result.ok()
+        && let Some(block) = block
+    {
+        taken(address, block, 0);
+    }
+    result
+}
+
+fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult) -> CuResult {
+    if capture::on(stream) {
+        return real();
+    }
+    throttle::before_stream_op(StreamOp::Other, 0, stream);
+    if paging::managed() && paging::ranges::at(address).is_some() {
+        return free(address, || {
+            pool::give_back(address, stream).unwrap_or(CuResult::INVALID_VALUE)
+        });
+    }
+    free(address, real)
+}
+
+hooks! {
+    fn cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) |real| {
+        // SAFETY: the call's own out-parameter.
+        if let Some(result) = unsafe { managed(address, bytes as u64, || backing::take(bytes as u64, Origin::Plain)) } {
+            return result;
+        }
+        // SAFETY: the call's own out-parameter.
+        unsafe { allocate(throttle::here(), Kind::Plain, address, bytes as u64, real) }
+    }
+    fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
+        let born = ENDS.load(Ordering::Acquire);
+        let result = real();
+        // SAFETY: the driver wrote the address.
+        if result.ok() && let Some(address) = unsafe { written(address.cast_const()) } {
+            let (at, kind, context) = (throttle::here(), Kind::Own, current());
+            let block = Block { bytes: bytes as u64, at, kind, context, born };
+            taken(address, block, 0);
+        }
+        result
+    }
+    fn cuMemAllocPitch_v2(
+        address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32,
+    ) |real| {
+        // What the driver would refuse it refuses itself.
+        let sound = !pitch.is_null() && width > 0 && height > 0 && matches!(element, 4 | 8 | 16);
+        if paging::settled() && sound && !capture::any()
+            && let Some(row) = backing::pitch(width as u64, element)
+        {
+            let bytes = row.saturating_mul(height as u64);
+            // SAFETY: the call's own out-parameter.
+            if let Some(result) = unsafe { managed(address, bytes, || backing::take(bytes, Origin::Plain)) } {
+                if result.ok() {
+                    // SAFETY: the call's own out-parameter, not null.
+                    unsafe { pitch.write(row as usize) };
+                }
+                return result;
+            }
+        }
+        // The driver rounds each row up to some hundred bytes.
+        let least = (width as u64).saturating_mul(height as u64);
+        let (at, born) = (throttle::here(), ENDS.load(Ordering::Acquire));
+        within_share(at, least, real, |claimed| {
+            // SAFETY: the driver wrote both.
+            let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) else {
+                return false;
+            };
+            let bytes = (pitch as u64).saturating_mul(height as u64);
+            let (kind, context) = (Kind::Plain, current());
+            taken(address, Block { bytes, at, kind, context, born }, claimed);
+            true
+        })
+    }
+    fn cuMemFree_v2(address: CuDevicePtr) |real| {
+        if paging::managed() {
+            return free(address, || backing::give_back(address, real));
+        }
+        free(address, real)
+    }
+    fn cuMemAllocAsync(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { allocate_on(address, bytes, None, stream, real) }
+    }
+    fn cuMemAllocAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, stream: CuStream) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { allocate_on(address, bytes, None, per_thread(stream), real) }
+    }
+    fn cuMemAllocFromPoolAsync(address: *mut CuDevicePtr, bytes: usize, pool: usize, stream: CuStream) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { allocate_on(address, bytes, Some(pool), stream, real) }
+    }
+    fn cuMemAllocFromPoolAsync_ptsz(address: *mut CuDevicePtr, bytes: usize, pool: usize, stream: CuStream) |real| {
+        // SAFETY: the call's own out-parameter.
+        unsafe { allocate_on(address, bytes, Some(pool), per_thread(stream), real) }
+    }
+    fn cuMemFreeAsync(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, stream, real) }
+    fn cuMemFreeAsync_ptsz(address: CuDevicePtr, stream: CuStream) |real| { free_on(address, per_thread(stream), real) }
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: u64) |real| {
+        // SAFETY: the client's promise to the driver, which reads them next.
+        let properties = unsafe { written(properties) };
+        let Some(properties) = properties.filter(|properties| properties.location_kind == LOCATION_DEVICE) else {
+            return real();
+        };
+        let at = throttle::of_device(properties.location_id);
+        within_share(at, bytes as u64, real, |claimed| {
+            // SAFETY: the driver wrote the handle.
+            let Some(handle) = (unsafe { written(handle.cast_const()) }) else {
+                return false;
+            };
+            guarded(|| {
+                let physical = Physical { bytes: bytes as u64, at, uses: 1 };
+                // What was there under this name is gone without our seeing it.
+                if let Some(before) = HANDLES.insert(handle, physical) {
+                    before.changed(false, 0);
+                }
+                physical.changed(true, claimed);
+            });
+            static SAID: AtomicBool = AtomicBool::new(false);
+            unmanageable("what the job maps itself (cuMemCreate)", &SAID);
+            true
+        })
+    }
+    /// The memory lives on as long as it is mapped, or its handle was retained.
+    fn cuMemRelease(handle: u64) |real| {
+        let known = HANDLES.get(&handle).map(|physical| physical.at);
+        let _moving = guarded(|| throttle::moving(known.unwrap_or(Where::FIRST)));
+        let last = guarded(|| let_go(handle)).flatten();
+        let result = real();
+        if !result.ok() && known.is_some() {
+            guarded(|| take_back(handle, last));
+        }
+        result
+    }
+    fn cuMemMap(address: CuDevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64) |real| {
+        // Before the call: after it, another thread may have released the handle.
+        let known = guarded(|| hold(handle)).unwrap_or(false);
+        let result = real();
+        if known {
+            let bytes = bytes as u64;
+            guarded(|| match result.ok() {
+                true => drop(lock(&MAPPED).insert(address, Mapped { bytes, handle })),
+                false => drop(let_go(handle)),
+            });
+        }
+        result
+    }
+    fn cuMemUnmap(address: CuDevicePtr, bytes: usize) |real| {
+        // Before the call: after it, another thread may map or get the same anew.
+        let out = guarded(|| unmapped(address, bytes as u64)).unwrap_or_default();
+        let place = |mapped: &Mapped| HANDLES.get(&mapped.handle).map(|physical| physical.at);
+        let moving = out.iter().filter_map(|(_, mapped)| guarded(|| throttle::moving(place(mapped)?)).flatten());
+        let moving: Vec<throttle::Moving> = moving.collect();
+        let gone = out.into_iter().map(|(start, mapped)| {
+            let last = guarded(|| let_go(mapped.handle)).flatten();
+            (start, mapped, last)
+        });
+        let gone: Vec<_> = gone.collect();
+        let result = real();
+        if !result.ok() {
+            for (start, mapped, last) in gone {
+                guarded(|| {
+                    take_back(mapped.handle, last);
+                    lock(&MAPPED).insert(start, mapped);
+                });
+            }
+        }
+        drop(moving);
+        result
+    }
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) |real| {
+        let mapped = guarded(|| mapped_at(address as u64)).flatten();
+        // Before the call, as with mapping.
+        let held = mapped.map(|mapped| mapped.handle).filter(|handle| guarded(|| hold(*handle)).unwrap_or(false));
+        let result = real();
+        // SAFETY: the driver wrote the handle.
+        let got = if result.ok() { unsafe { written(handle.cast_const()) } } else { None };
+        if got != held {
+            guarded(|| {
+                held.map(let_go);
+                got.map(hold)
+            });
+        }
+        result
+    }
+}

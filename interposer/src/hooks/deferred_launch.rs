@@ -1,0 +1,81 @@
+//! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left behind there ([`crate::deferred`]).
+
+use std::ffi::c_void;
+use std::hint::black_box;
+
+use super::declare::{hooks, per_thread, written};
+use super::launch::{Way, as_is, launch, launch_ex, launch_graph, launch_plain, launches};
+use crate::deferred::{self, Launch, Offered};
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
+use crate::kernels::launch::LaunchInfo;
+use crate::throttle;
+
+/// A launch may be left behind.
+#[derive(Debug)]
+struct Leaving;
+
+impl Way for Leaving {
+    #[inline(always)]
+    fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+        // What the rare ways are given is laid out in memory there alone, not before each launch: as copies made there.
+        if deferred::busy() {
+            let (info, real) = (*info, black_box(real));
+            return told_behind(&info, leave().as_ref(), real);
+        }
+        let ticket = throttle::before_launch(info);
+        if ticket.is_nothing() {
+            // As in `Straight`: the hook ends by a jump to the driver.
+            return real();
+        }
+        if ticket.waits() {
+            let (info, real) = (*info, black_box(real));
+            return told_waiting(&info, leave().as_ref(), real);
+        }
+        let result = real();
+        throttle::after_launch(ticket, info.stream, result.0);
+        result
+    }
+}
+
+/// A launch while others are in the queue.
+#[cold]
+#[inline(never)]
+fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+    // SAFETY: what the client gives the driver.
+    match unsafe { deferred::behind(info, leave) } {
+        Offered::Taken => {
+            throttle::counted();
+            return CuResult::SUCCESS;
+        }
+        Offered::Failed(error) => return error,
+        Offered::Declined => {}
+    }
+    let ticket = throttle::before_launch(info);
+    if ticket.waits() {
+        return told_waiting(info, leave, real);
+    }
+    let result = real();
+    throttle::after_launch(ticket, info.stream, result.0);
+    result
+}
+
+/// A launch that has to wait at the gate: it is left behind there, or waits itself.
+#[cold]
+#[inline(never)]
+fn told_waiting(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+    // SAFETY: what the client gives the driver.
+    match unsafe { deferred::offer(info, leave) } {
+        Offered::Taken => return CuResult::SUCCESS,
+        Offered::Failed(error) => return error,
+        Offered::Declined => {}
+    }
+    let ticket = throttle::before_held(info);
+    let result = real();
+    throttle::after_launch(ticket, info.stream, result.0);
+    if let (true, Some(leave)) = (result.ok(), leave) {
+        deferred::learn(leave);
+    }
+    result
+}
+
+launches!(Leaving);

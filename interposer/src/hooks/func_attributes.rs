@@ -1,0 +1,41 @@
+//! Calls after which a launch may fail that succeeded before: they matter where launches are left behind ([`crate::deferred`]), and are hooked only there.
+
+use super::declare::hooks;
+use crate::deferred::{self, Named};
+use crate::driver::abi::{CuDevice, CuFunction, CuKernel};
+use crate::driver::calls;
+
+hooks! {
+    fn cuFuncSetAttribute(function: CuFunction, attribute: u32, value: i32) |real| {
+        let named = Named::Function(function);
+        if let Some(error) = deferred::before_attribute(named, attribute, value) {
+            return error;
+        }
+        let result = real();
+        if result.ok() {
+            deferred::attribute_set(named, attribute, value, None);
+        }
+        result
+    }
+
+    fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CuKernel, device: CuDevice) |real| {
+        let named = Named::Kernel(kernel, device);
+        if let Some(error) = deferred::before_attribute(named, attribute, value) {
+            return error;
+        }
+        let result = real();
+        if result.ok() {
+            let mut here = 0;
+            // SAFETY: the kernel is one, as the driver has just said; the out-parameter is valid.
+            let found = unsafe { calls::cuKernelGetFunction(&mut here, kernel) };
+            deferred::attribute_set(named, attribute, value, found.ok().then_some(here));
+        }
+        result
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) |real| {
+        let result = real();
+        deferred::forget_known();
+        result
+    }
+}

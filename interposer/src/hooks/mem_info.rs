@@ -1,0 +1,36 @@
+//! What a job hears of the device's memory that has a share of it.
+//!
+//! Only for jobs whose memory is not managed; what managed jobs hear is in [`super::managed_memory`].
+
+use super::declare::hooks;
+use crate::driver::abi::CuResult;
+use crate::throttle;
+
+/// What the job is told, where that differs from what the driver said.
+///
+/// # Safety
+/// The out-parameters of a `cuMemGetInfo` that answered `result`.
+pub(super) unsafe fn tell(result: CuResult, free: *mut usize, total: *mut usize) {
+    if !result.ok() || free.is_null() || total.is_null() {
+        return;
+    }
+    // SAFETY: the driver wrote both.
+    let said_free = unsafe { free.read() };
+    // SAFETY: as above.
+    let said_total = unsafe { total.read() };
+    if let Some((seen, of)) = throttle::memory_view(said_free as u64, said_total as u64) {
+        // SAFETY: as above.
+        unsafe { free.write(seen as usize) };
+        // SAFETY: as above.
+        unsafe { total.write(of as usize) };
+    }
+}
+
+hooks! {
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |real| {
+        let result = real();
+        // SAFETY: the call's own out-parameters.
+        unsafe { tell(result, free, total) };
+        result
+    }
+}

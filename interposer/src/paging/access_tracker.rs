@@ -1,0 +1,519 @@
+//! What a job touches: which parts of its managed memory its launches, copies and fills use, and in which order.
+//!
+//! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of a kernel that has none it is taken to be what lies behind each pointer, up to
+//!   [`UNKNOWN`] and the range's end: more than most kernels touch, and far less than a monolithic allocation.
+//! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the broker what the period touches ([`news`]), and each launch says in the lane how far into its period the
+//!   job is, once it has left: of one that waits, at the gate or for its memory, the broker still has to bring what it uses, and must not take that for used.
+//! * Beside it each range bears the number of the round in which it was named last; where there is no period the broker goes by that, and by whole ranges.
+//! * A launch whose memory was moved away by the broker waits for it ([`super::evicted`]) behind the gate.
+//!
+//! It costs a launch some hundred nanoseconds: a copy of its parameters, the prediction, a look into a table. One lock, which is only held for that. Only jobs on managed memory have it at all.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weft_profiles::working_set::{
+    Access, Allocations, KernelWorkingSet, Launch, Predictor, Region, Touched, WorkingSets,
+};
+use weft_protocol::Ns;
+use weft_protocol::control::{GRANULE, GranuleUse};
+
+use super::period_detector::{Forecast, Sequence};
+use super::residency_probe::{self, Windows};
+use super::{evicted, ranges, template_learner};
+use crate::client::{clock, link};
+use crate::driver::abi::{CuFunction, CuResult, CuStream};
+use crate::driver::capture;
+use crate::internal_error::guarded;
+use crate::kernels::{self, layouts};
+
+/// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
+const UNKNOWN: u64 = 64 << 20;
+
+/// Pointers of such a kernel that count at most.
+const POINTERS: usize = 256;
+
+/// A region that is smaller says nothing about which part of the period it is: temporaries wander.
+const LARGE: u64 = 1 << 20;
+
+/// Nor does one in an allocation that is no larger, whatever of it is taken to be used: a caching allocator's block of small things, in which a scalar is here now and there in the next step.
+const SMALL: u64 = 2 << 20;
+
+/// Bytes of parameters from which on those of a kernel without a template are taken for a table that its caller fills as far as it has entries (PyTorch's optimizers: lists of tensors, 3 KB and more). What
+/// stands behind those is left from other calls, and looks like pointers: each such launch seems to use most of the job's memory, and other parts of it each time.
+const TABLE: usize = 2560;
+
+/// The round that goes on. 0 = never named.
+static ROUND: AtomicU32 = AtomicU32::new(1);
+
+/// The last round in which something was launched whose arguments are not seen: a graph.
+static UNSEEN: AtomicU32 = AtomicU32::new(0);
+
+/// Graphs are launched, or kernels without a template whose parameters are a [`TABLE`]: what they touch, and so the order of things, is not known. A forecast that rests on a guess of that is worse than none:
+/// all that launches named then counts as used throughout.
+static BLIND: AtomicBool = AtomicBool::new(false);
+
+static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
+
+/// See the module.
+#[derive(Debug, Default)]
+struct Tracker {
+    predictor: Predictor,
+    sequence: Sequence,
+    live: Allocations,
+    /// Of the ranges that `live` was made from.
+    version: u64,
+    block: Vec<u8>,
+    regions: Vec<Region>,
+    /// Of the last forecast that was told.
+    number: u32,
+    told: Option<Forecast>,
+    shapes: template_learner::Shapes,
+}
+
+fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
+    // A panic under the lock leaves at worst a step out.
+    TRACKER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is launched.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    /// The handle.
+    pub function: CuFunction,
+    /// Blocks.
+    pub grid: (u32, u32, u32),
+    /// Threads.
+    pub block: (u32, u32, u32),
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// Where to.
+    pub stream: CuStream,
+}
+
+/// The predicted time of a kernel or graph; what an unknown one is charged where nothing is known.
+fn cost(hash: u64) -> Ns {
+    link::only().map_or(0, |link| {
+        let unknown = || link.lane.orders.unknown_cost.load(Ordering::Relaxed);
+        link.costs.get(hash).unwrap_or_else(unknown)
+    })
+}
+
+/// The time, less what the job's launches have waited for their turns and for memory.
+fn own_time() -> Ns {
+    let waited = link::only().map_or(0, |link| {
+        let counters = &link.lane.counters;
+        let gate = counters.waited.load(Ordering::Relaxed);
+        gate.saturating_add(counters.memory_waited.load(Ordering::Relaxed))
+    });
+    clock::now().saturating_sub(waited)
+}
+
+/// Says how far into its period the job is, by this forecast.
+fn tell_position(forecast: u32, at: Option<Ns>) {
+    if let Some(link) = link::only() {
+        let errands = &link.lane.errands;
+        errands.forecast.store(forecast, Ordering::Relaxed);
+        errands
+            .position
+            .store(at.map_or(0, |at| at.saturating_add(1)), Ordering::Release);
+    }
+}
+
+/// Goes from before a launch to behind it.
+#[derive(Debug, Default)]
+pub struct Noted {
+    /// What must not be away: addresses and bytes.
+    wanted: Vec<(u64, u64)>,
+    /// Where the job stands behind it: the forecast's number, and how far into the period.
+    behind: Option<(u32, Option<Ns>)>,
+    /// The launch, in stage 1: its kernel and parameters.
+    learns: Option<(Kernel, u64, Vec<u8>)>,
+    /// It is to be observed.
+    windows: Option<Windows>,
+}
+
+impl Noted {
+    /// Waits for the memory and launches.
+    #[inline]
+    pub fn around(self, real: impl FnOnce() -> CuResult) -> CuResult {
+        if !self.wanted.is_empty() {
+            guarded(|| evicted::await_memory(&self.wanted));
+        }
+        let behind = self.behind;
+        let result = self.learning(real);
+        if let Some((number, position)) = behind {
+            guarded(|| tell_position(number, position));
+        }
+        result
+    }
+
+    /// A copy or fill has passed the gate and goes to the driver next: waits for the memory.
+    #[inline]
+    pub fn goes(self) {
+        if !self.wanted.is_empty() {
+            guarded(|| evicted::await_memory(&self.wanted));
+        }
+        if let Some((number, position)) = self.behind {
+            guarded(|| tell_position(number, position));
+        }
+    }
+
+    /// Launches, and in stage 1 learns from it.
+    #[inline]
+    fn learning(self, real: impl FnOnce() -> CuResult) -> CuResult {
+        let Some((kernel, word, parameters)) = self.learns else {
+            return real();
+        };
+        let observed = self
+            .windows
+            .and_then(|windows| guarded(|| residency_probe::before(kernel.stream, &windows)).flatten());
+        let beside = (observed.is_none() && residency_probe::on()).then(residency_probe::beside);
+        let result = real();
+        drop(beside);
+        if result.ok() {
+            guarded(|| {
+                let touched = observed.and_then(residency_probe::Observation::touched);
+                let tracker = tracker();
+                let Some(tracker) = tracker.as_ref() else { return };
+                let launch = launch_of(&kernel, word, &parameters);
+                if let Some(touched) = touched {
+                    template_learner::observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
+                } else {
+                    template_learner::launched(&launch, kernel.function, &tracker.live, tracker.version);
+                }
+            });
+        }
+        result
+    }
+
+    /// It will be observed: what it takes is no measure of it.
+    pub fn is_observed(&self) -> bool {
+        self.windows.is_some()
+    }
+}
+
+fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
+    Launch {
+        kernel: word,
+        parameters,
+        grid: kernel.grid.into(),
+        block: kernel.block.into(),
+    }
+}
+
+/// A kernel is about to be launched.
+///
+/// # Safety
+/// The call's own arguments.
+#[inline]
+pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { note(kernel, arguments, extra) }).unwrap_or_default()
+}
+
+/// # Safety
+/// As [`launch`].
+unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+    if capture::on(kernel.stream) {
+        // It runs with its graph, which counts as touching all.
+        return Noted::default();
+    }
+    let Some(layout) = layouts::of(kernel.function) else {
+        mark_unseen();
+        return Noted::default();
+    };
+    let (gx, gy, gz) = kernel.grid;
+    let (bx, by, bz) = kernel.block;
+    let hash = kernels::identify(kernel.function, gx, gy, gz, bx, by, bz, kernel.shared);
+    let word = kernels::symbol(kernel.function);
+    let mut guard = tracker();
+    let tracker = guard.get_or_insert_default();
+    // SAFETY: the caller's promise.
+    unsafe { layouts::pack(layout, arguments, extra, &mut tracker.block) };
+    tracker.refresh();
+    if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
+        tracker.sequence.forget();
+    }
+    // What a kernel writes is foretold: it may leave some of it as it was.
+    let mut noted = Noted {
+        behind: tracker.step(hash, cost(hash), touching),
+        ..Noted::default()
+    };
+    noted.wanted = tracker.wanted();
+    if template_learner::on() {
+        noted.learns = Some((kernel, word, tracker.block.clone()));
+        if residency_probe::on() {
+            residency_probe::launching(kernel.stream);
+            noted.windows = tracker.observes(&kernel, word);
+        }
+    }
+    noted
+}
+
+/// A copy or fill of so many bytes is about to come to the gate. It uses these addresses, each in its way; what it overwrites it overwrites from the first byte to the last.
+pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
+    residency_probe::disturbed();
+    let noted = guarded(|| {
+        let mut guard = tracker();
+        let tracker = guard.get_or_insert_default();
+        tracker.refresh();
+        tracker.regions.clear();
+        for (address, access) in places {
+            if let Some((_, end)) = tracker.live.find(address) {
+                let bytes = bytes.max(1).min(end - address);
+                tracker.regions.push(Region::contiguous(address, bytes, access));
+            }
+        }
+        if tracker.regions.is_empty() {
+            return Noted::default();
+        }
+        Noted {
+            behind: tracker.step(bytes, 0, overwriting),
+            wanted: tracker.wanted(),
+            ..Noted::default()
+        }
+    });
+    noted.unwrap_or_default()
+}
+
+/// Granules from one to before another, used in this way.
+fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
+    let count = end.checked_sub(first).filter(|count| *count > 0)?;
+    Some(GranuleUse {
+        at: 0,
+        first,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        access,
+    })
+}
+
+/// The granules of a part that is read, or of which it is not certain that all of it is overwritten.
+fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
+    let access = match part.access {
+        Access::Read => Access::Read,
+        // A granule that is overwritten in part keeps the rest.
+        _ => Access::ReadWrite,
+    };
+    let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
+    [granules(first, end, access), None, None]
+}
+
+/// The same where what is written is overwritten: of granules that lie in it as a whole nothing is left.
+fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
+    let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
+    let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
+    if part.access != Access::Write || from >= to {
+        return touching(part);
+    }
+    [
+        granules(first, from, Access::ReadWrite),
+        granules(from, to, Access::Write),
+        granules(to, end, Access::ReadWrite),
+    ]
+}
+
+/// Something is launched whose arguments are not seen: all that the job has may be touched.
+pub fn unseen() {
+    residency_probe::disturbed();
+    mark_unseen();
+    if !BLIND.swap(true, Ordering::Relaxed)
+        && let Some(tracker) = tracker().as_mut()
+    {
+        tracker.sequence.forget();
+    }
+}
+
+fn mark_unseen() {
+    let round = ROUND.load(Ordering::Relaxed);
+    if UNSEEN.load(Ordering::Relaxed) != round {
+        UNSEEN.store(round, Ordering::Relaxed);
+    }
+}
+
+/// Ends a round: the ranges that were named in it, or `None` if they all may have been.
+pub fn end_round() -> Option<Vec<u64>> {
+    let round = ROUND.fetch_add(1, Ordering::AcqRel);
+    (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
+}
+
+/// What the broker is to be told of the job's period, with the forecast's number. `again`: also if it was told before.
+pub fn news(again: bool) -> Option<(u32, Forecast)> {
+    let mut guard = tracker();
+    let tracker = guard.as_mut()?;
+    if let Some(news) = tracker.sequence.news() {
+        tracker.number = tracker.number.wrapping_add(1);
+        tracker.told = Some(news);
+    } else if !again {
+        return None;
+    }
+    Some((tracker.number, tracker.told.clone()?))
+}
+
+/// Templates from the job's profile.
+pub fn know(sets: Vec<KernelWorkingSet>) {
+    let mut guard = tracker();
+    let tracker = guard.get_or_insert_default();
+    let mut all = tracker.predictor.sets().clone();
+    let mut kernels = sets;
+    kernels.sort_unstable_by_key(|kernel| kernel.kernel);
+    all.merge(&WorkingSets { kernels });
+    tracker.predictor = Predictor::new(all);
+}
+
+impl Tracker {
+    /// Takes over what has changed of the job's ranges.
+    fn refresh(&mut self) {
+        let version = ranges::version();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        self.live = Allocations::new();
+        for (start, range) in ranges::all() {
+            self.live.add(start, range.room);
+        }
+    }
+
+    /// Whether the launch whose parameters are in `block` is to be observed, and where.
+    fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
+        let launch = launch_of(kernel, word, &self.block);
+        if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
+            return None;
+        }
+        Windows::of(&launch, &self.live)
+    }
+
+    /// What the launch whose parameters are in `block` uses, into `regions`. Whether that is more than what leftovers in a table look like.
+    fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
+        self.regions.clear();
+        let launch = launch_of(kernel, word, &self.block);
+        let predicted = self.predictor.predict(&launch, &self.live);
+        if predicted.known {
+            self.regions.extend_from_slice(predicted.regions);
+            true
+        } else {
+            let all = self.live.all();
+            let (Some((lowest, _)), Some((_, highest))) = (all.first(), all.last()) else {
+                return true;
+            };
+            let words = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
+            for pointer in words.filter(|word| (*lowest..*highest).contains(word)) {
+                let Some((_, end)) = self.live.find(pointer) else {
+                    continue;
+                };
+                if self.regions.iter().any(|region| region.address == pointer) {
+                    continue;
+                }
+                let bytes = UNKNOWN.min(end - pointer);
+                self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
+                if self.regions.len() >= POINTERS {
+                    break;
+                }
+            }
+            self.block.len() < TABLE
+        }
+    }
+
+    /// What `regions` say must not be away: addresses and bytes. Nothing where nothing can be.
+    fn wanted(&self) -> Vec<(u64, u64)> {
+        if !evicted::may_be() {
+            return Vec::new();
+        }
+        let parts = self.regions.iter().flat_map(|region| region.parts());
+        parts.map(|part| (part.address, part.bytes)).collect()
+    }
+
+    /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job stands behind it: the forecast's number, and how far into the period.
+    fn step(
+        &mut self,
+        what: u64,
+        cost: u64,
+        uses: fn(Touched) -> [Option<GranuleUse>; 3],
+    ) -> Option<(u32, Option<Ns>)> {
+        let round = ROUND.load(Ordering::Relaxed);
+        for region in &self.regions {
+            ranges::name(region.address, round);
+        }
+        let live = &self.live;
+        let large = |region: &&Region| {
+            let lies_in = || {
+                live.find(region.address)
+                    .is_some_and(|(start, end)| end - start > SMALL)
+            };
+            region.touched() >= LARGE && lies_in()
+        };
+        let sign = self
+            .regions
+            .iter()
+            .filter(large)
+            .fold(what, |sign, region| sign.rotate_left(5) ^ (region.address / GRANULE));
+        if BLIND.load(Ordering::Relaxed) {
+            return None;
+        }
+        let parts = self.regions.iter().flat_map(|region| region.parts());
+        let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
+        self.sequence.step(sign, cost, own_time(), uses);
+        Some((self.number, self.sequence.position()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(
+        uses: fn(Touched) -> [Option<GranuleUse>; 3],
+        address: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Vec<(u64, u32, Access)> {
+        let part = Touched { address, bytes, access };
+        let uses = uses(part).into_iter().flatten();
+        uses.map(|one| (one.first, one.count, one.access)).collect()
+    }
+
+    #[test]
+    fn a_small_thing_that_wanders_hides_no_period() {
+        let mut tracker = Tracker::default();
+        let (large, small) = (1 << 40, 2 << 40);
+        tracker.live.add(large, 64 * LARGE);
+        tracker.live.add(small, SMALL);
+        // Where a scalar lies in the allocator's block, in ever other order.
+        for place in [0, 3, 1, 2, 5, 4] {
+            for kernel in 0..30 {
+                let first = Region::contiguous(large + kernel * GRANULE, GRANULE, Access::Read);
+                tracker.regions.clear();
+                tracker.regions.push(first);
+                if kernel == 7 {
+                    // Of a kernel that nobody knows all behind its pointer counts as used.
+                    let at = place * (LARGE / 3);
+                    let guess = Region::contiguous(small + at, SMALL - at, Access::ReadWrite);
+                    tracker.regions.push(guess);
+                }
+                tracker.step(kernel, 1000, touching);
+            }
+        }
+        assert!(tracker.sequence.news().is_some());
+    }
+
+    #[test]
+    fn only_whole_granules_are_overwritten_and_only_where_that_is_certain() {
+        let base = 4 * GRANULE;
+        let whole = used(overwriting, base, 3 * GRANULE, Access::Write);
+        assert_eq!(whole, [(4, 3, Access::Write)]);
+        let edges = used(overwriting, base + 1, 3 * GRANULE, Access::Write);
+        let rest = Access::ReadWrite;
+        assert_eq!(edges, [(4, 1, rest), (5, 2, Access::Write), (7, 1, rest)]);
+        // Within one granule, and over the edge of two.
+        assert_eq!(used(overwriting, base + 1, 8, Access::Write), [(4, 1, rest)]);
+        assert_eq!(used(overwriting, base - 8, 16, Access::Write), [(3, 2, rest)]);
+        let kernel = used(touching, base, 3 * GRANULE, Access::Write);
+        assert_eq!(kernel, [(4, 3, rest)]);
+        for uses in [overwriting, touching] {
+            assert_eq!(used(uses, base, GRANULE, Access::Read), [(4, 1, Access::Read)]);
+            assert_eq!(used(uses, base, GRANULE, rest), [(4, 1, rest)]);
+        }
+    }
+}

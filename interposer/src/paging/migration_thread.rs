@@ -1,0 +1,656 @@
+//! The memory thread: carries out the broker's errands on streams of its own, beside whatever the job runs.
+//!
+//! * One a process, only in a job whose memory is managed, started when the first of it is taken; signals blocked, never joined.
+//! * It moves nothing but managed memory that the job holds now: an errand is cut to that, and ended as gone where nothing is left.
+//! * What it does can never change what the job computes: it moves pages and gives advice, both of which only say where bytes lie. Contents are given up
+//!   only of blocks that the job itself has freed and that nobody can be given meanwhile. Discards of anything else are carried out as evictions.
+//! * The job never waits for it, but when a context ends: then for one driver call of its, within a bound.
+//! * While anybody captures it makes no driver call. Should a capture begin in the middle of one: its thread's capture mode is relaxed, so that its calls
+//!   do not spoil another thread's capture.
+//! * Completion is seen by events; nothing is waited for in the driver. Of two errands that lie behind one another on a stream the events say how long the second one took the device
+//!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use rustix::thread::futex;
+use weft_protocol::Ns;
+use weft_protocol::control::ToBroker;
+use weft_protocol::errands::{Errand, Errands, Outcome, Taker, What};
+use weft_protocol::host;
+
+use super::mem_advise::{self, Again, HOST};
+use super::period_detector::Forecast;
+use super::pool::Spare;
+use super::template_learner::Learner;
+use super::{access_tracker, evicted, pool, ranges, residency_probe};
+use crate::client::clock;
+use crate::client::link::Link;
+use crate::client::settings::Purpose;
+use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::{internal_error, thread};
+
+/// Errands under way at most. The broker gives no more than the link carries; this bounds one that does not.
+const MOST: usize = 64;
+
+/// Between two looks at what is under way: an errand of 16 granules takes half a millisecond.
+const LOOK: Duration = Duration::from_micros(150);
+
+/// Between two looks for errands where nobody rings (the broker went and another came).
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// While somebody captures.
+const CAPTURED: Duration = Duration::from_millis(1);
+
+/// An errand that takes longer is counted as late; a whole ring of them takes 20 ms.
+const LATE: Ns = 1_000_000_000;
+
+/// An errand that takes longer is given up: its range counts as refused.
+const HOPELESS: Ns = 30_000_000_000;
+
+/// A context's end waits so long for a call of ours that is under way.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// CU_STREAM_NON_BLOCKING.
+const NON_BLOCKING: u32 = 1;
+/// CU_EVENT_DEFAULT: the device writes down when it was reached.
+const WITH_TIME: u32 = 0;
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+const RELAXED: u32 = 2;
+
+/// How long a round is after which the broker is told what was named: a training step takes a tenth to a few seconds, and what is told
+/// counts for some rounds.
+const ROUND: Ns = 500_000_000;
+
+/// The thread's stack: it holds some lists and calls the driver.
+const STACK: usize = 256 * 1024;
+
+/// Between two looks at what is left of the host: some small files are read.
+const HOST_LOOKS: Ns = 1_000_000_000;
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The thread is inside a driver call, or about to be.
+static INSIDE: AtomicBool = AtomicBool::new(false);
+/// Contexts that are ending just now.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+/// Contexts that ended so far: streams made before may be gone.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Ranges of a round that the broker is told: a message must fit one packet of the channel.
+const RANGES_TOLD: usize = 4096;
+
+/// Uses in one part of a forecast, for the same reason: each takes 20 bytes at most.
+const USES_TOLD: usize = 2048;
+
+/// Sleeps until the word is no more what it was and somebody says so, or so long.
+fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
+    let nap = clock::timespec(within.as_nanos() as Ns);
+    let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
+}
+
+/// Tells which ranges the job has named of late; `None`: all may have been.
+fn tell_touched(link: &Link, starts: Option<Vec<u64>>) {
+    let starts = starts.map(|mut starts| {
+        starts.truncate(RANGES_TOLD);
+        starts
+    });
+    link.tell(ToBroker::Touched { starts });
+}
+
+/// Tells what the job touches in a period.
+fn tell_forecast(link: &Link, number: u32, forecast: &Forecast) {
+    let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
+    let mut part = parts.next().unwrap_or_default();
+    loop {
+        let next = parts.next();
+        link.tell(ToBroker::Forecast {
+            number,
+            period: forecast.period,
+            uses: part.to_vec(),
+            ends: next.is_none(),
+        });
+        match next {
+            Some(next) => part = next,
+            None => return,
+        }
+    }
+}
+
+/// Starts the thread, if it is not there yet. Cheap after that.
+pub fn start(link: &'static Link) {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let builder = Builder::new().name("weft-memory".into()).stack_size(STACK);
+    let spawned = thread::spawn(builder, move || {
+        let errands = &link.lane.errands;
+        let worked = internal_error::guarded(|| Mover::new(link).run());
+        // Without it memory moves on demand, as without a broker.
+        errands.served.store(0, Ordering::Release);
+        // Nobody brings back what was moved out.
+        evicted::forget();
+        evicted::wake();
+        if worked.is_none() {
+            log::warn!("weft's memory thread failed: the job's memory moves on demand");
+        }
+    });
+    if let Err(why) = spawned {
+        log::warn!("no thread could be started for the job's memory, which moves on demand: {why}");
+    }
+}
+
+/// A forked child has no such thread.
+pub fn forget() {
+    STARTED.store(false, Ordering::Release);
+}
+
+/// A context may be about to end: waits, bounded, until no call of the thread is under way, and
+/// keeps it from making more.
+pub fn context_ending() {
+    ENDING.fetch_add(1, Ordering::SeqCst);
+    let step = Duration::from_micros(50);
+    let mut waited = Duration::ZERO;
+    while INSIDE.load(Ordering::SeqCst) && waited < PATIENCE {
+        std::thread::sleep(step);
+        waited += step;
+    }
+}
+
+/// It has ended, or lives on.
+pub fn context_ended(ended: bool) {
+    if ended {
+        ENDED.fetch_add(1, Ordering::AcqRel);
+    }
+    ENDING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Leave to make driver calls; given back when dropped.
+struct Leave;
+
+impl Leave {
+    fn take() -> Option<Leave> {
+        INSIDE.store(true, Ordering::SeqCst);
+        let leave = Leave;
+        (ENDING.load(Ordering::SeqCst) == 0 && !capture::any()).then_some(leave)
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        INSIDE.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A context's streams of ours.
+#[derive(Debug, Clone, Copy)]
+struct Streams {
+    context: CuContext,
+    inward: CuStream,
+    outward: CuStream,
+}
+
+/// An errand under way.
+#[derive(Debug)]
+struct Out {
+    number: u64,
+    what: What,
+    /// What was ordered: address and bytes.
+    range: (u64, u64),
+    /// What of it is moved.
+    bytes: u64,
+    /// Behind its last part, and the context it is of.
+    event: CuEvent,
+    context: CuContext,
+    stream: CuStream,
+    /// The event of the errand before it on the stream, where that was not through when this one was behind it: what the device did between the two is this errand.
+    follows: Option<CuEvent>,
+    /// Its own event is so needed by another one, which then keeps it.
+    followed: bool,
+    since: Ns,
+    late: bool,
+    borrowed: Vec<Spare>,
+    /// What is mostly read, and is to be again.
+    again: Vec<Again>,
+}
+
+struct Mover {
+    link: &'static Link,
+    taker: Taker,
+    attachment: u64,
+    ended: u32,
+    streams: Vec<Streams>,
+    events: Vec<(CuContext, CuEvent)>,
+    out: Vec<Out>,
+    current: CuContext,
+    /// When a round was ended last, and what was named in it.
+    told: Ns,
+    touched: Option<Vec<u64>>,
+    /// The broker does not know of the job's period yet.
+    tells_again: bool,
+    /// When it was last looked at what is left of the host; 0: not yet.
+    looked_at_host: Ns,
+    /// A filter for system calls was there when the thread began, as in a container.
+    filtered: bool,
+    /// In stage 1.
+    learner: Option<Learner>,
+}
+
+/// Whether this thread has a filter for system calls. Where that cannot be asked it has one.
+fn is_filtered() -> bool {
+    use rustix::thread::{SecureComputingMode, secure_computing_mode};
+    secure_computing_mode() != Ok(SecureComputingMode::Disabled)
+}
+
+impl Mover {
+    fn new(link: &'static Link) -> Mover {
+        Mover {
+            link,
+            taker: Taker::default(),
+            attachment: 0,
+            ended: ENDED.load(Ordering::Acquire),
+            streams: Vec::new(),
+            events: Vec::new(),
+            out: Vec::new(),
+            current: 0,
+            told: 0,
+            touched: None,
+            tells_again: true,
+            looked_at_host: 0,
+            filtered: is_filtered(),
+            learner: None,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut mode = RELAXED;
+        // SAFETY: the mode is an int that the call exchanges.
+        let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        if self.link.settings.purpose == Purpose::Profile {
+            self.learner = Some(Learner::begin());
+        }
+        loop {
+            let errands = &self.link.lane.errands;
+            // The bell first: a gift after this look changes it, and the nap does not begin.
+            let bell = errands.bell.load(Ordering::Acquire);
+            self.look_round(errands);
+            self.tell_touched();
+            self.tell_host();
+            let nap = match Leave::take() {
+                None => CAPTURED,
+                Some(_leave) => {
+                    self.begin_new(errands);
+                    self.poll(errands);
+                    if self.out.is_empty() { GLANCE } else { LOOK }
+                }
+            };
+            sleep_until(&errands.bell, bell, nap);
+        }
+    }
+
+    /// Tells what the job's control groups leave of the host, now and then: the broker orders nothing out beyond that.
+    fn tell_host(&mut self) {
+        let now = clock::now();
+        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
+            return;
+        }
+        self.looked_at_host = now;
+        // A job that has shut itself in since may not allow that files are opened.
+        if is_filtered() && !self.filtered {
+            return;
+        }
+        // 0 is no limit.
+        let left = host::left_of_groups().map_or(0, |left| left.max(1));
+        self.link.lane.counters.host_left.store(left, Ordering::Relaxed);
+    }
+
+    /// Another broker, or contexts that are gone.
+    fn look_round(&mut self, errands: &Errands) {
+        let attachment = self.link.attachment();
+        if attachment != self.attachment {
+            self.attachment = attachment;
+            self.taker.begin_anew();
+            self.touched = None;
+            self.tells_again = true;
+            evicted::forget();
+            evicted::wake();
+            // Nobody waits for these any more.
+            for out in std::mem::take(&mut self.out) {
+                pool::put_back(out.borrowed);
+            }
+        }
+        let attached = self.link.is_attached();
+        if !attached && evicted::any() {
+            // Nobody brings back what was moved out.
+            evicted::forget();
+            evicted::wake();
+        }
+        errands.served.store(u32::from(attached), Ordering::Release);
+        let ended = ENDED.load(Ordering::Acquire);
+        if ended != self.ended {
+            self.ended = ended;
+            self.current = 0;
+            self.streams.clear();
+            self.events.clear();
+            for out in std::mem::take(&mut self.out) {
+                errands.end(out.number, Outcome::Gone);
+            }
+        }
+    }
+
+    /// Tells the broker now and then which ranges the job has named.
+    fn tell_touched(&mut self) {
+        let now = clock::now();
+        if self.link.is_attached()
+            && let Some((number, forecast)) = access_tracker::news(std::mem::take(&mut self.tells_again))
+        {
+            tell_forecast(self.link, number, &forecast);
+        }
+        if now.saturating_sub(self.told) < ROUND || !self.link.is_attached() {
+            return;
+        }
+        self.told = now;
+        let touched = access_tracker::end_round();
+        if touched != self.touched {
+            tell_touched(self.link, touched.clone());
+            self.touched = touched;
+        }
+        if let Some(learner) = self.learner.as_mut() {
+            for set in learner.news() {
+                self.link.tell(ToBroker::WorkingSet(set));
+            }
+        }
+    }
+
+    fn begin_new(&mut self, errands: &Errands) {
+        while self.out.len() < MOST
+            && let Some((number, errand)) = self.taker.next(errands)
+        {
+            match self.begin(number, &errand) {
+                Ok(Some(out)) => self.out.push(out),
+                Ok(None) => self.finish(errands, number, Outcome::Done, 0),
+                Err(outcome) => {
+                    if errand.what.is_inward() {
+                        evicted::came(errand.start, errand.bytes);
+                        evicted::wake();
+                    }
+                    self.finish(errands, number, outcome, 0);
+                }
+            }
+        }
+    }
+
+    fn finish(&self, errands: &Errands, number: u64, outcome: Outcome, took: Ns) {
+        if outcome == Outcome::Refused {
+            self.link.lane.counters.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        errands.end_timed(number, outcome, took);
+        self.link.fence_and_ring();
+    }
+
+    /// Begins an errand. Nothing is under way afterwards if it was only advice.
+    fn begin(&mut self, number: u64, errand: &Errand) -> Result<Option<Out>, Outcome> {
+        let end = errand.start.saturating_add(errand.bytes);
+        if errand.what == What::MostlyRead {
+            residency_probe::copies_remain();
+        }
+        if errand.what == What::Discard {
+            let borrowed = pool::borrow(errand.start, end);
+            if let Some(first) = borrowed.first() {
+                let context = first.range.context;
+                return self.discard(number, context, borrowed).map(Some);
+            }
+        }
+        let mut parts = ranges::within(errand.start, end);
+        // What the job has freed and may get again is moved out like the rest, but never in.
+        if !errand.what.is_inward() {
+            parts.extend(pool::within(errand.start, end));
+        }
+        let Some((_, first)) = parts.first() else {
+            return Err(Outcome::Gone);
+        };
+        let context = first.context;
+        let streams = self.enter(context)?;
+        let stream = if errand.what.is_inward() {
+            streams.inward
+        } else {
+            streams.outward
+        };
+        let (mut bytes, mut again) = (0, Vec::new());
+        for (part, range) in &parts {
+            let length = part.end - part.start;
+            let result = match errand.what {
+                What::Prefetch | What::Populate | What::Confirm => {
+                    prefetch(part.start, length, Some(range.device), stream)
+                }
+                // Not known to be dead for certain: moved.
+                What::Evict | What::Release | What::Discard => {
+                    again.extend(mem_advise::leaves(part.start, length, range.device));
+                    prefetch(part.start, length, None, stream)
+                }
+                What::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
+                What::Written => {
+                    for out in &mut self.out {
+                        mem_advise::without(&mut out.again, part.start, length);
+                    }
+                    mem_advise::written(part.start, length, range.device)
+                }
+            };
+            match result {
+                CuResult::SUCCESS => bytes += length,
+                // Freed meanwhile.
+                _ if ranges::of(part.start).is_none() => {}
+                _ => {
+                    mem_advise::left(again);
+                    return Err(Outcome::Refused);
+                }
+            }
+        }
+        if matches!(errand.what, What::MostlyRead | What::Written) {
+            return Ok(None);
+        }
+        let Some(event) = self.mark(context, stream) else {
+            mem_advise::left(again);
+            return Err(Outcome::Refused);
+        };
+        if !errand.what.is_inward() || errand.what == What::Confirm {
+            evicted::leaves(errand.start, errand.bytes);
+        }
+        let follows = self.follows(stream);
+        Ok(Some(Out {
+            number,
+            what: errand.what,
+            range: (errand.start, errand.bytes),
+            bytes,
+            event,
+            context,
+            stream,
+            follows,
+            followed: false,
+            since: clock::now(),
+            late: false,
+            borrowed: Vec::new(),
+            again,
+        }))
+    }
+
+    /// Gives up what freed blocks hold.
+    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, Outcome> {
+        let begun = self.enter(context).and_then(|streams| {
+            let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
+            let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
+            // SAFETY: the lists have as many entries as said; the driver reads them before it returns.
+            let result = unsafe {
+                calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
+            };
+            let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
+            event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
+        });
+        match begun {
+            Ok((event, stream)) => Ok(Out {
+                number,
+                what: What::Discard,
+                range: (0, 0),
+                bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
+                event,
+                context,
+                stream,
+                follows: None,
+                followed: false,
+                since: clock::now(),
+                late: false,
+                borrowed,
+                again: Vec::new(),
+            }),
+            Err(outcome) => {
+                pool::put_back(borrowed);
+                Err(outcome)
+            }
+        }
+    }
+
+    /// Makes a context the thread's, with streams of ours in it.
+    fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
+        if self.current != context {
+            // SAFETY: a context that memory of the job was taken in; should it be gone, the driver says so.
+            if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
+                return Err(Outcome::Gone);
+            }
+            self.current = context;
+        }
+        if let Some(known) = self.streams.iter().find(|streams| streams.context == context) {
+            return Ok(*known);
+        }
+        let mut made = [0; 2];
+        for stream in &mut made {
+            // SAFETY: the out-parameter is valid.
+            if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
+                return Err(Outcome::Refused);
+            }
+        }
+        let [inward, outward] = made;
+        let streams = Streams {
+            context,
+            inward,
+            outward,
+        };
+        self.streams.push(streams);
+        Ok(streams)
+    }
+
+    /// An event behind what is on a stream.
+    fn mark(&mut self, context: CuContext, stream: CuStream) -> Option<CuEvent> {
+        let kept = self.events.iter().position(|(of, _)| *of == context);
+        let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
+        if event == 0 {
+            // SAFETY: the out-parameter is valid.
+            if !unsafe { calls::cuEventCreate(&mut event, WITH_TIME) }.ok() {
+                return None;
+            }
+        }
+        // SAFETY: our event, our stream.
+        if unsafe { calls::cuEventRecord(event, stream) }.ok() {
+            return Some(event);
+        }
+        self.events.push((context, event));
+        None
+    }
+
+    /// The event of the last errand on a stream, if the device has not reached it: asked when the next one lies behind it already.
+    fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
+        let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
+        // SAFETY: our event.
+        if unsafe { calls::cuEventQuery(last.event) } != CuResult::NOT_READY {
+            return None;
+        }
+        last.followed = true;
+        Some(last.event)
+    }
+
+    /// Sees what has ended.
+    fn poll(&mut self, errands: &Errands) {
+        let now = clock::now();
+        let mut going = Vec::new();
+        for mut out in std::mem::take(&mut self.out) {
+            // SAFETY: our event.
+            let outcome = match unsafe { calls::cuEventQuery(out.event) } {
+                CuResult::SUCCESS => Some(Outcome::Done),
+                CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
+                _ => Some(Outcome::Refused),
+            };
+            let Some(outcome) = outcome else {
+                if !out.late && now.saturating_sub(out.since) > LATE {
+                    out.late = true;
+                    self.link.lane.counters.late.fetch_add(1, Ordering::Relaxed);
+                }
+                going.push(out);
+                continue;
+            };
+            if out.what.is_inward() {
+                match outcome {
+                    Outcome::Done => evicted::brought(out.range.0, out.range.1),
+                    // It never will.
+                    _ => evicted::came(out.range.0, out.range.1),
+                }
+                evicted::wake();
+            }
+            let mut took = 0;
+            if outcome == Outcome::Done {
+                // The events' times are a device's that is not slowed down.
+                took = self.link.slowed(timed(&out));
+                if out.what == What::Prefetch && took > 0 {
+                    evicted::carried(out.bytes, took);
+                }
+                if !out.followed {
+                    self.events.push((out.context, out.event));
+                }
+                self.count(&out);
+            }
+            self.events.extend(out.follows.map(|event| (out.context, event)));
+            pool::put_back(std::mem::take(&mut out.borrowed));
+            mem_advise::left(std::mem::take(&mut out.again));
+            self.finish(errands, out.number, outcome, took);
+        }
+        self.out = going;
+    }
+
+    fn count(&self, out: &Out) {
+        let counters = &self.link.lane.counters;
+        let counter = match out.what {
+            What::Prefetch | What::Populate => &counters.prefetched,
+            What::Discard if !out.borrowed.is_empty() => &counters.discarded,
+            What::Evict | What::Release | What::Discard => &counters.evicted,
+            What::MostlyRead | What::Written | What::Confirm => return,
+        };
+        counter.fetch_add(out.bytes, Ordering::Relaxed);
+    }
+}
+
+/// How long the device took for an errand that has ended and that it had before it when the last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
+fn timed(out: &Out) -> Ns {
+    let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
+        return 0;
+    };
+    let mut milliseconds: f32 = 0.0;
+    // SAFETY: our events, both reached; the out-parameter is valid.
+    if !unsafe { calls::cuEventElapsedTime(&mut milliseconds, before, out.event) }.ok() {
+        return 0;
+    }
+    (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
+}
+
+/// Moves a range, to a device or to the host, by whichever of its calls the driver has.
+pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
+    let to = device.map_or(Location::HOST, Location::device);
+    // SAFETY: a range that the job holds, or an error.
+    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+        // SAFETY: as above.
+        CuResult::NOT_FOUND => unsafe {
+            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+        },
+        result => result,
+    }
+}

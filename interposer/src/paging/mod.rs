@@ -1,0 +1,111 @@
+//! Managed backing: what a job takes as device memory is managed memory, so that jobs that together exceed the device can run.
+//!
+//! What holds:
+//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or that leave it open (`auto`) and whose memory does not fit beside the others'. For all others every function
+//!   here answers at once that it has nothing to say, and hooks that only managed jobs need are not there at all.
+//! * The job sees device memory: what a pointer is, how much is free, how large a range is are answered as for `cuMemAlloc`. Where that is
+//!   impossible (handles for other processes) the driver refuses as it refuses managed memory, and weft says so once.
+//! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an allocation that the driver refuses for another
+//!   reason than want of memory, virtual memory management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved ranges),
+//!   pools made for sharing, arrays, memory of graphs' own allocation nodes. Said once, counted.
+//! * A job may take what the device has, less a reserve, or what it said that it takes, where that is more (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the device.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `backing` | takes and gives back managed memory; support; advice |
+//! | `capacity` | how much of a device a job may take |
+//! | `ranges` | what was handed out |
+//! | `pool` | stream-ordered allocation |
+//! | `pointer_attributes` | what the job is told about its memory |
+//! | `access_tracker` | what launches use of it |
+//! | `period_detector` | in which order, and when it repeats |
+//! | `template_learner` | stage 1: from what launches touched to templates |
+//! | `residency_probe` | what a launch touched, by the host's page table |
+//! | `evicted` | what the broker had moved out, and launches that wait for it |
+//! | `mem_advise` | memory that is mostly read, and how it leaves the device |
+//! | `migration_thread` | the thread that carries out the broker's errands |
+//!
+//! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
+
+pub mod access_tracker;
+pub mod backing;
+pub mod capacity;
+pub mod evicted;
+pub mod mem_advise;
+pub mod migration_thread;
+pub mod period_detector;
+pub mod pointer_attributes;
+pub mod pool;
+pub mod ranges;
+pub mod residency_probe;
+pub mod template_learner;
+
+use std::sync::atomic::Ordering;
+
+use weft_protocol::control::ToBroker;
+
+use crate::client::backing_mode;
+use crate::client::link::{self, Link};
+use crate::driver::abi::CuContext;
+use crate::driver::stream::{Stream, own_stream};
+
+pub use crate::client::backing_mode::{is_open, managed, may_be_managed, settled};
+
+/// In a forked child.
+pub fn forget() {
+    backing_mode::forget();
+    migration_thread::forget();
+}
+
+/// A stream is about to end.
+pub fn stream_ending(stream: Stream) {
+    if managed() {
+        residency_probe::stream_ending(own_stream(stream));
+        pool::stream_ending(stream);
+    }
+}
+
+/// A context may be about to end.
+pub fn context_ending() {
+    if managed() {
+        migration_thread::context_ending();
+    }
+}
+
+/// The call has returned. `ended`: the context that has ended by it, whose managed memory is
+/// nobody's any more; 0 = one that is not known.
+pub fn context_ended(ended: Option<CuContext>) {
+    if !managed() {
+        return;
+    }
+    migration_thread::context_ended(ended.is_some());
+    let Some(context) = ended else { return };
+    residency_probe::context_ended();
+    pool::context_ended(context);
+    if !crate::driver::capture::any() {
+        pool::forget_gone();
+        for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {
+            ranges::remove(gone.0);
+            tell(ToBroker::Unbacked { start: gone.0 });
+            capacity::given_back(gone.1.device, gone.1.room);
+        }
+    }
+}
+
+/// Tells the broker of a change of the managed memory, and sees to the thread that moves it. Slow path.
+fn tell(message: ToBroker) {
+    if let Some(link) = link::only() {
+        link.tell(message);
+        report(link);
+        migration_thread::start(link);
+    }
+}
+
+/// Writes into the lane how much managed memory is held, and how much could not be managed.
+pub fn report(link: &Link) {
+    if managed() {
+        let counters = &link.lane.counters;
+        counters.managed.store(capacity::taken_of_all(), Ordering::Relaxed);
+        counters.unmanaged.store(backing::left_plain(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,510 @@
+//! What a launch touched, read from the host's page table: stage 1 on a driver that tells nothing itself, where `weft profile --evidence residency` asks for it.
+//!
+//! A launch is observed alone. The job's streams run empty; what lies behind the launch's pointers is moved to the host and read there once, so that its pages are in the process's page table; the launch
+//! runs to its end; pages that are gone from `/proc/self/pagemap` (which needs no privilege for that) are what it touched, and what the driver brought around it. Reads are not told from writes.
+//!
+//! What holds:
+//! * The device gets the job's own operations in the job's order, and beside them only moves of managed memory, and once a fill of 2 MiB of weft's own: first it is tried whether this driver and this device show
+//!   it at all (a device that reaches the host's memory without moving it does not), and where they do not, nothing is observed.
+//! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and for [`MOST_TIME`] in all. It costs the job that time: stage 1 is the time to pay it.
+//! * No wait without a bound: streams that do not run empty leave the launch as it is.
+//! * Never while anybody captures, nor beside another thread's launch; a copy, a fill, a graph or a change of the job's memory meanwhile makes the observation worth nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use weft_profiles::working_set::{Allocations, Evidence, HostResidency, Launch, Touched};
+
+use super::{evicted, migration_thread, ranges};
+use crate::driver::abi::{CuResult, CuStream};
+use crate::driver::calls;
+use crate::driver::capture;
+
+/// Observations of one shape of a kernel: with its data elsewhere, what was brought around it differs.
+pub const TIMES: u8 = 2;
+
+/// Shapes of one kernel that are observed.
+pub const SHAPES: u32 = 128;
+
+/// What all observations of a process may take.
+pub const MOST_TIME: Duration = Duration::from_secs(120);
+
+/// What is moved to the host for one launch at most: an optimiser's lists have all weights four times.
+const MOST_BYTES: u64 = 8 << 30;
+
+/// The host must have so many times that free.
+const SPARE: u64 = 2;
+
+/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch touched the last of it, it may have touched more, and nothing is said. Embeddings have some hundred MB.
+const WINDOW: u64 = 2 << 30;
+
+/// So much any host has.
+const ROOMY: u64 = 256 << 20;
+
+/// How long streams may take to run empty before a launch, and a launch to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Between two looks at a stream.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// Streams that are known at most; a job with more is not observed beside them.
+const STREAMS: usize = 256;
+
+/// Handles up to here are no streams of their own: the default ones.
+const DEFAULT: CuStream = 2;
+
+/// CU_MEM_ATTACH_GLOBAL.
+const ATTACH_GLOBAL: u32 = 1;
+
+/// A launch passes with a share of it, an observed one has it alone.
+static ALONE: RwLock<()> = RwLock::new(());
+
+/// Operations other than launches so far.
+static OTHERS: AtomicU64 = AtomicU64::new(0);
+
+/// Streams that were launched to.
+static KNOWN: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
+
+/// Whether this driver shows it: see [`usable`].
+static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
+const UNTRIED: u8 = 0;
+const SHOWS: u8 = 1;
+const HIDES: u8 = 2;
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Launches observed, not observed because something else went on, and observed in vain.
+static OBSERVED: AtomicU64 = AtomicU64::new(0);
+static PASSED: AtomicU64 = AtomicU64::new(0);
+static VAIN: AtomicU64 = AtomicU64::new(0);
+
+/// What it took so far, ns.
+static SPENT: AtomicU64 = AtomicU64::new(0);
+
+/// Observes from here on.
+pub fn begin() {
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// Whether launches are observed.
+#[inline]
+pub fn on() -> bool {
+    ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
+}
+
+/// Some of the job's memory is advised as mostly read: the host keeps its copy of what the device reads, and the page table shows nothing any more.
+pub fn copies_remain() {
+    if ON.swap(false, Ordering::Relaxed) {
+        log::info!("memory that is mostly read lies on host and device: no more launches are observed");
+    }
+}
+
+/// Something other than a launch was asked of the device.
+#[inline]
+pub fn disturbed() {
+    OTHERS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What was done, for people: launches observed, passed over, in vain, and the time it took.
+pub fn done() -> (u64, u64, u64, Duration) {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let spent = Duration::from_nanos(count(&SPENT));
+    (count(&OBSERVED), count(&PASSED), count(&VAIN), spent)
+}
+
+/// Whether there is time left for another one.
+pub fn has_time() -> bool {
+    u128::from(SPENT.load(Ordering::Relaxed)) < MOST_TIME.as_nanos()
+}
+
+fn known() -> MutexGuard<'static, Vec<CuStream>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream is launched to.
+pub fn launching(stream: CuStream) {
+    if stream <= DEFAULT {
+        return;
+    }
+    let mut known = known();
+    if !known.contains(&stream) && known.len() <= STREAMS {
+        known.push(stream);
+    }
+}
+
+/// A stream is about to end.
+pub fn stream_ending(stream: CuStream) {
+    if on() {
+        known().retain(|other| *other != stream);
+    }
+}
+
+/// A context has ended, and its streams.
+pub fn context_ended() {
+    if on() {
+        known().clear();
+    }
+}
+
+/// A part of the job's memory that is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Window {
+    begin: u64,
+    end: u64,
+    /// The allocation goes on behind it.
+    cut: bool,
+}
+
+/// What a launch that is to be observed is looked for in.
+#[derive(Debug)]
+pub struct Windows(Vec<Window>);
+
+impl Windows {
+    /// Of the allocations behind a launch's pointers. `None`: there are none, or they are too large.
+    pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
+        let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
+        let mut all: Vec<Window> = pointers
+            .filter_map(|pointer| {
+                let (begin, end) = live.find(pointer)?;
+                let whole = end - begin <= WINDOW;
+                let from = if whole {
+                    begin
+                } else {
+                    begin.max(pointer / HostResidency::BLOCK * HostResidency::BLOCK)
+                };
+                let upto = if whole {
+                    end
+                } else {
+                    end.min(from.saturating_add(WINDOW))
+                };
+                Some(Window {
+                    begin: from,
+                    end: upto,
+                    cut: upto < end,
+                })
+            })
+            .collect();
+        all.sort_unstable_by_key(|window| (window.begin, window.end));
+        let mut windows: Vec<Window> = Vec::new();
+        for window in all {
+            match windows.last_mut() {
+                // Of one allocation: another one's never overlaps.
+                Some(last) if window.begin < last.end => {
+                    if window.end > last.end {
+                        (last.end, last.cut) = (window.end, window.cut);
+                    }
+                }
+                _ => windows.push(window),
+            }
+        }
+        let bytes: u64 = windows.iter().map(|window| window.end - window.begin).sum();
+        (bytes > 0 && bytes <= MOST_BYTES).then_some(Windows(windows))
+    }
+}
+
+/// A launch goes by beside others: held until the driver has it. Waits while one is observed, which has a bound.
+pub fn beside() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A launch that is being observed.
+#[derive(Debug)]
+pub struct Observation {
+    windows: Vec<(Window, Vec<u8>)>,
+    table: File,
+    stream: CuStream,
+    others: u64,
+    /// Of the job's ranges.
+    version: u64,
+    since: Instant,
+    _alone: RwLockWriteGuard<'static, ()>,
+}
+
+/// Before a launch to this stream: makes everything ready. `None`: it is not observed, and whatever was moved comes back by itself.
+pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
+    let since = Instant::now();
+    let observation = prepare(stream, windows, since);
+    if observation.is_none() {
+        PASSED.fetch_add(1, Ordering::Relaxed);
+        spend(since);
+    }
+    observation
+}
+
+fn spend(since: Instant) {
+    let took = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    SPENT.fetch_add(took, Ordering::Relaxed);
+}
+
+fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observation> {
+    // A poisoned lock guards nothing.
+    let alone = match ALONE.try_write() {
+        Ok(alone) => alone,
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(std::sync::TryLockError::WouldBlock) => return None,
+    };
+    if capture::any() || evicted::any() {
+        return None;
+    }
+    let (others, version) = (OTHERS.load(Ordering::Relaxed), ranges::version());
+    let table = File::open("/proc/self/pagemap").ok()?;
+    let streams = known().clone();
+    if streams.len() > STREAMS
+        || !streams
+            .into_iter()
+            .chain([stream])
+            .all(|stream| ended(stream, PATIENCE))
+    {
+        return None;
+    }
+    if !usable(&table, stream) {
+        return None;
+    }
+    let bytes: u64 = windows.0.iter().map(|window| window.end - window.begin).sum();
+    if bytes > ROOMY && available().is_none_or(|available| available / SPARE < bytes) {
+        return None;
+    }
+    for window in &windows.0 {
+        if !migration_thread::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
+            return None;
+        }
+    }
+    if !ended(stream, PATIENCE) {
+        return None;
+    }
+    let mut looked = Vec::with_capacity(windows.0.len());
+    for window in &windows.0 {
+        map(window.begin, window.end);
+        let entries = entries(&table, window.begin, window.end)?;
+        // Of a page that is not in the table nothing would be seen, and it would count as untouched.
+        if present(&entries) < 1.0 {
+            return None;
+        }
+        looked.push((*window, entries));
+    }
+    (others == OTHERS.load(Ordering::Relaxed) && version == ranges::version()).then_some(Observation {
+        windows: looked,
+        table,
+        stream,
+        others,
+        version,
+        since,
+        _alone: alone,
+    })
+}
+
+impl Observation {
+    /// After the launch: what it touched, if that can be said.
+    pub fn touched(self) -> Option<Vec<Touched>> {
+        let found = self.look();
+        let counter = if found.is_some() { &OBSERVED } else { &VAIN };
+        counter.fetch_add(1, Ordering::Relaxed);
+        spend(self.since);
+        found
+    }
+
+    fn look(&self) -> Option<Vec<Touched>> {
+        let undisturbed = || self.others == OTHERS.load(Ordering::Relaxed) && self.version == ranges::version();
+        if !undisturbed() || !ended(self.stream, LONGEST) {
+            return None;
+        }
+        let mut residency = HostResidency::new(page());
+        for (window, before) in &self.windows {
+            let after = entries(&self.table, window.begin, window.end)?;
+            residency.compare(0, window.begin / page() * page(), before, &after);
+        }
+        let mut touched = Vec::new();
+        residency.touched(0, &mut touched)?;
+        let whole = |window: &Window| {
+            let last = window.end.saturating_sub(HostResidency::GRANULE);
+            !window.cut || touched.iter().all(|one| one.end() <= last || one.address >= window.end)
+        };
+        if !undisturbed() || !self.windows.iter().all(|(window, _)| whole(window)) {
+            return None;
+        }
+        Some(touched)
+    }
+}
+
+/// Waits, within a bound, until a stream has run empty.
+fn ended(stream: CuStream, within: Duration) -> bool {
+    let since = Instant::now();
+    loop {
+        if capture::any() {
+            return false;
+        }
+        // SAFETY: a stream that the job launches to, and has not destroyed yet.
+        match unsafe { calls::cuStreamQuery(stream) } {
+            CuResult::SUCCESS => return true,
+            CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(LOOK),
+            _ => return false,
+        }
+    }
+}
+
+/// Bytes that the host could give to somebody who asks.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+/// Bytes of a page.
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Has the host read each page of a range once, so that those that are there are in the page table. No more than a wish: whoever looks sees which are.
+fn map(begin: u64, end: u64) {
+    /// Linux's MADV_POPULATE_READ, since 5.14.
+    const POPULATE_READ: i32 = 22;
+    let begin = begin / page() * page();
+    // SAFETY: reads pages; addresses that are not mapped any more are an error, no fault.
+    let _ = unsafe { libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, POPULATE_READ) };
+}
+
+/// The page table's entries of a range.
+fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
+    let first = begin / page();
+    let mut entries = vec![0; usize::try_from((end.div_ceil(page()) - first) * 8).ok()?];
+    table.read_exact_at(&mut entries, first * 8).ok()?;
+    Some(entries)
+}
+
+/// The share of pages that is in the table.
+fn present(entries: &[u8]) -> f64 {
+    let all = entries.as_chunks::<8>().0;
+    let present = all
+        .iter()
+        .filter(|entry| u64::from_le_bytes(**entry) >> 62 != 0)
+        .count();
+    present as f64 / all.len().max(1) as f64
+}
+
+/// Whether the page table shows what the device touched. Tried once.
+fn usable(table: &File, stream: CuStream) -> bool {
+    match USABLE.load(Ordering::Relaxed) {
+        SHOWS => return true,
+        HIDES => return false,
+        _ => {}
+    }
+    let shows = try_out(table, stream);
+    USABLE.store(if shows.is_ok() { SHOWS } else { HIDES }, Ordering::Relaxed);
+    match shows {
+        Ok(()) => log::info!("the host's page table shows what the device touches: working sets are learnt from it"),
+        Err(why) => log::warn!("working sets cannot be learnt from the host's page table here: {why}"),
+    }
+    shows.is_ok()
+}
+
+/// On memory of weft's own.
+fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
+    const BLOCKS: u64 = 4;
+    let bytes = BLOCKS * HostResidency::BLOCK;
+    let mut at = 0;
+    // SAFETY: the out-parameter is valid.
+    if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
+        return Err("the driver gives no managed memory");
+    }
+    let tried = try_on(table, stream, at, bytes);
+    // SAFETY: taken above, and nobody else knows it.
+    let _ = unsafe { calls::cuMemFree_v2(at) };
+    tried
+}
+
+fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'static str> {
+    let block = HostResidency::BLOCK;
+    let whole = migration_thread::prefetch(at, bytes, None, stream).ok() && ended(stream, PATIENCE);
+    if !whole {
+        return Err("the driver refuses to move managed memory to the host");
+    }
+    map(at, at + bytes);
+    let look = |from: u64, upto: u64| entries(table, at + from, at + upto).map(|entries| present(&entries));
+    let before = look(0, bytes).ok_or("/proc/self/pagemap cannot be read")?;
+    if before < 1.0 {
+        return Err("pages that the host has read are not in its page table");
+    }
+    // SAFETY: the first block of memory of our own.
+    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, PATIENCE);
+    match (filled, look(0, block), look(2 * block, bytes)) {
+        (false, ..) => Err("the driver refuses to fill managed memory"),
+        (_, Some(touched), Some(others)) if touched == 0.0 && others == 1.0 => Ok(()),
+        (_, Some(touched), _) if touched > 0.0 => {
+            Err("pages that the device has touched stay in the host's page table")
+        }
+        _ => Err("pages that the device has not touched leave the host's page table"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(parameters: &[u8]) -> Launch<'_> {
+        Launch {
+            kernel: 1,
+            parameters,
+            grid: [1; 3],
+            block: [1; 3],
+        }
+    }
+
+    #[test]
+    fn windows_are_the_allocations_behind_the_pointers() {
+        let mut live = Allocations::new();
+        live.add(0x10_0000, 0x1000);
+        live.add(0x4000_0000, 4 << 30);
+        let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+        let found = |pointers: &[u64]| Windows::of(&launch(&words(pointers)), &live).map(|windows| windows.0);
+        let small = Window {
+            begin: 0x10_0000,
+            end: 0x10_1000,
+            cut: false,
+        };
+        assert_eq!(found(&[7, 0x10_0010, 0x10_0020]), Some(vec![small]));
+        assert_eq!(found(&[7, 0x10_1000]), None, "behind its end");
+        let large = 0x4000_0000 + (3 << 20);
+        let window = Window {
+            begin: 0x4000_0000 + (2 << 20),
+            end: 0x4000_0000 + (2 << 20) + WINDOW,
+            cut: true,
+        };
+        assert_eq!(found(&[large]), Some(vec![window]));
+        let last = 0x1_4000_0000 - 5;
+        let end = found(&[last]).unwrap()[0];
+        assert_eq!((end.end, end.cut), (0x1_4000_0000, false));
+    }
+
+    #[test]
+    fn the_host_says_what_it_has_to_spare() {
+        assert!(available().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn the_page_table_tells_what_is_there() {
+        let table = File::open("/proc/self/pagemap").unwrap();
+        let bytes = 16 * page() as usize;
+        // SAFETY: a fresh mapping of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        } as u64;
+        let look = || present(&entries(&table, at, at + bytes as u64).unwrap());
+        assert_eq!(look(), 0.0);
+        map(at + page() + 1, at + 5 * page());
+        assert_eq!(look(), 4.0 / 16.0);
+        // Not mapped: an error and no fault.
+        map(1 << 46, (1 << 46) + page());
+    }
+}

@@ -1,0 +1,324 @@
+//! Stage 1: what launches touched, as far as anybody tells, becomes templates.
+//!
+//! Evidence comes through [`Evidence`], from where [`EVIDENCE_FROM`] says. The simulated GPU tells after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no such symbol, the host's page
+//! table shows it of launches that run one by one ([`super::residency_probe`]); that is slow, and so done only where it is asked for.
+//!
+//! A launch's thread only notes it, as a record of [`recording`], under a lock that is held for that alone. The memory thread takes the notes now and then and fits templates, which may take it
+//! a second: nobody waits for it meanwhile, and no launch goes unnoted.
+//!
+//! With [`EVIDENCE`] the notes are also written to a file, by the memory thread, so that templates can be judged on launches that they were not learnt from
+//! (`tests/clients/test_prediction.py`).
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use weft_profiles::working_set::recording::{self, Recording};
+use weft_profiles::working_set::{
+    Access, Allocations, Certainty, Evidence, Fitter, HostResidency, KernelWorkingSet, Launch, SimulatedLedger, Touched,
+};
+
+use super::residency_probe;
+use crate::client::settings::{EVIDENCE_FROM, Source};
+
+use crate::driver::abi::{CuFunction, CuResult};
+use crate::driver::loader;
+use crate::kernels;
+
+/// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
+const PIECES: usize = 4096;
+
+/// The file that launches and what they touched are written to, in stage 1. The first process that makes it has it.
+const EVIDENCE: &str = "WEFT_EVIDENCE";
+
+/// Bytes of notes that wait for the memory thread at most; launches beyond that are not noted.
+const WAITING: usize = 64 << 20;
+
+/// `simgpuTouches`.
+type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
+
+static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
+    let found = loader::opened()?.symbol(c"simgpuTouches")?;
+    // SAFETY: the simulated driver's symbol is a function of this type, and no other driver has it.
+    Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
+});
+
+/// What launches' threads note.
+#[derive(Debug, Default)]
+struct Notes {
+    /// Records, without a recording's beginning.
+    records: Vec<u8>,
+    /// Of the ranges that the last record of the job's allocations in `records` names.
+    version: Option<u64>,
+    /// Kernels whose symbols were noted once.
+    named: HashSet<u64>,
+    /// Of launches that were observed.
+    number: u64,
+    words: Vec<u64>,
+    touched: Vec<Touched>,
+}
+
+static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
+
+/// The memory thread's.
+#[derive(Debug, Default)]
+pub struct Learner {
+    /// For evidence of the host's page table.
+    residency: Option<Fitter>,
+    /// For the ledger's.
+    fitter: Fitter,
+    ledger: SimulatedLedger,
+    touched: Vec<Touched>,
+    told: Vec<KernelWorkingSet>,
+    evidence: Option<File>,
+    /// Observations when they were last spoken of.
+    said: u64,
+}
+
+/// This run is stage 1.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether launches are to be noted.
+#[inline]
+pub fn on() -> bool {
+    ON.load(Ordering::Relaxed) && (residency_probe::on() || TELLS.is_some())
+}
+
+fn notes() -> MutexGuard<'static, Option<Notes>> {
+    // A panic under the lock leaves at worst half a record, which is then no recording.
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The calling thread has just launched this. `version` is that of `live`.
+pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
+    if residency_probe::on() {
+        // One by one, or not at all.
+        return;
+    }
+    let Some(tells) = *TELLS else { return };
+    let mut notes = notes();
+    let notes = notes.get_or_insert_default();
+    if notes.records.len() > WAITING {
+        return;
+    }
+    notes.words.resize(3 * PIECES, 0);
+    // How many pieces, whether they are exact, and the launch's number.
+    let mut what = [0u64; 3];
+    // SAFETY: the list has room for as many as said, and the other one for the three words it takes.
+    let told = unsafe { tells(notes.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
+    let [count, exact, number] = what;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if !told.ok() || count > PIECES {
+        return;
+    }
+    let certainty = if exact == 1 {
+        Certainty::Exact
+    } else {
+        Certainty::Guessed
+    };
+    let piece = |words: &[u64; 3]| Touched {
+        address: words[0],
+        bytes: words[1],
+        access: match words[2] {
+            0 => Access::Read,
+            1 => Access::Write,
+            _ => Access::ReadWrite,
+        },
+    };
+    notes.touched.clear();
+    let pieces = notes.words.as_chunks::<3>().0.iter().take(count);
+    notes.touched.extend(pieces.map(piece));
+    let touched = std::mem::take(&mut notes.touched);
+    notes.note(number, certainty, launch, function, (live, version), &touched);
+    notes.touched = touched;
+}
+
+/// The calling thread has just launched this, and it was observed.
+pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
+    let mut notes = notes();
+    let notes = notes.get_or_insert_default();
+    if notes.records.len() > WAITING {
+        return;
+    }
+    notes.number += 1;
+    let number = notes.number;
+    notes.note(number, Certainty::Exact, launch, function, (live, version), touched);
+}
+
+impl Notes {
+    /// Notes a launch, with the job's ranges and their version.
+    fn note(
+        &mut self,
+        number: u64,
+        certainty: Certainty,
+        launch: &Launch,
+        function: CuFunction,
+        (live, version): (&Allocations, u64),
+        touched: &[Touched],
+    ) {
+        if self.version != Some(version) {
+            recording::write_allocations(&mut self.records, live);
+            self.version = Some(version);
+        }
+        if self.named.insert(launch.kernel)
+            && let Some(named) = kernels::named(function)
+        {
+            recording::write_name(&mut self.records, launch.kernel, &named.symbol);
+        }
+        recording::write_launch(&mut self.records, number, launch, certainty, touched);
+    }
+}
+
+/// Which launches are worth observing.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    /// By kernel and by all that it is given but where its data lies.
+    seen: HashMap<u64, u8>,
+    kernels: HashMap<u64, u32>,
+    scratch: Vec<u8>,
+}
+
+impl Shapes {
+    /// Counts a launch, and says whether it is to be observed.
+    pub fn wants(&mut self, launch: &Launch, live: &Allocations) -> bool {
+        let shape = launch.shape(live, &mut self.scratch);
+        let seen = self.seen.entry(shape ^ launch.kernel).or_default();
+        if *seen == 0 {
+            let shapes = self.kernels.entry(launch.kernel).or_default();
+            if *shapes >= residency_probe::SHAPES {
+                self.seen.remove(&(shape ^ launch.kernel));
+                return false;
+            }
+            *shapes += 1;
+        }
+        let wanted = *seen < residency_probe::TIMES;
+        *seen = seen.saturating_add(u8::from(wanted));
+        wanted
+    }
+}
+
+impl Learner {
+    /// Begins to learn: launches are noted from here on.
+    pub fn begin() -> Learner {
+        let mut learner = Learner::default();
+        // What it says that is none of these was complained about at the start.
+        let source = Source::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(Source::Ledger);
+        if source == Source::Residency {
+            learner.residency = Some(Fitter::of_residency());
+            residency_probe::begin();
+        }
+        if (source == Source::Residency || TELLS.is_some())
+            && let Some(path) = std::env::var_os(EVIDENCE)
+        {
+            let mut beginning = recording::MAGIC.to_vec();
+            if source == Source::Residency {
+                recording::write_granule(&mut beginning, HostResidency::GRANULE);
+            }
+            match File::create_new(&path).and_then(|mut file| file.write_all(&beginning).map(|()| file)) {
+                Ok(file) => learner.evidence = Some(file),
+                Err(why) => log::warn!("{EVIDENCE}={}: {why}; nothing is written there", path.display()),
+            }
+        }
+        ON.store(true, Ordering::Release);
+        learner
+    }
+
+    /// Takes what was noted, and returns the templates that have changed since this was called last.
+    pub fn news(&mut self) -> Vec<KernelWorkingSet> {
+        // Taken, not copied: a launch waits for the lock.
+        let taken = notes().as_mut().map(|notes| {
+            // What comes next is read by itself, and says first what the job has.
+            notes.version = None;
+            std::mem::take(&mut notes.records)
+        });
+        let Some(records) = taken.filter(|records| !records.is_empty()) else {
+            return Vec::new();
+        };
+        if let Some(Err(why)) = self.evidence.as_mut().map(|file| file.write_all(&records)) {
+            log::warn!("{EVIDENCE}: {why}; nothing more is written there");
+            self.evidence = None;
+        }
+        match Recording::read(&[recording::MAGIC.as_slice(), &records].concat()) {
+            Ok(recording) => self.observe(recording),
+            Err(why) => log::warn!("what launches touched was noted wrongly, and is not learnt from: {why}"),
+        }
+        let (observed, passed, vain, took) = residency_probe::done();
+        if observed >= 2 * self.said.max(1) {
+            self.said = observed;
+            log::info!("{observed} launches were observed in {took:.1?}, {passed} not, {vain} in vain");
+        }
+        let sets = self.residency.as_mut().unwrap_or(&mut self.fitter).fit().kernels;
+        // Both are sorted by kernel.
+        let known = |set: &KernelWorkingSet| {
+            let at = self.told.binary_search_by_key(&set.kernel, |told| told.kernel).ok()?;
+            self.told.get(at)
+        };
+        let changed = sets
+            .iter()
+            .filter(|set| known(set).is_none_or(|told| told.words != set.words));
+        let changed: Vec<KernelWorkingSet> = changed.cloned().collect();
+        self.told = sets;
+        changed
+    }
+
+    fn observe(&mut self, recording: Recording) {
+        let Recording {
+            allocations, launches, ..
+        } = recording;
+        for launch in launches {
+            let Some(live) = allocations.get(launch.allocations) else {
+                continue;
+            };
+            let view = launch.launch();
+            if let Some(fitter) = self.residency.as_mut() {
+                fitter.observe_as(launch.certainty, &view, live, &launch.touched);
+                continue;
+            }
+            self.ledger
+                .record(launch.number, launch.certainty, launch.touched.clone());
+            self.touched.clear();
+            if let Some(certainty) = self.ledger.touched(launch.number, &mut self.touched) {
+                self.fitter.observe_as(certainty, &view, live, &self.touched);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_has_three_values() {
+        for text in [None, Some(""), Some("auto"), Some("ledger")] {
+            assert_eq!(Source::parse(text), Ok(Source::Ledger));
+        }
+        assert_eq!(Source::parse(Some(" residency ")), Ok(Source::Residency));
+        let said = Source::parse(Some("cupti")).unwrap_err();
+        assert!(said.contains("WEFT_EVIDENCE_FROM=cupti"), "{said}");
+    }
+
+    #[test]
+    fn each_shape_is_wanted_some_times_wherever_its_data_lies() {
+        let mut live = Allocations::new();
+        live.add(0x7000_0000, 1 << 20);
+        let mut shapes = Shapes::default();
+        let mut wants = |pointer: u64, size: u64| {
+            let parameters = [pointer.to_le_bytes(), size.to_le_bytes()].concat();
+            let launch = Launch {
+                kernel: 9,
+                parameters: &parameters,
+                grid: [1; 3],
+                block: [1; 3],
+            };
+            shapes.wants(&launch, &live)
+        };
+        let wanted = (0..10).filter(|at| wants(0x7000_0000 + at * 64, 5)).count();
+        assert_eq!(wanted, usize::from(residency_probe::TIMES));
+        assert!(wants(0x7000_0000, 6), "another size");
+        let wanted = (0..10_000).filter(|size| wants(0x7000_0000, 10 + size)).count();
+        assert_eq!(wanted, residency_probe::SHAPES as usize - 2);
+    }
+}

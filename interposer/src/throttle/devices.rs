@@ -1,0 +1,387 @@
+//! A session a device, for processes that use several (a model spread over two devices, `DataParallel`, JAX, which sees all there are).
+//!
+//! * A process has one session from `cuInit` on. It is that of the first device on which the process makes a context. For a context on another device it gets a further session, which
+//!   attaches to the broker by itself: with a lane, credit, books and a place in the queue for memory of its own. To the broker it is one more client.
+//! * While there is one session, every call finds it by one load ([`super::session`]). From the second on that word is null, and each call looks for its device: by the stream that it names, else by the
+//!   thread's current context. So a process on one device pays nothing for what others do.
+//! * Where the device of a call is not known (a context that came to be past us while somebody captured, the seventeenth device), the call passes through as without weft.
+//! * A managed job has one session: its memory is planned for one device.
+//!
+//! Nothing here waits but [`of_new`], for the broker's answer, within the bound of the first attach. While anybody captures the driver is asked nothing but which context is current, which is
+//! the thread's own matter.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use weft_protocol::transport;
+
+use super::helper;
+use super::post_launch::Step;
+use super::state::Session;
+use super::sync_points::Synced;
+use crate::client::backing_mode;
+use crate::client::clock;
+use crate::client::settings::Settings;
+use crate::driver::calls;
+use crate::driver::capture;
+use crate::driver::stream::{Event, PER_THREAD_STREAM, Stream};
+use crate::driver::symbols::StreamOp;
+use crate::kernels::launch::{LaunchInfo, LaunchKind};
+use crate::thread;
+
+/// Devices of one process that have a session. The largest machines that are sold have sixteen.
+const MOST: usize = 16;
+
+/// Contexts whose device is remembered: a device has one, as a rule.
+const CONTEXTS: usize = 64;
+
+/// No device has this ordinal.
+const NONE: i32 = -1;
+
+/// Whoever makes a session for a device keeps others that want one from it for no longer than this: it waits half a second for the broker at most.
+const PATIENCE: u64 = 2_000_000_000;
+
+/// Which of its devices a process means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Where(u8);
+
+impl Where {
+    /// The first.
+    pub const FIRST: Where = Where(0);
+    /// None that has a session.
+    const NOWHERE: Where = Where(u8::MAX);
+}
+
+/// The session, once there is one. Never freed. Null as well where there are several.
+pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+
+#[inline]
+pub(super) fn session() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that [`super::begin`] stored and nothing ever frees.
+    unsafe { session.as_ref() }
+}
+
+#[derive(Debug)]
+struct Place {
+    session: AtomicPtr<Session>,
+    device: AtomicI32,
+}
+
+static PLACES: [Place; MOST] = [const {
+    Place {
+        session: AtomicPtr::new(ptr::null_mut()),
+        device: AtomicI32::new(NONE),
+    }
+}; MOST];
+
+/// Places that are taken.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// One thread at a time makes a session.
+static GROWING: AtomicBool = AtomicBool::new(false);
+
+/// A context and its device's place. `context`: 0 is free, [`CLAIMED`] is being written.
+#[derive(Debug)]
+struct Known {
+    context: AtomicUsize,
+    place: AtomicU32,
+}
+
+static KNOWN: [Known; CONTEXTS] = [const {
+    Known {
+        context: AtomicUsize::new(0),
+        place: AtomicU32::new(0),
+    }
+}; CONTEXTS];
+
+/// No context has this handle: they are aligned addresses.
+const CLAIMED: usize = 1;
+
+/// The session of the process's first device, now made.
+pub fn begin(session: &'static Session) {
+    put(Where::FIRST, session);
+    COUNT.store(1, Ordering::Release);
+}
+
+fn put(at: Where, session: &'static Session) {
+    if let Some(place) = PLACES.get(usize::from(at.0)) {
+        place
+            .session
+            .store(ptr::from_ref(session).cast_mut(), Ordering::Release);
+    }
+}
+
+/// In a forked child: it has none.
+pub fn forget() {
+    COUNT.store(0, Ordering::Release);
+    for place in &PLACES {
+        let parents = place.session.swap(ptr::null_mut(), Ordering::AcqRel);
+        place.device.store(NONE, Ordering::Release);
+        // SAFETY: null, or a leaked box that nothing ever frees.
+        if let Some(parents) = unsafe { parents.as_ref() } {
+            // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
+            parents.link.lane_place.clear();
+            parents.link.board_place.clear();
+        }
+    }
+    forget_contexts();
+    GROWING.store(false, Ordering::Release);
+}
+
+/// Contexts have ended: their handles may be other contexts' from now on.
+pub fn forget_contexts() {
+    for known in &KNOWN {
+        known.context.store(0, Ordering::Release);
+    }
+}
+
+/// The session of a place.
+pub fn at(place: Where) -> Option<&'static Session> {
+    let session = PLACES.get(usize::from(place.0))?.session.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box that `begin` or `grow` stored and nothing ever frees.
+    unsafe { session.as_ref() }
+}
+
+/// The session of the process's first device.
+pub fn first() -> Option<&'static Session> {
+    at(Where::FIRST)
+}
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Session> {
+    let count = COUNT.load(Ordering::Acquire).min(MOST);
+    (0..count).filter_map(|place| at(Where(place as u8)))
+}
+
+/// Whether the process uses several devices.
+#[inline]
+fn several() -> bool {
+    COUNT.load(Ordering::Acquire) > 1
+}
+
+fn place_of(device: i32) -> Option<Where> {
+    let count = COUNT.load(Ordering::Acquire).min(MOST);
+    let taken = PLACES.iter().take(count);
+    let mut found = taken
+        .zip(0u8..)
+        .filter(|(place, _)| place.device.load(Ordering::Acquire) == device);
+    found.next().map(|(_, at)| Where(at))
+}
+
+/// The session of the device with this ordinal, if it has one.
+pub fn known(device: i32) -> Option<&'static Session> {
+    place_of(device).and_then(at)
+}
+
+/// The device with this ordinal.
+pub fn of_device(device: i32) -> Where {
+    match several() {
+        true => place_of(device).unwrap_or(Where::NOWHERE),
+        false => Where::FIRST,
+    }
+}
+
+/// The device of the thread's current context.
+pub fn here() -> Where {
+    if several() { of_current() } else { Where::FIRST }
+}
+
+/// The device of a stream.
+pub fn of_stream(stream: Stream) -> Where {
+    if several() {
+        of_stream_among_several(stream)
+    } else {
+        Where::FIRST
+    }
+}
+
+fn of_current() -> Where {
+    match first().and_then(|first| first.driver.current()) {
+        Some(context) => remembered(context).unwrap_or_else(|| learn(context, false)),
+        None => Where::NOWHERE,
+    }
+}
+
+fn of_stream_among_several(stream: Stream) -> Where {
+    // The default streams are those of the current context.
+    if stream <= PER_THREAD_STREAM || capture::any() {
+        return of_current();
+    }
+    let mut context = 0;
+    // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to give the driver.
+    if !unsafe { calls::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
+        return of_current();
+    }
+    remembered(context).unwrap_or_else(|| learn(context, true))
+}
+
+fn remembered(context: usize) -> Option<Where> {
+    let known = KNOWN
+        .iter()
+        .find(|known| known.context.load(Ordering::Acquire) == context)?;
+    u8::try_from(known.place.load(Ordering::Acquire)).ok().map(Where)
+}
+
+/// Asks the driver for a context's device. One that is not the current one is made that for a moment.
+#[cold]
+fn learn(context: usize, elsewhere: bool) -> Where {
+    if capture::any() {
+        return Where::NOWHERE;
+    }
+    let mut device = NONE;
+    if elsewhere {
+        // SAFETY: the driver just named this context as that of a living stream.
+        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
+            return Where::NOWHERE;
+        }
+    }
+    // SAFETY: the out-parameter is valid.
+    let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
+    if elsewhere {
+        let mut popped = 0;
+        // SAFETY: the out-parameter is valid; the context was pushed above.
+        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
+    }
+    let Some(place) = place_of(device).filter(|_| asked.ok()) else {
+        return Where::NOWHERE;
+    };
+    for known in &KNOWN {
+        let claim = known
+            .context
+            .compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
+        if claim.is_ok() {
+            known.place.store(u32::from(place.0), Ordering::Release);
+            // Not if all were forgotten meanwhile.
+            let _ = known
+                .context
+                .compare_exchange(CLAIMED, context, Ordering::AcqRel, Ordering::Relaxed);
+            break;
+        }
+    }
+    place
+}
+
+/// The session of a device on which a context is about to be made: the process's first one for its first device, a further one for any other.
+pub fn of_new(device: i32) -> Option<&'static Session> {
+    let first = first()?;
+    if let Some(known) = place_of(device) {
+        return at(known);
+    }
+    let ordinal = &PLACES.first()?.device;
+    let claimed = ordinal.compare_exchange(NONE, device, Ordering::AcqRel, Ordering::Acquire);
+    if claimed.is_ok() || claimed == Err(device) || backing_mode::managed() {
+        return Some(first);
+    }
+    let begun = clock::now();
+    while GROWING.swap(true, Ordering::AcqRel) {
+        if clock::now().saturating_sub(begun) > PATIENCE {
+            return None;
+        }
+        thread::rest(Duration::from_millis(1));
+    }
+    let _turn = Turn;
+    match place_of(device) {
+        Some(known) => at(known),
+        None => grow(first, device),
+    }
+}
+
+/// This thread makes a session. Given up also by a panic on the way.
+struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        GROWING.store(false, Ordering::Release);
+    }
+}
+
+fn grow(first: &Session, device: i32) -> Option<&'static Session> {
+    let count = COUNT.load(Ordering::Acquire);
+    let place = PLACES.get(count)?;
+    let settings = Settings {
+        // The first session has seen to both.
+        autostart: false,
+        explicit: false,
+        ..first.link.settings.clone()
+    };
+    let mut session = match Session::make(first.driver, settings) {
+        Ok(session) => session,
+        Err(why) => {
+            log::info!("on a further device this job runs as without weft: {why}");
+            return None;
+        }
+    };
+    session.admission.further = count as u32;
+    session.captures = AtomicU32::new(first.captures.load(Ordering::Acquire));
+    let session: &'static Session = Box::leak(Box::new(session));
+    helper::start(session, transport::path::socket());
+    put(Where(count as u8), session);
+    place.device.store(device, Ordering::Release);
+    COUNT.store(count + 1, Ordering::Release);
+    // From now on each call looks for its device.
+    SESSION.store(ptr::null_mut(), Ordering::Release);
+    Some(session)
+}
+
+/// [`super::before_launch`] where there are several sessions, or none.
+#[cold]
+#[inline(never)]
+pub fn before_launch(kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: u64, capturing: bool) -> Step {
+    // A launch goes to a stream of the current context.
+    match several().then(of_current).and_then(at) {
+        Some(session) => session.before_launch(&LaunchInfo {
+            kernel_hash,
+            stream,
+            kind,
+            cost_hint,
+            capturing,
+        }),
+        None => Step::NOTHING,
+    }
+}
+
+/// [`super::after_launch`], likewise.
+#[cold]
+#[inline(never)]
+pub fn after_launch(step: Step, stream: Stream, result: u32) {
+    if let Some(session) = several().then(of_current).and_then(at) {
+        session.after_launch(step, stream, result);
+    }
+}
+
+/// [`super::synced`], likewise.
+#[cold]
+#[inline(never)]
+pub fn synced(what: Synced) {
+    if !several() {
+        return;
+    }
+    let place = match what {
+        Synced::Stream(stream) => of_stream_among_several(stream),
+        Synced::Context | Synced::Event(_) => of_current(),
+    };
+    if let Some(session) = at(place) {
+        session.synced(what);
+    }
+}
+
+/// [`super::before_event_op`], likewise.
+#[cold]
+#[inline(never)]
+pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
+    if let Some(session) = several().then(|| of_stream_among_several(stream)).and_then(at) {
+        session.before_event_op(op, event, stream);
+    }
+}
+
+/// [`super::before_stream_op`], likewise.
+#[cold]
+#[inline(never)]
+pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
+    if let Some(session) = several().then(|| of_stream_among_several(stream)).and_then(at) {
+        session.before_stream_op(op, bytes, stream);
+    }
+}

@@ -1,0 +1,455 @@
+//! The helper thread: attaches to the broker, carries the messages, notices when the broker is gone, tries again.
+//!
+//! * One a process, started at the first `cuInit`, with all signals blocked: the job's handlers never run on it, and a broken channel's SIGPIPE
+//!   reaches nobody. It is never joined; the process may end under it at any time.
+//! * It makes no driver call.
+//! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue before it is bounded.
+//! * What a broker must know again after a restart (kernels, graphs, the device) is kept here.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::mem;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex::{self, Flags};
+use weft_protocol::VERSION;
+use weft_protocol::control::{Hello, Refusal, ToBroker, ToClient};
+use weft_protocol::fit;
+use weft_protocol::lane::Mode;
+use weft_protocol::transport::client::{self, Attached, Channel};
+use weft_protocol::transport::path;
+use weft_protocol::transport::{Error, HANDSHAKE};
+
+use super::state::Session;
+use crate::client::backing_mode;
+use crate::client::settings::Purpose;
+use crate::client::{autostart, clock};
+use crate::thread;
+
+/// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or two, one that must be started within 100.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
+
+/// Between two looks for a broker that is being started.
+const SOON: Duration = Duration::from_millis(5);
+
+/// Between two looks for a broker that is not there.
+const LATER: Duration = Duration::from_secs(1);
+
+/// While attached: how long until a broker's death is noticed, with something at stake and without.
+const WATCH: Duration = Duration::from_millis(50);
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// Kernels, graphs and the like that are told again to a new broker.
+const KNOWN: usize = 50_000;
+
+/// The thread's stack. Its deepest calls are those of the channel's serialisation.
+const STACK: usize = 512 * 1024;
+
+/// 1 once the first attempt is over, whatever came of it.
+static TRIED: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the helper and waits, bounded, for its first attempt to attach.
+pub fn start(session: &'static Session, path: PathBuf) {
+    TRIED.store(0, Ordering::Relaxed);
+    let thread = Builder::new().name("weft".into()).stack_size(STACK);
+    let spawned = thread::spawn(thread, move || {
+        if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
+            // Without it nobody would notice the broker's death: let go.
+            let_go(session);
+        }
+        done();
+    });
+    if let Err(why) = spawned {
+        log::warn!("this job runs without weft: no thread could be started: {why}");
+        return;
+    }
+    let deadline = clock::now() + FIRST_ATTEMPT.as_nanos() as u64;
+    while TRIED.load(Ordering::Acquire) == 0 {
+        let now = clock::now();
+        if now >= deadline {
+            return;
+        }
+        let _ = futex::wait(&TRIED, Flags::PRIVATE, 0, Some(&clock::timespec(deadline - now)));
+    }
+}
+
+fn done() {
+    TRIED.store(1, Ordering::Release);
+    let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// No broker any more: launches pass through, waiting ones go. Only the helper calls it.
+fn let_go(session: &Session) {
+    let orders = &session.link.lane.orders;
+    orders.mode.store(Mode::Free as u32, Ordering::Release);
+    orders.bell.fetch_add(1, Ordering::AcqRel);
+    // While the old memory is still there: a shared futex is found by its memory.
+    let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
+    session.link.lane_place.clear();
+    session.link.board_place.clear();
+    session.standstill.store(0, Ordering::Relaxed);
+}
+
+/// What a broker is told again.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Kernel(u64),
+    Graph(u64),
+    Memory(u64),
+    Device,
+    Wants,
+    Context,
+}
+
+struct Helper {
+    session: &'static Session,
+    path: PathBuf,
+    channel: Option<Channel>,
+    comparison: clock::Comparison,
+    known: HashMap<Key, ToBroker>,
+    /// The next look at what the broker says should be soon.
+    asked: bool,
+    lost: u64,
+    warned: bool,
+    hopeless: bool,
+    /// The broker knows kernels of the job's profile.
+    profiled: bool,
+    /// It was said how much of the job that profile knows.
+    judged: bool,
+}
+
+impl Helper {
+    fn new(session: &'static Session, path: PathBuf) -> Helper {
+        Helper {
+            session,
+            path,
+            channel: None,
+            comparison: clock::Comparison::begin(),
+            known: HashMap::new(),
+            asked: false,
+            lost: 0,
+            warned: false,
+            hopeless: false,
+            profiled: false,
+            judged: false,
+        }
+    }
+
+    fn run(&mut self) {
+        self.first_attempt();
+        done();
+        let mut next = Instant::now() + LATER;
+        loop {
+            if self.session.admission.further == 0 {
+                // One line for the process, and one who draws it.
+                self.comparison.go_on();
+            }
+            self.carry();
+            if self.channel.is_some() {
+                self.watch();
+                continue;
+            }
+            // Messages may come many a second; attempts must not.
+            let now = Instant::now();
+            if now < next || self.hopeless {
+                let pause = next.saturating_duration_since(now);
+                self.session
+                    .link
+                    .messages
+                    .wait(if self.hopeless { LATER } else { pause });
+                continue;
+            }
+            next = now + LATER;
+            self.try_once();
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let settings = &self.session.link.settings;
+        let command: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        Hello {
+            version: VERSION,
+            pid: std::process::id(),
+            priority: settings.priority,
+            profile: settings.profile.clone(),
+            profiling: settings.purpose == Purpose::Profile,
+            command: command.join(" "),
+        }
+    }
+
+    fn first_attempt(&mut self) {
+        let deadline = Instant::now() + FIRST_ATTEMPT;
+        let mut starter = None;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.attach(left.min(HANDSHAKE)) {
+                Ok(()) => return,
+                // A shared broker is started by whoever runs the machine.
+                Err(Error::NoBroker(path))
+                    if self.session.link.settings.autostart && left > SOON && !path::is_shared(&path) =>
+                {
+                    if starter.is_none() {
+                        let started = autostart::start(&self.path);
+                        if let Err(why) = &started {
+                            log::info!("no broker was started: {why}");
+                            self.complain(&Error::NoBroker(self.path.clone()));
+                            return;
+                        }
+                        starter = started.ok();
+                    }
+                    std::thread::sleep(SOON);
+                }
+                Err(why) => {
+                    self.complain(&why);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn try_once(&mut self) {
+        match self.attach(HANDSHAKE) {
+            Ok(()) | Err(Error::NoBroker(_)) => {}
+            Err(why) => self.complain(&why),
+        }
+    }
+
+    fn complain(&mut self, why: &Error) {
+        let certain = matches!(why, Error::Refused(_) | Error::OtherUser { .. } | Error::Folder { .. });
+        // A version or a priority does not change while this process lives.
+        self.hopeless = matches!(
+            why,
+            Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
+        );
+        let loud = (self.session.link.settings.explicit || certain) && !self.warned;
+        if loud {
+            self.warned = true;
+            log::warn!("this job runs as without weft: {why}");
+        } else {
+            log::info!("this job runs as without weft: {why}");
+        }
+    }
+
+    fn attach(&mut self, within: Duration) -> Result<(), Error> {
+        let Attached {
+            client,
+            lane,
+            board,
+            bell,
+            costs,
+            channel,
+        } = client::attach(&self.path, self.hello(), within)?;
+        let session = self.session;
+        self.profiled = !costs.is_empty();
+        for (hash, cost) in costs {
+            session.link.costs.set(hash, cost);
+        }
+        self.learn_graphs();
+        // The new lane's books begin at zero: what went out under an earlier one is not this one's.
+        session.streams.settle_all();
+        session.link.board_place.put(&board)?;
+        session.link.bell.hang(bell);
+        // What the broker before this one gave stays this job's.
+        let share = session.admission.share();
+        // The lane last: it brings the mode.
+        session.link.lane_place.put(&lane)?;
+        session.link.attachments.fetch_add(1, Ordering::AcqRel);
+        session.admission.report_memory(&session.link);
+        session.admission.changes.report(&session.link);
+        session.link.lane.reports.state.store(1, Ordering::Release);
+        session.link.messages.nudge();
+        let again = self.lost > 0;
+        log::info!("attached to the broker at {} as client {client}", self.path.display());
+        for (key, message) in &self.known {
+            let mut message = message.clone();
+            match (key, &mut message) {
+                // What was free then is not what is free now.
+                (Key::Context, _) => continue,
+                (Key::Wants, ToBroker::Wants(wants)) => {
+                    wants.runs = session.admission.runs(share);
+                    // What was open then may be decided.
+                    wants.managed = backing_mode::managed();
+                    wants.either &= backing_mode::is_open();
+                }
+                _ => {}
+            }
+            if channel.send(message).is_err() {
+                break;
+            }
+        }
+        if again {
+            let note = format!("attached again after its broker was gone ({} times so far)", self.lost);
+            let _ = channel.send(ToBroker::Note(note));
+        }
+        self.channel = Some(channel);
+        Ok(())
+    }
+
+    /// Takes what the threads want told; sends it if there is a broker.
+    fn carry(&mut self) {
+        let (waiting, dropped) = self.session.link.messages.take();
+        if dropped > 0 {
+            let counter = &self.session.link.lane.counters.dropped_messages;
+            counter.fetch_add(dropped, Ordering::Relaxed);
+        }
+        for message in waiting {
+            if let Some(channel) = &self.channel {
+                if !channel.intact() {
+                    self.detach("its descriptors were closed by the job");
+                } else if channel.send(message.clone()).is_err() {
+                    self.detach("it is gone");
+                }
+            }
+            // The broker may have something to say to that, and the first launches are near.
+            self.asked |= matches!(message, ToBroker::Device { .. } | ToBroker::Wants(_));
+            let key = match &message {
+                ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
+                ToBroker::Graph { hash, .. } => Key::Graph(*hash),
+                ToBroker::Device { .. } => Key::Device,
+                ToBroker::Wants(_) => Key::Wants,
+                ToBroker::Context { .. } => Key::Context,
+                ToBroker::WaitsNoMore => {
+                    self.known.remove(&Key::Wants);
+                    continue;
+                }
+                ToBroker::Backed { start, .. } => Key::Memory(*start),
+                // What rests is not worth telling again: whoever hears of it next hears that it is used.
+                ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
+                    self.known.remove(&Key::Memory(*start));
+                    continue;
+                }
+                ToBroker::Note(_)
+                | ToBroker::More { .. }
+                | ToBroker::NoMore
+                | ToBroker::OnDevice
+                | ToBroker::Goodbye
+                | ToBroker::Touched { .. }
+                | ToBroker::Forecast { .. }
+                | ToBroker::WorkingSet(_) => continue,
+            };
+            if self.known.len() < KNOWN {
+                self.known.insert(key, message);
+            }
+        }
+    }
+
+    /// One look at an attached broker, then a nap.
+    fn watch(&mut self) {
+        let Some(channel) = &self.channel else { return };
+        if !channel.intact() {
+            self.detach("its descriptors were closed by the job");
+            return;
+        }
+        if channel.lost() {
+            self.detach("it is gone");
+            return;
+        }
+        let wanted = self.session.link.messages.begins_to_hear();
+        while let Ok(Some(message)) = channel.receive() {
+            match message {
+                ToClient::Warning(line) => log::warn!("{line}"),
+                ToClient::Said(line) => crate::report::always(&line),
+                ToClient::ForgetCosts => {
+                    self.profiled = false;
+                    self.forget_costs();
+                }
+                ToClient::MayTake(times) => self.session.know_long(&times),
+                ToClient::WorkingSets(sets) => crate::paging::access_tracker::know(sets),
+                // Long over.
+                ToClient::Welcome { .. } | ToClient::Refused(_) => {}
+            }
+        }
+        self.judge();
+        let session = self.session;
+        session.link.messages.has_heard(wanted);
+        let filler = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
+        if filler {
+            // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
+            let now = clock::now();
+            let gained = session.settle.by_clock(&session.streams, now);
+            session.report_settled(gained, now);
+            if gained > 0 {
+                session.link.ring();
+            }
+        }
+        if session.link.sampling() {
+            session.tell_launches();
+        }
+        let nap = if filler { WATCH } else { GLANCE };
+        session
+            .link
+            .messages
+            .wait(if mem::take(&mut self.asked) { SOON } else { nap });
+    }
+
+    /// Says once how much of the job its profile knows: that of another job is used as readily as
+    /// its own.
+    fn judge(&mut self) {
+        let (session, counters) = (self.session, &self.session.link.lane.counters);
+        let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
+        let Some(called) = session.link.settings.profile.as_deref() else {
+            return;
+        };
+        if self.judged || !self.profiled || launches < fit::ENOUGH {
+            return;
+        }
+        self.judged = true;
+        let knows = |hash: &u64| session.link.costs.get(*hash).is_some();
+        let mut fit = fit::Fit::default();
+        for message in self.known.values() {
+            let known = match message {
+                ToBroker::Kernel { hash, .. } => knows(hash),
+                ToBroker::Graph { hash, kernels } => knows(hash) || !kernels.is_empty() && kernels.iter().all(knows),
+                _ => continue,
+            };
+            fit.seen += 1;
+            fit.known += u64::from(known);
+        }
+        let line = fit.line(called.rsplit('/').next().unwrap_or(called));
+        match fit.is_poor() {
+            true => log::warn!("{line}"),
+            false => log::info!("{line}"),
+        }
+    }
+
+    /// The profile is of another GPU: no cost of it is used, in no sum either.
+    fn forget_costs(&self) {
+        self.session.link.costs.forget();
+        self.session.longs.forget();
+        self.session.sums.forget();
+        self.learn_graphs();
+    }
+
+    /// What the known graphs cost, by what is known of their kernels now.
+    fn learn_graphs(&self) {
+        for message in self.known.values() {
+            if let ToBroker::Graph { hash, kernels } = message {
+                self.session.learn_graph(*hash, kernels);
+            }
+        }
+    }
+
+    fn detach(&mut self, why: &str) {
+        let Some(channel) = self.channel.take() else { return };
+        let_go(self.session);
+        self.lost += 1;
+        if channel.intact() {
+            drop(channel);
+        } else {
+            // Its numbers may be somebody else's now; closing them would be worse than losing them.
+            mem::forget(channel);
+        }
+        let text =
+            format!("the broker let go ({why}); this job runs on as without weft and looks for a broker once a second");
+        if self.session.link.settings.explicit && self.lost == 1 {
+            log::warn!("{text}");
+        } else {
+            log::info!("{text}");
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! The gate.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use weft_protocol::credit::Lease;
+use weft_protocol::lane::{Kind, Mode, flags};
+
+use super::super::peers;
+use super::super::post_launch::Want;
+use super::super::sync_points::Synced;
+use super::{attached, fake, kernel, launch, until};
+use crate::client::clock;
+use crate::driver::symbols::StreamOp;
+
+#[test]
+fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
+    let (session, mut broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 300);
+    broker.grant(100_000);
+    for _ in 0..10 {
+        launch(session, &kernel(7, 0x1000));
+    }
+    // A kernel that nobody knows costs what the broker says.
+    launch(session, &kernel(8, 0x1000));
+    assert_eq!(broker.issued(), 10 * 300 + 20_000);
+    assert_eq!(broker.credit(), 100_000 - 23_000);
+    assert_eq!(broker.launches().len(), 11);
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+    assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 11);
+}
+
+#[test]
+fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
+    const THREADS: u32 = 8;
+    let (session, mut broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            scope.spawn(move || launch(session, &kernel(7, 0x2000 + number as usize * 0x100)));
+            // The next one comes when this one is in the queue.
+            until("a thread arrives at the gate", || session.turn.arrived() == number + 1);
+        }
+        assert_eq!(broker.launches(), [0; 0]);
+        for number in 0..u64::from(THREADS) {
+            let wanted = &broker.lane.reports;
+            until("the next one waits", || {
+                wanted.waiting.load(Ordering::Acquire) == 1 && session.turn.left() == number as u32
+            });
+            assert_eq!(wanted.wanted_kernel.load(Ordering::Relaxed), 7);
+            assert_eq!(wanted.wanted_cost.load(Ordering::Relaxed), 1_000);
+            broker.grant(1_000);
+            let mut left = Vec::new();
+            while left.is_empty() {
+                left = broker.launches();
+                thread::yield_now();
+            }
+            assert_eq!(left, [0x2000 + number * 0x100]);
+        }
+    });
+    assert_eq!(broker.credit(), 0);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_wait_without_an_answer_ends_and_is_counted() {
+    let (session, mut broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    broker.lane.orders.longest_wait.store(20_000_000, Ordering::Relaxed);
+    let before = clock::now();
+    launch(session, &kernel(7, 0x3000));
+    assert!(clock::now() - before >= 20_000_000);
+    assert_eq!(broker.credit(), -1_000, "what went without credit is owed");
+    assert_eq!(broker.issued(), 1_000);
+    let counters = &broker.lane.counters;
+    assert_eq!(counters.waits.load(Ordering::Relaxed), 1);
+    assert_eq!(counters.waits_expired.load(Ordering::Relaxed), 1);
+    assert!(counters.waited.load(Ordering::Relaxed) >= 20_000_000);
+    assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
+    let kinds: Vec<Kind> = broker.records().iter().map(|record| record.kind).collect();
+    assert_eq!(kinds, [Kind::Wait, Kind::Launch]);
+}
+
+#[test]
+fn those_behind_one_that_waits_wait_no_longer_than_it() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    broker.lane.orders.longest_wait.store(100_000_000, Ordering::Relaxed);
+    thread::scope(|scope| {
+        for number in 0..6 {
+            scope.spawn(move || launch(session, &kernel(7, 0x3100 + number)));
+        }
+    });
+    // Each at its own bound, not one after the other: the sum of the waits tells.
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 6);
+    assert_eq!(broker.issued(), 6_000);
+}
+
+#[test]
+fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    let orders = &broker.lane.orders;
+    orders.signs.store(broker.board.above(5), Ordering::Release);
+    orders.flags.store(flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
+    broker.grant(10_000);
+    launch(session, &kernel(7, 0x4000));
+    // Less important ones, and its own kind, change nothing.
+    broker.board.raise(5);
+    broker.board.raise(9);
+    launch(session, &kernel(7, 0x4000));
+    assert_eq!(broker.credit(), 8_000);
+    // A more important one does.
+    broker.board.raise(0);
+    let passed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            launch(session, &kernel(7, 0x4000));
+            passed.store(true, Ordering::Release);
+        });
+        until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
+        // Rung for nothing, it looks and waits on.
+        broker.ring();
+        thread::sleep(std::time::Duration::from_millis(5));
+        assert!(!passed.load(Ordering::Acquire));
+        assert_eq!(broker.credit(), 8_000);
+        orders.signs.store(broker.board.above(5), Ordering::Release);
+        broker.ring();
+    });
+    assert_eq!(broker.credit(), 7_000);
+}
+
+#[test]
+fn a_revoked_credit_stops_and_another_mode_lets_go() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    broker.grant(10_000);
+    launch(session, &kernel(7, 0x5000));
+    let left = broker.lane.orders.credit.swap(0, Ordering::AcqRel);
+    assert_eq!(left, 9_000);
+    thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0x5000)));
+        until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
+        broker.order(Mode::Alone);
+    });
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
+    assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
+    let (session, mut broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    let raised = || broker.board.above(6);
+    let before = raised();
+    thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || launch(session, &kernel(7, 0x5100 + number * 0x100)));
+        }
+        until("both are at the gate", || session.turn.arrived() == 2);
+        until("one waits for credit", || {
+            broker.lane.reports.waiting.load(Ordering::Acquire) == 1
+        });
+        assert_eq!(raised(), before, "a filler at the gate raises none");
+        broker.order(Mode::Holder);
+    });
+    // One for each launch, as if it had been made in the new mode; and both are on record.
+    assert_eq!(raised(), before + 2);
+    assert_eq!(broker.launches().len(), 2);
+    assert_eq!(broker.issued(), 2_000);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn work_that_waits_for_a_later_launch_gets_it() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    let orders = &broker.lane.orders;
+    // Stuck after an eighth, a second; seven lie between that and the bound.
+    const STUCK: u64 = 1_000_000_000;
+    orders.longest_wait.store(8 * STUCK, Ordering::Relaxed);
+    broker.grant(1_000);
+    // Its event is never reached: the kernel spins until the third launch is queued.
+    launch(session, &kernel(7, 0x6000));
+    let before = clock::now();
+    launch(session, &kernel(7, 0x6000));
+    launch(session, &kernel(7, 0x6000));
+    let took = clock::now() - before;
+    assert!(
+        took < 8 * STUCK,
+        "{took}: each waited to its bound, not until it was stuck"
+    );
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 2);
+    assert_eq!(broker.settled(), 0);
+    assert!(fake::reach(0x6000) > 0);
+    session.synced(Synced::Event(0));
+    assert!(broker.settled() > 0);
+}
+
+#[test]
+fn a_broker_that_stands_still_is_waited_for_once() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    for _ in 0..50 {
+        // Each would wait half a minute; the first finds out, the others know.
+        launch(session, &kernel(7, 0x7000));
+    }
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 50);
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
+    // It moves again: its word counts again.
+    broker.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+    thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0x7000)));
+        until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
+        broker.grant(100_000);
+    });
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    session.link.costs.set(8, 1_000);
+    session.know_long(&[(7, 3 * HOUR)]);
+    let lease = |hours: u64| Lease {
+        calm: clock::now() + HOUR * hours,
+        until: clock::now() + HOUR * hours,
+        depth: 0,
+        surplus: 0,
+    };
+    let first = lease(1);
+    broker.lane.orders.let_out(Some(first));
+    broker.grant(10_000);
+    let now = clock::now();
+    assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
+    assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
+    assert_eq!(broker.credit(), 9_000);
+    // It tells the broker, which knows what it may take: another word says that it goes.
+    let want = Want {
+        kernel: 7,
+        cost: 1_000,
+        stream: 0xb000,
+        place: session.streams.place(0xb000),
+    };
+    assert_eq!(session.waits_by(&want, Some(first.until)), 3 * HOUR);
+    broker.lane.orders.let_out(Some(lease(2)));
+    assert_eq!(session.waits_by(&want, Some(first.until)), 1_000);
+    broker.lane.orders.let_out(None);
+    assert!(
+        session.pass_at_once(7, 1_000, now),
+        "without a lease the credit says it"
+    );
+}
+
+#[test]
+fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 60_000);
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+    session.link.bell.hang(bell.try_clone().expect("dup"));
+    broker.grant(120_000);
+    launch(session, &kernel(7, 0x8000));
+    launch(session, &kernel(7, 0x8000));
+    assert_eq!(broker.settled(), 0);
+    thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0x8000)));
+        until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
+        broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
+        // One mark is behind the first launch; whoever waits puts another one behind both, maybe only now.
+        until("the end is reported", || {
+            fake::reach(0x8000);
+            broker.settled() == 120_000
+        });
+        until("the broker is rung", || rustix::io::read(&bell, &mut [0u8; 8]).is_ok());
+        broker.grant(60_000);
+    });
+    assert_eq!(broker.issued(), 180_000);
+    assert_eq!(broker.settled(), 120_000);
+}
+
+#[test]
+fn a_synchronising_call_settles_and_tells() {
+    let (session, mut broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000);
+    broker.grant(1_000_000);
+    launch(session, &kernel(7, 0x9000));
+    launch(session, &kernel(7, 0x9100));
+    session.synced(Synced::Stream(0x9000));
+    assert_eq!(broker.settled(), 1_000, "the other stream's work may still run");
+    session.synced(Synced::Context);
+    assert_eq!(broker.settled(), 2_000);
+    launch(session, &kernel(7, 0x9000));
+    session.synced(Synced::Stream(0x9000));
+    assert_eq!(broker.settled(), 3_000);
+    let idle = broker
+        .records()
+        .iter()
+        .filter(|record| record.kind == Kind::Idle)
+        .count();
+    assert_eq!(idle, 2);
+}
+
+#[test]
+fn nothing_waits_and_no_event_is_made_while_something_captures() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 500_000);
+    broker.grant(10_000_000);
+    session.captures.fetch_add(1, Ordering::AcqRel);
+    let calls = fake::calls();
+    let captured = super::LaunchInfo {
+        capturing: true,
+        ..kernel(7, 0xa000)
+    };
+    for _ in 0..10 {
+        launch(session, &captured);
+        launch(session, &kernel(7, 0xa100));
+    }
+    assert_eq!(fake::calls(), calls);
+    assert_eq!(broker.issued(), 10 * 500_000, "only what really runs is charged");
+    assert_eq!(broker.lane.counters.captured.load(Ordering::Relaxed), 10);
+    // Without credit a copy in the middle of a capture goes too.
+    broker.lane.orders.credit.store(0, Ordering::Release);
+    session.before_stream_op(StreamOp::CopyToDevice, 1 << 30, 0xa000);
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn big_copies_are_charged_and_small_ones_pass() {
+    let (session, broker) = attached(Mode::Filler);
+    broker.grant(10_000_000);
+    session.before_stream_op(StreamOp::CopyToDevice, 20_000_000, 0xb000);
+    assert_eq!(broker.issued(), 1_000_000);
+    broker.lane.orders.credit.store(0, Ordering::Release);
+    session.before_stream_op(StreamOp::CopyToHost, 4096, 0xb000);
+    session.before_stream_op(StreamOp::Other, 1 << 40, 0xb000);
+    assert_eq!(broker.issued(), 1_000_000);
+    assert_eq!(broker.lane.counters.transfers.load(Ordering::Relaxed), 2);
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_burst_that_times_new_code_is_not_split() {
+    let (session, broker) = attached(Mode::Filler);
+    session.link.costs.set(7, 1_000_000);
+    broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
+    // A burst is one within a time after the load: not in the system's, which a busy machine may
+    // take from it.
+    let time = clock::played::begin();
+    session.tuning.code_loaded(clock::now());
+    broker.grant(1_000_000);
+    let timed = || {
+        session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
+        launch(session, &kernel(7, 0xc000));
+        session.before_stream_op(StreamOp::EventRecord, 0, 0xc000);
+    };
+    for _ in 0..10 {
+        timed();
+    }
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 0);
+    assert_eq!(broker.issued(), 10_000_000);
+    assert_eq!(broker.credit(), -9_000_000, "all of it is owed");
+    assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 0);
+    // At the bound it waits like any other.
+    drop(time);
+    timed();
+    assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
+    assert_eq!(broker.lane.counters.unsplit.load(Ordering::Relaxed), 9);
+    assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
+    let (session, mut broker) = attached(Mode::Filler);
+    const COLLECTIVE: u64 = 0x0c01_1ec7_14e5;
+    peers::kernel_seen(
+        COLLECTIVE,
+        "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
+    );
+    session.link.costs.set(COLLECTIVE, 3_000);
+    session.link.costs.set(7, 1_000);
+    assert!(session.may_leave_behind(&kernel(7, 0xd000)) && !session.may_leave_behind(&kernel(COLLECTIVE, 0xd000)));
+    thread::scope(|scope| {
+        scope.spawn(|| launch(session, &kernel(7, 0xd000)));
+        until("it waits at the gate", || {
+            broker.lane.reports.waiting.load(Ordering::Acquire) != 0
+        });
+        launch(session, &kernel(COLLECTIVE, 0xd100));
+        assert_eq!(
+            (broker.issued(), broker.credit()),
+            (3_000, -3_000),
+            "it went, and all of it is owed"
+        );
+        assert_eq!(broker.launches(), [0xd100]);
+        // Who waits pays for it first.
+        broker.grant(3_000);
+        broker.grant(1_000);
+    });
+    assert_eq!((broker.issued(), broker.credit()), (4_000, 0));
+    assert_eq!(broker.launches(), [0xd000]);
+    let counters = &broker.lane.counters;
+    assert_eq!(counters.unsplit.load(Ordering::Relaxed), 1);
+    assert_eq!(counters.waits_expired.load(Ordering::Relaxed), 0);
+    // With credit it goes as any other.
+    broker.grant(3_000);
+    launch(session, &kernel(COLLECTIVE, 0xd100));
+    assert_eq!((broker.credit(), counters.unsplit.load(Ordering::Relaxed)), (0, 1));
+}

@@ -1,0 +1,208 @@
+//! What the session does in each mode, and in a fork's child.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use weft_protocol::lane::{DILATION_ONE, Kind, Mode, bells};
+
+use super::super::devices;
+use super::super::devices::{SESSION, session};
+use super::super::sync_points::Synced;
+use super::{attached, kernel, launch};
+use crate::driver::symbols::StreamOp;
+
+#[test]
+fn without_orders_nothing_is_written() {
+    let (session, mut broker) = attached(Mode::Free);
+    for mode in [Mode::Free as u32, 77] {
+        broker.lane.orders.mode.store(mode, Ordering::Relaxed);
+        launch(session, &kernel(7, 0));
+        session.before_stream_op(StreamOp::Memset, 100, 0);
+        session.synced(Synced::Context);
+    }
+    assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 0);
+    assert_eq!(broker.records(), []);
+}
+
+#[test]
+fn alone_it_counts_and_writes_nothing() {
+    let (session, mut broker) = attached(Mode::Alone);
+    for _ in 0..5 {
+        launch(session, &kernel(0, 0));
+    }
+    session.before_stream_op(StreamOp::Memset, 100, 0);
+    session.synced(Synced::Context);
+    let counters = &broker.lane.counters;
+    assert_eq!(counters.launches.load(Ordering::Relaxed), 5);
+    assert_eq!(counters.unnamed.load(Ordering::Relaxed), 5);
+    assert_eq!(counters.transfers.load(Ordering::Relaxed), 1);
+    assert_eq!(broker.records(), []);
+}
+
+#[test]
+fn a_broker_that_naps_is_rung_for_by_an_idle_holder_and_not_by_its_launches() {
+    let (session, broker) = attached(Mode::Holder);
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+    session.link.bell.hang(bell.try_clone().expect("dup"));
+    let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
+    let sleeps = &broker.lane.broker_sleeps;
+    sleeps.store(bells::IDLE, Ordering::SeqCst);
+    launch(session, &kernel(7, 0));
+    launch(session, &kernel(7, 0));
+    assert!(!rang(), "a launch after a silence is no gap");
+    session.synced(Synced::Stream(0));
+    assert!(rang());
+    assert_eq!(sleeps.load(Ordering::SeqCst), bells::NONE, "once");
+    launch(session, &kernel(7, 0));
+    session.synced(Synced::Stream(0));
+    assert!(!rang(), "nobody asked");
+}
+
+#[test]
+fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
+    let (session, mut broker) = attached(Mode::Holder);
+    for dilation in [0, DILATION_ONE, 20 * DILATION_ONE] {
+        broker.lane.orders.dilation.store(dilation, Ordering::Relaxed);
+        session.before_stream_op(StreamOp::CopyToDevice, 2_000_000, 0);
+    }
+    let records = broker.records().into_iter();
+    let costs: Vec<u64> = records
+        .filter(|record| record.kind == Kind::Transfer)
+        .map(|record| record.a)
+        .collect();
+    assert_eq!(costs, [100_000, 100_000, 2_000_000]);
+}
+
+#[test]
+fn a_holder_raises_its_sign_and_records_and_never_waits() {
+    let (session, mut broker) = attached(Mode::Holder);
+    broker.lane.orders.sign.store(2, Ordering::Relaxed);
+    session.link.costs.set(7, 70_000);
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+    session.link.bell.hang(bell.try_clone().expect("dup"));
+    let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
+    broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
+    for _ in 0..3 {
+        launch(session, &kernel(7, 0));
+    }
+    assert!(rang(), "the first launch after a silence is told");
+    broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
+    launch(session, &kernel(7, 0));
+    assert!(!rang(), "the others are not");
+    assert_eq!(broker.board.above(2), 0);
+    assert_eq!(broker.board.above(3), 4);
+    session.synced(Synced::Stream(0x55));
+    session.synced(Synced::Event(0));
+    session.synced(Synced::Stream(0));
+    assert!(rang(), "its idleness is");
+    session.synced(Synced::Stream(0));
+    session.before_stream_op(StreamOp::CopyToDevice, 1000, 0);
+    let records = broker.records();
+    let kinds: Vec<Kind> = records.iter().map(|record| record.kind).collect();
+    let launch = Kind::Launch;
+    assert_eq!(
+        kinds,
+        [launch, launch, launch, launch, Kind::Idle, Kind::Stir, Kind::Transfer]
+    );
+    assert_eq!((records[0].kernel, records[0].a), (7, 70_000));
+    assert!(records.windows(2).all(|pair| pair[0].at <= pair[1].at));
+    let reports = &broker.lane.reports;
+    assert_eq!(reports.last_idle.load(Ordering::Relaxed), records[4].at);
+    assert_eq!(reports.waiting.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_holder_that_ends_by_an_event_is_seen_idle() {
+    let (session, mut broker) = attached(Mode::Holder);
+    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
+    let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 1);
+    // One more launch since: it may still run.
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    launch(session, &kernel(7, compute));
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 0);
+    // The result is copied on a stream of its own, and the copy's end is waited for.
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.before_event_op(StreamOp::EventWait, event, copies);
+    session.before_stream_op(StreamOp::CopyToHost, 1000, copies);
+    session.before_event_op(StreamOp::EventRecord, done, copies);
+    session.synced(Synced::Event(done));
+    assert_eq!(idle(broker.records()), 1);
+    // Another event in its place says nothing.
+    launch(session, &kernel(7, compute));
+    session.before_event_op(StreamOp::EventRecord, event, compute);
+    session.busy.forget(event);
+    session.synced(Synced::Event(event));
+    assert_eq!(idle(broker.records()), 0);
+}
+
+#[test]
+fn two_streams_are_idle_when_both_are() {
+    let (session, mut broker) = attached(Mode::Holder);
+    let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
+    launch(session, &kernel(7, 0x100));
+    launch(session, &kernel(7, 0x200));
+    session.synced(Synced::Stream(0x100));
+    assert_eq!(idle(broker.records()), 0);
+    session.synced(Synced::Stream(0x200));
+    assert_eq!(idle(broker.records()), 1);
+    launch(session, &kernel(7, 0x100));
+    launch(session, &kernel(7, 0x200));
+    session.synced(Synced::Context);
+    assert_eq!(idle(broker.records()), 1);
+    // The two names of the legacy default stream are one stream.
+    launch(session, &kernel(7, 0));
+    session.synced(Synced::Stream(1));
+    assert_eq!(idle(broker.records()), 1);
+}
+
+#[test]
+fn memory_is_held_given_back_and_its_peak_kept() {
+    let (session, broker) = attached(Mode::Alone);
+    session.admission.memory_changed(&session.link, 5_000, 0);
+    session.admission.memory_changed(&session.link, 3_000, 0);
+    session.admission.memory_changed(&session.link, -7_000, 0);
+    let counters = &broker.lane.counters;
+    assert_eq!(counters.memory.load(Ordering::Relaxed), 1_000);
+    assert_eq!(counters.memory_peak.load(Ordering::Relaxed), 8_000);
+    session.admission.memory_changed(&session.link, -9_000, 0);
+    assert_eq!(counters.memory.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
+    let (parents, mut broker) = attached(Mode::Holder);
+    crate::process::watch_forks(crate::lifecycle::in_child);
+    devices::begin(parents);
+    SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
+    launch(parents, &kernel(7, 0));
+    // SAFETY: the child makes system calls and atomic accesses only, then ends without running anything of the test's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let free = session().is_none() && parents.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;
+        launch(parents, &kernel(7, 0));
+        parents.link.lane.counters.troubles.store(99, Ordering::Relaxed);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(if free { 0 } else { 1 }) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: the pointer is to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(session().is_some(), "the parent has its own still");
+    SESSION.store(ptr::null_mut(), Ordering::Release);
+    assert_eq!(broker.launches().len(), 1);
+    assert_eq!(broker.lane.counters.troubles.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        parents.link.lane.orders.mode.load(Ordering::Relaxed),
+        Mode::Holder as u32
+    );
+    devices::forget();
+}

@@ -1,0 +1,300 @@
+//! Stage 1, in a time that the tests play.
+
+use std::sync::atomic::Ordering;
+
+use weft_protocol::lane::{DILATION_ONE, Kind, Mode, NO_GAP, flags};
+
+use super::super::state::Session;
+use super::super::sync_points::Synced;
+use super::{Broker, LONG, attached, fake, kernel};
+use crate::client::clock;
+use crate::client::clock::played::{self, Played};
+
+/// A launch whose kernel runs that many device nanoseconds.
+fn run(session: &Session, hash: u64, stream: usize, time: u64) {
+    let step = session.before_launch(&kernel(hash, stream));
+    fake::work(time);
+    session.after_launch(step, stream, 0);
+}
+
+fn profiled() -> (&'static Session, Broker, Played) {
+    let (session, broker) = attached(Mode::Alone);
+    let time = played::begin();
+    broker.lane.orders.flags.store(flags::PROFILE, Ordering::Release);
+    fake::at_once(true);
+    fake::live(1);
+    (session, broker, time)
+}
+
+/// Steps of ten big kernels in a row and a small one, after which the host thinks; on a device so many times slower than its own clock says.
+fn steps(slower: u64, stream: usize) {
+    let (session, mut broker, _time) = profiled();
+    fake::live(slower);
+    for _step in 0..60 {
+        for hash in 1..=10 {
+            run(session, hash, stream, 10_000 * hash);
+        }
+        run(session, 11, stream, 3_000);
+        fake::catch_up();
+        session.synced(Synced::Context);
+        played::pass(500_000 * slower);
+    }
+    session.synced(Synced::Context);
+    let samples: Vec<_> = broker
+        .records()
+        .into_iter()
+        .filter(|record| record.kind == Kind::Sample)
+        .collect();
+    let of = |hash: u64| {
+        samples
+            .iter()
+            .filter(move |record| record.kernel == hash)
+            .collect::<Vec<_>>()
+    };
+    for hash in 1..=11u64 {
+        let times: Vec<u64> = of(hash).iter().map(|record| record.a).collect();
+        assert!(times.len() >= 4, "kernel {hash} has {} samples", times.len());
+        let expected = slower * if hash == 11 { 3_000 } else { 10_000 * hash };
+        let near = times
+            .iter()
+            .filter(|time| time.abs_diff(expected) <= expected / 5 + 2_000)
+            .count();
+        assert!(
+            near * 4 >= times.len() * 3,
+            "kernel {hash}, expected {expected}: {times:?}"
+        );
+    }
+    // After the last kernel of a step comes the big gap, and it was seen.
+    let gaps = |hash: u64| {
+        let known = of(hash).into_iter().filter(|record| record.b != NO_GAP);
+        known.map(|record| record.b).collect::<Vec<u64>>()
+    };
+    let thinks = 500_000 * slower;
+    let after_last = gaps(11);
+    assert!(!after_last.is_empty());
+    assert!(
+        after_last.iter().all(|gap| *gap > thinks - thinks / 10),
+        "{after_last:?}"
+    );
+    let mut within = gaps(3);
+    within.sort_unstable();
+    assert!(
+        within.get(within.len() / 2).is_some_and(|gap| *gap < thinks / 10),
+        "{within:?}"
+    );
+}
+
+#[test]
+fn every_identity_is_sampled_and_the_times_are_right() {
+    steps(1, 0xd000);
+}
+
+#[test]
+fn a_device_that_runs_slower_is_told_in_wall_time() {
+    steps(8, 0xd400);
+}
+
+#[test]
+fn a_job_that_never_synchronises_is_timed_by_the_slowness_that_the_broker_states() {
+    let (session, mut broker, _time) = profiled();
+    broker.lane.orders.dilation.store(8 * DILATION_ONE, Ordering::Relaxed);
+    fake::live(8);
+    for _step in 0..60 {
+        for hash in 1..=5 {
+            run(session, hash, 0xd500, 20_000 * hash);
+        }
+        played::pass(500_000);
+    }
+    fake::catch_up();
+    run(session, 1, 0xd500, 20_000);
+    session.synced(Synced::Context);
+    let samples = broker
+        .records()
+        .into_iter()
+        .filter(|record| record.kind == Kind::Sample);
+    let of_five: Vec<u64> = samples
+        .filter(|record| record.kernel == 5)
+        .map(|record| record.a)
+        .collect();
+    assert!(of_five.len() >= 4, "{of_five:?}");
+    let near = of_five.iter().filter(|time| time.abs_diff(800_000) < 160_000).count();
+    assert!(near * 4 >= of_five.len() * 3, "{of_five:?}");
+}
+
+#[test]
+fn what_is_sampled_is_told_before_the_rate_is_known() {
+    let (session, mut broker, _time) = profiled();
+    fake::live(8);
+    let some = |session: &Session| {
+        for _step in 0..20 {
+            for hash in 1..=5 {
+                run(session, hash, 0xd580, 20_000 * hash);
+            }
+            played::pass(500_000);
+        }
+        fake::catch_up();
+    };
+    let by_kind = |broker: &mut Broker| {
+        let records = broker.records();
+        let of = |kind: Kind| {
+            let its = records.iter().filter(move |record| record.kind == kind);
+            its.map(|record| (record.kernel, record.a)).collect::<Vec<_>>()
+        };
+        (of(Kind::Guess), of(Kind::Sample))
+    };
+    // It never synchronises, so nobody knows how the device's clock runs; and then it is killed.
+    some(session);
+    some(session);
+    let (guessed, sampled) = by_kind(&mut broker);
+    assert!(sampled.is_empty(), "{sampled:?}");
+    assert!(
+        (1..=5).all(|hash| guessed.iter().any(|(kernel, _)| *kernel == hash)),
+        "{guessed:?}"
+    );
+    // It goes on, and the rate becomes known: all of them come again.
+    broker.lane.orders.dilation.store(8 * DILATION_ONE, Ordering::Relaxed);
+    // Between two full windows lie some hundred launches.
+    (0..10).for_each(|_| some(session));
+    let (more, sampled) = by_kind(&mut broker);
+    assert!(more.is_empty() && sampled.len() > guessed.len(), "{sampled:?}");
+    for ((kernel, guess), (same, time)) in guessed.iter().zip(&sampled) {
+        assert_eq!(kernel, same);
+        assert!(time.abs_diff(8 * guess) < guess + 2_000, "{kernel}: {guess}, {time}");
+    }
+}
+
+#[test]
+fn no_call_is_made_while_something_captures() {
+    let (session, mut broker, _time) = profiled();
+    session.captures.store(1, Ordering::Release);
+    let calls = fake::calls();
+    for hash in 1..100 {
+        run(session, hash, 0xd100, 1_000);
+        session.synced(Synced::Context);
+    }
+    assert_eq!(fake::calls(), calls);
+    assert_eq!(broker.records(), []);
+}
+
+#[test]
+fn a_context_that_ends_takes_its_events_along() {
+    let (session, mut broker, _time) = profiled();
+    for hash in 1..20 {
+        run(session, hash, 0xd200, 1_000);
+    }
+    session.context_ended(0);
+    let calls = fake::calls();
+    session.synced(Synced::Context);
+    assert_eq!(fake::calls(), calls, "nothing of the old context is asked");
+    broker.records();
+    fake::set_context(0xc1);
+    let deadline = clock::now() + LONG;
+    while !broker.records().iter().any(|record| record.kind == Kind::Sample) {
+        assert!(clock::now() < deadline, "no samples in the new context");
+        for hash in 1..20 {
+            run(session, hash, 0xd200, 50_000);
+        }
+        played::pass(300_000);
+        session.synced(Synced::Context);
+    }
+}
+
+#[test]
+fn every_launch_is_counted_once_alone_and_beside_others() {
+    for mode in [Mode::Alone, Mode::Holder] {
+        let (session, mut broker, _time) = profiled();
+        broker.order(mode);
+        let mut counted = std::collections::HashMap::<u64, u64>::new();
+        let mut others = 0;
+        let mut read = |broker: &mut Broker| {
+            for record in broker.records() {
+                match record.kind {
+                    Kind::Counted => *counted.entry(record.kernel).or_default() += record.a,
+                    Kind::Launch | Kind::Idle => others += 1,
+                    _ => {}
+                }
+            }
+        };
+        for step in 0..50u64 {
+            for hash in 1..=10 {
+                run(session, 0x100 * hash, 0xd600, 2_000);
+            }
+            run(session, 7 + step, 0xd600, 2_000);
+            fake::catch_up();
+            session.synced(Synced::Context);
+            if step % 9 == 0 {
+                session.tell_launches();
+            }
+            read(&mut broker);
+        }
+        session.tell_samples();
+        session.tell_samples();
+        read(&mut broker);
+        assert_eq!(counted.len(), 60, "{mode:?}");
+        assert!(
+            (1..=10).all(|hash| counted.get(&(0x100 * hash)) == Some(&50)),
+            "{mode:?}: {counted:?}"
+        );
+        assert_eq!(counted.values().sum::<u64>(), 550);
+        assert_eq!(others, if mode == Mode::Alone { 0 } else { 550 + 50 }, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_device_that_never_gets_there_costs_a_bounded_number_of_events() {
+    let (session, mut broker, _time) = profiled();
+    fake::at_once(false);
+    for round in 0..200 {
+        for hash in 0..100 {
+            run(session, 1 + round * 100 + hash, 0xd300, 1_000);
+        }
+        played::pass(100_000);
+    }
+    assert_eq!(broker.records(), []);
+    assert!(fake::calls() < 200_000);
+}
+
+#[test]
+fn a_job_that_serves_is_sampled_now_and_then() {
+    for mode in [Mode::Holder, Mode::Filler] {
+        let (session, mut broker, _time) = profiled();
+        broker.order(mode);
+        broker.grant(i64::MAX / 2);
+        // Without the order nothing is sampled.
+        broker.lane.orders.flags.store(0, Ordering::Release);
+        for _ in 0..2_000 {
+            run(session, 7, 0xd500, 20_000);
+        }
+        let samples = |broker: &mut Broker| {
+            let records = broker.records().into_iter();
+            records.filter(|record| record.kind == Kind::Sample).collect::<Vec<_>>()
+        };
+        assert_eq!(samples(&mut broker), [], "{mode:?}");
+        broker.lane.orders.flags.store(flags::SAMPLE, Ordering::Release);
+        let (begin, mut seen) = (clock::now(), Vec::new());
+        let mut launches = 0;
+        let mut rated = false;
+        while seen.len() < 20 {
+            assert!(clock::now() < begin + LONG, "{mode:?}: {} samples", seen.len());
+            if !rated && !seen.is_empty() {
+                // The clock of the device is known now: from here on the budget decides, which has its own test.
+                (rated, launches) = (true, 0);
+                seen.clear();
+            }
+            run(session, 7, 0xd500, 20_000);
+            launches += 1;
+            fake::catch_up();
+            session.synced(Synced::Stream(0xd500));
+            if launches % 100 == 0 {
+                seen.extend(samples(&mut broker));
+            }
+        }
+        assert!(seen.len() * 3 < launches, "{mode:?}: {} of {launches}", seen.len());
+        let times: Vec<u64> = seen.iter().map(|record| record.a).collect();
+        assert!(
+            times.iter().all(|time| (14_000..26_000).contains(time)),
+            "{mode:?}: {times:?}"
+        );
+        assert_eq!(broker.lane.reports.waiting.load(Ordering::Relaxed), 0);
+    }
+}
