@@ -2,5 +2,5 @@
 
 use weft_protocol::atomic;
 
-#[path = "../../../interposer/src/names/index.rs"]
+#[path = "../../../interposer/src/kernels/index.rs"]
 pub mod index;
