@@ -1,12 +1,12 @@
 //! The words that processes share, in every order in which a machine may let them happen.
 //!
 //! loom runs a model again and again, once for each interleaving and for each value that a load may
-//! return under the C11 memory model. What is checked is not a copy: with `--cfg loom` weft-protocol
-//! itself is built on loom's atomics, and `names` compiles the interposer's file once more on the
-//! same. Without that this crate is empty: `RUSTFLAGS="--cfg loom" cargo test -p weft-memory-model
-//! --target-dir target/loom`. The rings are of `RECORDS` = 2 slots, the handle table of 64, threads
-//! two to four, and the scheduler switches between threads against their will at most so often as
-//! [`check`] says; within these bounds the search is complete.
+//! return under the C11 memory model. What is checked is not a copy: with `--cfg loom`
+//! weft-protocol itself is built on loom's atomics, and `names` compiles the interposer's file once
+//! more on the same. Without that this crate is empty: `RUSTFLAGS="--cfg loom" cargo test -p
+//! weft-memory-model --target-dir target/loom`. The rings are of `RECORDS` = 2 slots, the handle
+//! table of 64, threads two to four, and the scheduler switches between threads against their will
+//! at most so often as [`check`] says; within these bounds the search is complete.
 //!
 //! Two things loom does not do. **A sequentially consistent access counts as acquire-release** (its
 //! fences are right): where the code relies on the one order of such accesses, loom raises false

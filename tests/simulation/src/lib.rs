@@ -16,8 +16,8 @@
 //! | `check` | the invariants |
 //! | `campaign` | many seeds |
 //!
-//! What it cannot see: orders of single memory accesses (`tests/memory-model` does,
-//! exhaustively, on the same files), the real interposer's own code beyond the credit word (its tests and
+//! What it cannot see: orders of single memory accesses (`tests/memory-model` does, exhaustively,
+//! on the same files), the real interposer's own code beyond the credit word (its tests and
 //! `tests/clients` do), and whether a schedule is *good* (the lab does).
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //! orders and against no order at all.
 //!
 //! * [`mix`]: jobs of several users, made or from a public trace; * [`world`]: one mix under one
-//!   rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does not
-//!   ship; [`least`]: what no order could do better than.
+//!   rule in virtual time; * [`figures`]: what came of it; [`contenders`]: orders that weft does
+//!   not ship; [`least`]: what no order could do better than.
 //!
 //! `scripts/lab admission` runs it. What holds: a run is its mix, its seed and its rule; the world
 //! counts the devices' memory by itself, so that what the core promises is checked and not

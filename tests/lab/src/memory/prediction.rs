@@ -2,9 +2,9 @@
 //! same model.
 //!
 //! Recordings are what the simulated GPU's ledger said of each launch (`WEFT_EVIDENCE`, see
-//! `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit, and the
-//! judged run is another process, whose memory lies elsewhere. Launches whose kernels were never
-//! seen count in full.
+//! `tests/clients/test_prediction.py`). What holds: no launch that is judged was used to fit, and
+//! the judged run is another process, whose memory lies elsewhere. Launches whose kernels were
+//! never seen count in full.
 //!
 //! Each launch's evidence is exact or a guess, and says which ([`Certainty`]): the simulated GPU
 //! knows what some kernels touch from their parameters, and guesses at the others (matrix products,
