@@ -1,8 +1,13 @@
-//! Newcomers who ask while nobody knows what is free of their device: NVML did not answer at once, somebody has just left whose memory may be there or not, or somebody takes memory at this moment.
+//! Clients that ask while what is free of their device is not known.
 //!
-//! Let in on what was seen some time ago, they may find a stranger's memory where theirs should be. So they stay at the door until somebody has seen the device, for [`HOLDS`] at most: that is less
-//! than a client waits for its answer. Then they are let in, or queue, on the best guess, in which whoever left still holds what he has not shown to have given back; those who queue are told better by
-//! the next look. Who runs already is held up by nothing.
+//! NVML did not answer at once, a process has just left whose memory may be there or not, or one takes
+//! memory at this moment. Let in on what was seen some time ago, a client may find a stranger's memory
+//! where its own should be.
+//!
+//! So a client waits here until its device was seen, for [`HOLDS`] at most: that is less than a client
+//! waits for its answer. Then it is let in, or queues, on the best guess: whatever left still holds what
+//! it has not shown to have given back. One that queues is told better by the next look. A client that
+//! runs already is held up by nothing.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,7 +20,10 @@ use crate::server::ToTheClient;
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
-/// How long somebody stays at the door. A client goes on by itself where no beat of its seat comes for 2.5 s (`ANSWER` in `interposer/src/session/seat.rs`).
+/// How long a client waits here.
+///
+/// A client goes on by itself where no beat of its seat comes for 2.5 s (`ANSWER` in
+/// `interposer/src/session/seat.rs`).
 pub const HOLDS: Ns = 700_000_000;
 
 /// A client that has asked and is not in the book yet.
