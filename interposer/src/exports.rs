@@ -4,7 +4,7 @@
 //! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the symbol up in it;
 //! 2. at our hook for the symbol, if we have one and the driver has the symbol;
 //! 3. else at the driver's function itself, so that a pass-through costs that one jump, or, for a call that must not overtake launches, at a stub that first looks
-//!    whether any are in the [`queue`];
+//!    whether any are in the [queue](deferred);
 //! 4. at an answer of our own where the driver lacks the symbol, or where there is no driver.
 //!
 //! Slots only ever change from 1 to one of the others, and back once where the hook depends on what was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a call with any

@@ -28,7 +28,7 @@ use weft_protocol::{Ns, lane};
 use self::probe::Changes;
 use crate::client::backing_mode;
 use crate::client::clock;
-use crate::client::link::Link;
+use crate::client::link::BrokerLink;
 use crate::{paging, report, thread};
 
 /// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
@@ -96,7 +96,7 @@ pub struct Sight {
 
 /// The admission of a process to one device, as the client keeps it.
 #[derive(Debug, Default)]
-pub struct Admission {
+pub struct DeviceAdmission {
     /// It may begin, or weft has nothing to say.
     entered: AtomicBool,
     /// One thread asks, the others wait for it.
@@ -153,7 +153,7 @@ impl Drop for Growing<'_> {
     }
 }
 
-impl Admission {
+impl DeviceAdmission {
     /// Whether the job was let in after a wait just now.
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
@@ -243,13 +243,13 @@ impl Beat {
     }
 }
 
-impl Admission {
-    fn attached(&self, link: &Link) -> bool {
+impl DeviceAdmission {
+    fn attached(&self, link: &BrokerLink) -> bool {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
     /// The process is about to make a context on this device. Waits until it may.
-    pub fn enter(&self, link: &Link, about: Sight) -> Entry {
+    pub fn enter(&self, link: &BrokerLink, about: Sight) -> Entry {
         let place = self;
         while !place.entered() {
             if place.turned_away() {
@@ -270,7 +270,7 @@ impl Admission {
         Entry::Begin
     }
 
-    fn ask_and_wait(&self, link: &Link, about: Sight) -> Entry {
+    fn ask_and_wait(&self, link: &BrokerLink, about: Sight) -> Entry {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
         // A process is one or the other on all its devices: the first one's broker is asked.
@@ -304,7 +304,7 @@ impl Admission {
     }
 
     /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
-    fn settles(&self, link: &Link, asked: bool) {
+    fn settles(&self, link: &BrokerLink, asked: bool) {
         let seat = &link.lane.seat;
         let heard = seat.standing() == Standing::Admitted;
         if backing_mode::decide(asked && heard && seat.is_managed()) && asked {
@@ -317,7 +317,7 @@ impl Admission {
     }
 
     /// Waits until the broker has said something and, if that is to wait, until it says something else.
-    fn wait_for_seat(&self, link: &Link) -> Entry {
+    fn wait_for_seat(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
         // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
@@ -397,8 +397,8 @@ impl Admission {
         }
     }
 
-    /// May the process take so much more? Claims it until [`Admission::unclaim`].
-    pub fn claim(&self, link: &Link, bytes: u64) -> bool {
+    /// May the process take so much more? Claims it until [`DeviceAdmission::unclaim`].
+    pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let seat = &link.lane.seat;
         // It was let in, was suspended before it took anything, and its turn passed to others.
         let put_back = seat.standing() == Standing::Waits && self.held() == 0;
@@ -440,13 +440,13 @@ impl Admission {
     }
 
     /// Whether it was said what the job takes.
-    fn said(&self, link: &Link) -> bool {
+    fn said(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
     /// A job that had not said what it takes has waited in vain for what others have: how that is said the next time, once. (What a job took is known when it has ended.) Who asks for more than
     /// there is, as programs do that try how much they can have, is told nothing.
-    fn advises(&self, link: &Link) {
+    fn advises(&self, link: &BrokerLink) {
         if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
                 "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
@@ -455,7 +455,7 @@ impl Admission {
     }
 
     /// For how long the job waits for what it wants more.
-    fn patience(&self, link: &Link) -> Ns {
+    fn patience(&self, link: &BrokerLink) -> Ns {
         let (place, now) = (self, clock::now());
         let just = |word: &AtomicU64| {
             let at = word.load(Ordering::Relaxed);
@@ -479,7 +479,7 @@ impl Admission {
     }
 
     /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
-    fn grows(&self, link: &Link, seat: &Seat) -> bool {
+    fn grows(&self, link: &BrokerLink, seat: &Seat) -> bool {
         let mut beat = Beat::new(seat, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
             let waits = seat.growing.load(Ordering::Acquire) != 0;
@@ -497,7 +497,7 @@ impl Admission {
         self.ask_for_more(link, seat)
     }
 
-    fn ask_for_more(&self, link: &Link, seat: &Seat) -> bool {
+    fn ask_for_more(&self, link: &BrokerLink, seat: &Seat) -> bool {
         for coarse in [true, false] {
             let share = seat.share.load(Ordering::Acquire);
             let wanted = self.wanted();
@@ -557,7 +557,7 @@ impl Admission {
     }
 
     /// What the job is told of the device: (free, total), where that differs from what the driver says.
-    pub fn view(&self, link: &Link, free: u64, total: u64) -> Option<(u64, u64)> {
+    pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let seat = &link.lane.seat;
         let ceiling = match seat.stated.load(Ordering::Relaxed) {
             // What it was granted beyond its share is its own too.
@@ -582,14 +582,14 @@ impl Admission {
 
     /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
     /// is not any more.
-    pub fn memory_changed(&self, link: &Link, delta: i64, claimed: u64) {
+    pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.settled(delta, claimed);
         self.report_memory(link);
     }
 
     /// The job took managed memory by itself, or gave it back.
-    pub fn own_managed_changed(&self, link: &Link, delta: i64) {
+    pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);
     }
@@ -605,7 +605,7 @@ impl Admission {
     }
 
     /// Writes what is held into the lane.
-    pub fn report_memory(&self, link: &Link) {
+    pub fn report_memory(&self, link: &BrokerLink) {
         let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
         let counters = &link.lane.counters;
         counters.memory.store(held, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 
 use crate::client::clock;
-use crate::client::link::Link;
+use crate::client::link::BrokerLink;
 
 /// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay for that each time.
 const PAUSE: Ns = 10_000_000;
@@ -33,7 +33,7 @@ pub struct Changes {
 #[derive(Debug)]
 pub struct Moving {
     changes: &'static Changes,
-    link: &'static Link,
+    link: &'static BrokerLink,
 }
 
 impl Drop for Moving {
@@ -55,14 +55,14 @@ pub struct Looking {
 
 impl Changes {
     /// See [`Moving`].
-    pub fn moving(&'static self, link: &'static Link) -> Moving {
+    pub fn moving(&'static self, link: &'static BrokerLink) -> Moving {
         let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         link.lane.moves.begun(begun);
         Moving { changes: self, link }
     }
 
     /// A new lane learns what changed before.
-    pub fn report(&self, link: &Link) {
+    pub fn report(&self, link: &BrokerLink) {
         let changes = self;
         let done = changes.done.load(Ordering::Acquire);
         link.lane.moves.begun(changes.begun.load(Ordering::Acquire));
@@ -70,7 +70,7 @@ impl Changes {
     }
 
     /// Whether to look at what is free now: when the process has its first memory, and when the broker asks again.
-    pub fn looks(&self, link: &Link) -> Option<Looking> {
+    pub fn looks(&self, link: &BrokerLink) -> Option<Looking> {
         let changes = self;
         let answers = link.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
         if changes.answered.load(Ordering::Relaxed) == answers {
@@ -105,7 +105,7 @@ impl Changes {
     }
 
     /// So much was free beside it, with so much held and so much managed by the job itself. What the job loads later is seen with its first memory.
-    pub fn looked_at_context(&self, link: &Link, look: Looking, free: u64, (held, own): (u64, u64)) {
+    pub fn looked_at_context(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
             link.messages.put(ToBroker::Context { free, held, own, at });
@@ -113,7 +113,7 @@ impl Changes {
     }
 
     /// So much was free, with so much held and so much managed by the job itself.
-    pub fn looked(&self, link: &Link, look: Looking, free: u64, (held, own): (u64, u64)) {
+    pub fn looked(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         let changes = self;
         if changes.begun.load(Ordering::Acquire) != look.changes {
             return;

@@ -20,7 +20,7 @@ use crate::thread;
 
 /// What ties a session to its broker, whatever broker there is.
 #[derive(Debug)]
-pub struct Link {
+pub struct BrokerLink {
     /// The lane, whatever is there now.
     pub lane: &'static Lane,
     /// The board, whatever is there now.
@@ -42,27 +42,27 @@ pub struct Link {
 }
 
 /// The link of a process on one device; null where there is none or there are several.
-static ONLY: AtomicPtr<Link> = AtomicPtr::new(ptr::null_mut());
+static ONLY: AtomicPtr<BrokerLink> = AtomicPtr::new(ptr::null_mut());
 
 /// The link of a process on one device.
 #[inline]
-pub fn only() -> Option<&'static Link> {
+pub fn only() -> Option<&'static BrokerLink> {
     // SAFETY: null, or part of a leaked box, which nothing ever frees.
     unsafe { ONLY.load(Ordering::Acquire).as_ref() }
 }
 
 /// From now on the process has this one link; `None`: it has none, or several.
-pub fn set_only(link: Option<&'static Link>) {
+pub fn set_only(link: Option<&'static BrokerLink>) {
     let link = link.map_or(ptr::null_mut(), |link| ptr::from_ref(link).cast_mut());
     ONLY.store(link, Ordering::Release);
 }
 
-impl Link {
+impl BrokerLink {
     /// A link to no broker.
-    pub fn new(settings: Settings) -> Result<Link, transport::Error> {
+    pub fn new(settings: Settings) -> Result<BrokerLink, transport::Error> {
         let lane_place = Mapping::reserve()?;
         let board_place = Mapping::reserve()?;
-        Ok(Link {
+        Ok(BrokerLink {
             lane: lane_place.get(),
             board: board_place.get(),
             lane_place,

@@ -2,19 +2,19 @@
 //!
 //! Without it a filler's thread stands at the gate with one launch, and when a gap opens the kernels come one by one, as fast as the job's own code makes
 //! them. With it a plain launch that would have to wait is copied here and the call returns; the kernels then go to the device one behind the other when the gate
-//! lets them, by a thread of ours ([`issuer`]) or by a thread of the job's that comes by.
+//! lets them, by a thread of ours ([`drain`]) or by a thread of the job's that comes by.
 //!
 //! What holds:
 //! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
 //!   those of a short list that cannot tell the difference ([`harmless`]), and attributes set again to what they were set to last. Launches of any thread and stream go in the order in which they were made.
 //! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, to a stream of its context, with nothing changed since that
-//!   could make it fail ([`known`]), with parameters whose layout the driver told ([`held`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
+//!   could make it fail ([`validated`]), with parameters whose layout the driver told ([`deferred_launch`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
 //!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
 //! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. What others put in meanwhile
 //!   he does not wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what is left without waiting. What a signal kills takes it along.
 //! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more; nor, on newer devices, where it is
 //!   given one of the driver's private tables of which nobody knows what is in it ([`tables`]).
-//! * The queue is bounded, in launches, bytes and predicted work ([`line`]). Who finds it full waits until it is not.
+//! * The queue is bounded, in launches, bytes and predicted work ([`fifo`]). Who finds it full waits until it is not.
 //! * A job that is no filler, or whose gate is open, pays one load a call.
 //!
 //! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left behind, and calls without a hook lead straight to the driver.

@@ -78,8 +78,6 @@ pub const LOCATION_DEVICE: u32 = 1;
 pub const MEMORY_HOST: u32 = 1;
 /// CU_MEMORYTYPE_DEVICE.
 pub const MEMORY_DEVICE: u32 = 2;
-/// CU_MEMORYTYPE_ARRAY.
-pub const MEMORY_ARRAY: u32 = 3;
 
 /// CUmemLocation.
 #[repr(C)]
@@ -352,7 +350,6 @@ mod tests {
             LOCATION_DEVICE,
             sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32
         );
-        assert_eq!(MEMORY_ARRAY, sys::CUmemorytype::CU_MEMORYTYPE_ARRAY as u32);
         let per_thread = sys::CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
         assert_eq!(PROC_ADDRESS_PER_THREAD, per_thread as u64);
     }

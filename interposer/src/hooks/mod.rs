@@ -6,7 +6,7 @@
 //! does neither.
 //!
 //! Every hook but those of launches first sees what was left behind at the gate gone ([`crate::deferred`]).
-//! Every stream-ordered function without a hook of its own passes [`ordered`], which tells the session before the driver is called.
+//! Every stream-ordered function without a hook of its own passes [`stream_ordered`], which tells the session before the driver is called.
 
 mod allocation;
 mod capture;

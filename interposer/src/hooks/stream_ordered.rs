@@ -314,7 +314,8 @@ mod tests {
         assert_eq!(told(c"cuMemcpy2D_v2", &[0]), (StreamOp::CopyOnDevice, 0));
         let copy = Copy3d {
             source_offset: [0; 4],
-            source_kind: crate::driver::abi::MEMORY_ARRAY,
+            // CU_MEMORYTYPE_ARRAY.
+            source_kind: 3,
             source: [0; 6],
             target_offset: [0; 4],
             target_kind: MEMORY_HOST,

@@ -26,7 +26,7 @@ use super::pool::Spare;
 use super::template_learner::Learner;
 use super::{access_tracker, evicted, pool, ranges, residency_probe};
 use crate::client::clock;
-use crate::client::link::Link;
+use crate::client::link::BrokerLink;
 use crate::client::settings::Purpose;
 use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
 use crate::driver::calls;
@@ -93,7 +93,7 @@ fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
 }
 
 /// Tells which ranges the job has named of late; `None`: all may have been.
-fn tell_touched(link: &Link, starts: Option<Vec<u64>>) {
+fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
         starts.truncate(RANGES_TOLD);
         starts
@@ -102,7 +102,7 @@ fn tell_touched(link: &Link, starts: Option<Vec<u64>>) {
 }
 
 /// Tells what the job touches in a period.
-fn tell_forecast(link: &Link, number: u32, forecast: &Forecast) {
+fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
     let mut part = parts.next().unwrap_or_default();
     loop {
@@ -121,7 +121,7 @@ fn tell_forecast(link: &Link, number: u32, forecast: &Forecast) {
 }
 
 /// Starts the thread, if it is not there yet. Cheap after that.
-pub fn start(link: &'static Link) {
+pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -218,7 +218,7 @@ struct Out {
 }
 
 struct Mover {
-    link: &'static Link,
+    link: &'static BrokerLink,
     taker: Taker,
     attachment: u64,
     ended: u32,
@@ -246,7 +246,7 @@ fn is_filtered() -> bool {
 }
 
 impl Mover {
-    fn new(link: &'static Link) -> Mover {
+    fn new(link: &'static BrokerLink) -> Mover {
         Mover {
             link,
             taker: Taker::default(),

@@ -45,7 +45,7 @@ use std::sync::atomic::Ordering;
 use weft_protocol::control::ToBroker;
 
 use crate::client::backing_mode;
-use crate::client::link::{self, Link};
+use crate::client::link::{self, BrokerLink};
 use crate::driver::abi::CuContext;
 use crate::driver::stream::{Stream, own_stream};
 
@@ -102,7 +102,7 @@ fn tell(message: ToBroker) {
 }
 
 /// Writes into the lane how much managed memory is held, and how much could not be managed.
-pub fn report(link: &Link) {
+pub fn report(link: &BrokerLink) {
     if managed() {
         let counters = &link.lane.counters;
         counters.managed.store(capacity::taken_of_all(), Ordering::Relaxed);

@@ -27,7 +27,7 @@ use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
 use self::tally::Tally;
 use self::window::Point;
 use crate::client::clock;
-use crate::client::link::Link;
+use crate::client::link::BrokerLink;
 use crate::driver::events::{EventCalls, Reached};
 use crate::kernels::launch::LaunchInfo;
 
@@ -35,7 +35,7 @@ use crate::kernels::launch::LaunchInfo;
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
     /// Where samples go.
-    pub link: &'a Link,
+    pub link: &'a BrokerLink,
     /// Events.
     pub driver: &'a EventCalls,
     /// Captures under way in the process: with any, no event is made.

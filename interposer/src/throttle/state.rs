@@ -16,9 +16,9 @@ use super::completion::{QUANTUM, Settle};
 use super::post_launch::{Rest, Step, Want};
 use super::streams::{Account, Place, Streams};
 use super::ticket_lock::Turn;
-use crate::admission::Admission;
+use crate::admission::DeviceAdmission;
 use crate::client::costs::Costs;
-use crate::client::link::Link;
+use crate::client::link::BrokerLink;
 use crate::client::settings::Settings;
 use crate::client::{clock, deferral};
 use crate::driver::events::EventCalls;
@@ -35,7 +35,7 @@ const PLENTY: Ns = 4;
 #[derive(Debug)]
 pub struct Session {
     /// What ties it to the broker.
-    pub link: Link,
+    pub link: BrokerLink,
     /// The driver's functions.
     pub driver: EventCalls,
     /// What kernels may well take that are charged much less, and whether there are any.
@@ -68,7 +68,7 @@ pub struct Session {
     /// The account of the stream to which a filler launched last.
     last_place: AtomicU32,
     /// Its place on the device.
-    pub admission: Admission,
+    pub admission: DeviceAdmission,
     /// The streams with work.
     pub(super) busy: Busy,
 }
@@ -77,7 +77,7 @@ impl Session {
     /// A session without a broker.
     pub fn make(driver: EventCalls, settings: Settings) -> Result<Session, transport::Error> {
         Ok(Session {
-            link: Link::new(settings)?,
+            link: BrokerLink::new(settings)?,
             driver,
             longs: Costs::few(),
             has_longs: AtomicBool::new(false),
@@ -94,7 +94,7 @@ impl Session {
             last_place: AtomicU32::new(0),
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
-            admission: Admission::default(),
+            admission: DeviceAdmission::default(),
             busy: Busy::default(),
         })
     }
