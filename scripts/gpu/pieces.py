@@ -54,7 +54,7 @@ ALL = [
         "Data or output differs: stop, measure nothing else; bring the files home, the case names the data that differ, and the same client with "
         "--only interception --case CLIENT says whether it comes back. Only `unnamed` differs: go on, priorities hold, profiles miss those kernels. launches.left_behind is 0: "
         "no kernel's parameters were had, fillers wait at the gate instead. Nothing differs, fillers had launches left behind and weft saw as many launches as the profiler kernels: "
-        "the tables in the fact `tables` carry no launch, and interposer/src/queue/tables.rs may know them.",
+        "the tables in the fact `tables` carry no launch, and interposer/src/deferred/tables.rs may know them.",
         {"interception": (100, None, {"clients": RIGHT})},
     ),
     Piece(

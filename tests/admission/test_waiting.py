@@ -105,7 +105,7 @@ class Standstill:
         self.thread.join(10)
 
 
-# A client that waits takes a broker for dead that has not stirred for so long (DEAD_BEAT in interposer/src/session/seat.rs).
+# A client that waits takes a broker for dead that has not stirred for so long (DEAD_BEAT in interposer/src/admission/mod.rs).
 GIVES_UP = 10.0
 
 

@@ -10,7 +10,7 @@ two may have agreed by chance. Under weft a client must
   * have every launch named, no trouble counted, nothing said on stderr.
 
 On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too. Fillers leave launches behind whatever private tables
-of the driver they have (`WEFT_QUEUE=always`): whether anything overtakes those is what their data show (interposer/src/queue/tables.rs).
+of the driver they have (`WEFT_QUEUE=always`): whether anything overtakes those is what their data show (interposer/src/deferred/tables.rs).
 
 Besides: what an update of a graph costs, whether the profiler still ties kernels to operators and sees as many as weft, that `CUDA_LAUNCH_BLOCKING` changes nothing but the queue, and a
 filler's end, again and again.

@@ -23,7 +23,7 @@ use weft_protocol::control::Wants;
 /// How long a client waits here.
 ///
 /// A client goes on by itself where no beat of its seat comes for 2.5 s (`ANSWER` in
-/// `interposer/src/session/seat.rs`).
+/// `interposer/src/admission/mod.rs`).
 pub const HOLDS: Ns = 700_000_000;
 
 /// A client that has asked and is not in the book yet.

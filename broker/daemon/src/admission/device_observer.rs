@@ -46,7 +46,7 @@ const MEASURES: Ns = 10_000_000_000;
 const FORGOTTEN: Ns = 30_000_000_000;
 
 /// What one that left held is the driver's again after this (clients
-/// allow as much: [`SETTLES`] in `interposer/src/session/seat.rs`).
+/// allow as much: [`SETTLES`] in `interposer/src/admission/mod.rs`).
 const SETTLES: Ns = 2_000_000_000;
 
 /// The driver has the memory of a process again that ended so long ago: it is given back while the process ends, and told of a moment later at most.

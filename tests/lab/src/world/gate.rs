@@ -1,5 +1,5 @@
 //! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
-//! ended. Follows `interposer/src/session` (`gate`, `state`, `settle`, `busy`); constants that
+//! ended. Follows `interposer/src/throttle` (`gate`, `state`, `settle`, `busy`); constants that
 //! stand there are copied here by name.
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ const ASK_NS: Ns = 2 * US;
 const ANSWER_TIMEOUT_NS: Ns = 500 * US;
 /// The daemon's longest wait.
 const MAX_WAIT_NS: Ns = 1_000 * MS;
-/// Predicted work that the launch queue holds at most (`interposer/src/queue/line.rs`).
+/// Predicted work that the launch queue holds at most (`interposer/src/deferred/fifo.rs`).
 pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / 128;
 /// State's: transfers below pass; bytes a nanosecond.
 const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;

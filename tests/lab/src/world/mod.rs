@@ -8,7 +8,7 @@
 //!   device.
 //! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the
 //!   daemon's: when it looks, what it tells the core, when its orders arrive. Both follow
-//!   `interposer/src/session` and `broker/daemon/src` step by step; the core is the real one.
+//!   `interposer/src/throttle` and `broker/daemon/src` step by step; the core is the real one.
 //!
 //! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by
 //! side.
@@ -60,7 +60,7 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a filler spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/queue`,
+    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/deferred`,
     /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
     /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first

@@ -12,7 +12,7 @@ use super::stand::StandChange;
 use crate::job::PlayedJob;
 use crate::{MS, Ns, US};
 
-/// The gate's naps (`interposer/src/session/gate.rs`).
+/// The gate's naps (`interposer/src/throttle/gate.rs`).
 const MIN_NAP_NS: Ns = 50 * US;
 const MAX_NAP_NS: Ns = MS;
 const LATENESS: Ns = 4;
