@@ -57,13 +57,13 @@ fn said(client: &Said) -> (usize, usize) {
 #[test]
 fn a_panic_in_any_part_of_a_call_is_not_the_jobs() {
     let cases = [
-        ("hold", Mode::Holder, 0),
-        ("fill", Mode::Filler, 0),
-        ("mark", Mode::Filler, 0),
+        ("hold", Mode::Foreground, 0),
+        ("fill", Mode::Background, 0),
+        ("mark", Mode::Background, 0),
         ("sample", Mode::Alone, flags::PROFILE),
-        ("transfer", Mode::Filler, 0),
-        ("sync", Mode::Holder, 0),
-        ("sync", Mode::Filler, 0),
+        ("transfer", Mode::Background, 0),
+        ("sync", Mode::Foreground, 0),
+        ("sync", Mode::Background, 0),
     ];
     for (place, mode, flags) in cases {
         let (client, broker) = worked(place, mode, flags);

@@ -1,19 +1,19 @@
 //! A profile that follows its job: what was timed while the job was served becomes part of it.
 //!
 //! Stage 1 has the device for itself; a served job does not, and what is timed then is believed as
-//! far as its company lets it. A kernel's time in a sole holder ([`Beside::Fillers`]) is its own,
-//! but for what was left of a filler's work at a burst's begin. A sole filler's
-//! ([`Beside::Holders`]) is its own until the holder comes back in the middle of it. Others' may be
+//! far as its company lets it. A kernel's time in a sole foreground job ([`Beside::BackgroundJobs`]) is its own,
+//! but for what was left of a background job's work at a burst's begin. A sole background job's
+//! ([`Beside::ForegroundJobs`]) is its own until the foreground job comes back in the middle of it. Others' may be
 //! anything, but never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
 //! | a kernel that the profile does not time, often enough | it is added |
-//! | about what the profile says | a sole holder's times are added, for a fifth of the whole at most |
+//! | about what the profile says | a sole foreground job's times are added, for a fifth of the whole at most |
 //! | clearly less | it takes the place of what the profile says: nothing makes a kernel shorter than it is |
-//! | clearly more, by a sole holder's median, or by the shortest tenth of a sole filler's times | the same |
+//! | clearly more, by a sole foreground job's median, or by the shortest tenth of a sole background job's times | the same |
 //! | clearly more, in other company | nothing |
-//! | gaps of a sole holder | added, for a fifth of the whole at most |
+//! | gaps of a sole foreground job | added, for a fifth of the whole at most |
 //! | mostly kernels that the profile does not know | nothing at all: it is another job under the same name, or its code has changed |
 //!
 //! What holds: kernels are bounded by [`MAX_KERNELS`], a distribution by [`MOST`] values; memory,
@@ -41,7 +41,7 @@ const FEW: u64 = 16;
 /// What is nearer to the profile than this part of it says the same.
 const NEAR: f64 = 0.1;
 
-/// What a kernel of a sole filler takes beyond so many times its median was cut short by somebody
+/// What a kernel of a sole background job takes beyond so many times its median was cut short by somebody
 /// else's turn.
 const CUT: Ns = 2;
 
@@ -52,10 +52,10 @@ pub const MOST: u64 = 4096;
 /// Who had the device beside the job when a launch was timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
-    /// It was the only holder: fillers' work, while it did nothing.
-    Fillers,
-    /// It was the only filler: holders, as they came back.
-    Holders,
+    /// It was the only foreground job: background jobs' work, while it did nothing.
+    BackgroundJobs,
+    /// It was the only background job: foreground jobs, as they came back.
+    ForegroundJobs,
     /// Equals of it, or nobody knows.
     Others,
 }
@@ -118,8 +118,8 @@ pub struct Served {
 
 #[derive(Debug, Clone, Default)]
 struct RefinedKernel {
-    holder: Sketch,
-    filler: Sketch,
+    foreground: Sketch,
+    background: Sketch,
     all: Sketch,
     gap: Sketch,
 }
@@ -145,14 +145,14 @@ impl Served {
         let time = timed.time.min(MAX_SAMPLE_NS);
         seen.all.add(time);
         match timed.beside {
-            Beside::Fillers => {
-                seen.holder.add(time);
+            Beside::BackgroundJobs => {
+                seen.foreground.add(time);
                 if let Some(gap) = timed.gap {
                     seen.gap.add(gap.min(MAX_SAMPLE_NS));
                 }
             }
             // Who fills gaps waits at the gate between his launches: that is no gap of his own.
-            Beside::Holders => seen.filler.add(time),
+            Beside::ForegroundJobs => seen.background.add(time),
             Beside::Others => {}
         }
     }
@@ -231,7 +231,7 @@ impl Profile {
 
 /// What a kernel may be believed to take, if it was timed so often. `None` if not.
 fn believed(seen: &RefinedKernel, enough: u64) -> Option<Sketch> {
-    [&seen.holder, &seen.filler, &seen.all]
+    [&seen.foreground, &seen.background, &seen.all]
         .into_iter()
         .find(|times| times.count() >= enough)
         .map(own_part)
@@ -253,10 +253,10 @@ fn follow(known: &mut KernelProfile, seen: &RefinedKernel, refined: &mut Refined
         believed(seen, ENOUGH)
     } else if seen.all.count() >= SURE && says(&seen.all, 0.5) < shorter {
         believed(seen, SURE)
-    } else if clearly_longer(&seen.holder, 0.5) {
-        Some(own_part(&seen.holder))
-    } else if seen.holder.count() < SURE && clearly_longer(&seen.filler, 0.1) {
-        Some(own_part(&seen.filler))
+    } else if clearly_longer(&seen.foreground, 0.5) {
+        Some(own_part(&seen.foreground))
+    } else if seen.foreground.count() < SURE && clearly_longer(&seen.background, 0.1) {
+        Some(own_part(&seen.background))
     } else {
         None
     };
@@ -266,8 +266,8 @@ fn follow(known: &mut KernelProfile, seen: &RefinedKernel, refined: &mut Refined
             known.launches = known.launches.max(known.time.count());
             refined.replaced += 1;
         }
-        None if says(&seen.holder, 0.5) >= shorter && says(&seen.holder, 0.5) <= longer => {
-            add(&mut known.time, &own_part(&seen.holder));
+        None if says(&seen.foreground, 0.5) >= shorter && says(&seen.foreground, 0.5) <= longer => {
+            add(&mut known.time, &own_part(&seen.foreground));
             refined.confirmed += 1;
         }
         None => {}

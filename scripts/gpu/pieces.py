@@ -46,14 +46,14 @@ ALL = [
     Piece(
         1,
         "right",
-        "Is it right at all? weft doctor, the driver's functions against our table, then small programs of every kind without weft, alone, as holder "
-        "and as filler: same output, same data, every launch named. Plain memory only.",
+        "Is it right at all? weft doctor, the driver's functions against our table, then small programs of every kind without weft, alone, as foreground job "
+        "and as background job: same output, same data, every launch named. Plain memory only.",
         "facts and warm-up; cases doctor, symbols, graph updates, profiler, CLIENT/ROLE, blocking, exits; symbols.*, graph-update.*, graph-relaunch.*, profiler.*, launches, "
         "launches.unnamed, launches.left_behind, lookups.*, data.compared, data.differing, blocking.*, exits.*; facts counters: launches of each client and role, "
         "tables: private tables of the driver and who asked for them",
         "Data or output differs: stop, measure nothing else; bring the files home, the case names the data that differ, and the same client with "
         "--only interception --case CLIENT says whether it comes back. Only `unnamed` differs: go on, priorities hold, profiles miss those kernels. launches.left_behind is 0: "
-        "no kernel's parameters were had, fillers wait at the gate instead. Nothing differs, fillers had launches left behind and weft saw as many launches as the profiler kernels: "
+        "no kernel's parameters were had, background jobs wait at the gate instead. Nothing differs, background jobs had launches left behind and weft saw as many launches as the profiler kernels: "
         "the tables in the fact `tables` carry no launch, and interposer/src/deferred/tables.rs may know them.",
         {"interception": (100, None, {"clients": RIGHT})},
     ),

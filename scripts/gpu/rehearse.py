@@ -69,7 +69,7 @@ def values_of(phase, case):
         return BESIDES.get(case, GATHERED)
     if phase == "cost":
         prefix = "counted" if "count" in case else "launch"
-        roles = ["bare", "no broker", "attached", "holder", "filler"]
+        roles = ["bare", "no broker", "attached", "foreground", "background"]
         return [
             f"{prefix}.{role}.{way}{more}"
             for role in roles

@@ -123,7 +123,7 @@ def compare(expected_processes, seen_processes, allowed_extra=frozenset()):
     """Differences between two runs, as lines; empty if there is none.
 
     `allowed_extra`: kinds of operations that the second run may have more of (weft's own event records when it times
-    the end of a filler's work). They are tolerated only where all else is equal and in order.
+    the end of a background job's work). They are tolerated only where all else is equal and in order.
     """
     if len(expected_processes) != len(seen_processes):
         return [f"{len(expected_processes)} processes used the device without weft, {len(seen_processes)} with it"]

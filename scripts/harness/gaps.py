@@ -12,8 +12,8 @@ input's copy. What the compute engine does in it is one of these, the first that
     on the way      idle, though the other job's next operation had been submitted
     at the gate     idle, while the other job's next launch waited for weft's permission (where the broker's trace is given)
     not launched    idle, because the other job launched nothing: its host was at work, or had no core to work on
-    tail            idle behind the other job's last operation in this gap, the holder's input copy not counted
-    input           idle while the holder copied its input, or after that while its first kernel was on the way
+    tail            idle behind the other job's last operation in this gap, the foreground job's input copy not counted
+    input           idle while the foreground job copied its input, or after that while its first kernel was on the way
 
 The parts of a gap add up to its length.
 """
@@ -79,13 +79,13 @@ def waits(lines, pid, device_time):
     return sorted(spans)
 
 
-def parts(records, holder, others, gaps, waits=()):
+def parts(records, foreground, others, gaps, waits=()):
     """The parts of each gap, ns: [{part: ns}]. `waits`: when others' launches waited at the gate."""
     compute, copies, launches = [], [], []
     for record in records:
         what = ON_COMPUTE.get(record["op"])
         if record["op"] == "switch":
-            what = "switch back" if record["pid"] == holder else "switch in"
+            what = "switch back" if record["pid"] == foreground else "switch in"
             compute.append((record["t"], record["end"], what))
         elif record["pid"] in others and record["op"] in ("kernel", "memset", "copy"):
             if what:

@@ -1,6 +1,6 @@
-"""Background jobs that nothing is known of beside a holder that leaves half of the device: how much of their work gets done under each policy.
+"""Background jobs that nothing is known of beside a foreground job that leaves half of the device: how much of their work gets done under each policy.
 
-The holder works for 1.2 ms and pauses for 1.5. A background job's step is some kernels of 2.5 us, work of its host's alone, and a synchronisation: the end of its last kernel is seen when the
+The foreground job works for 1.2 ms and pauses for 1.5. A background job's step is some kernels of 2.5 us, work of its host's alone, and a synchronisation: the end of its last kernel is seen when the
 host comes back to it. What a policy learns from that must not keep the job away. `scripts/bench starving` plays the whole grid, tests/regressions a few shapes of it.
 """
 
@@ -13,7 +13,7 @@ COMPANION = paths.TARGET / "release" / "weft-test-companion"
 PROGRAM = paths.ROOT / "tests" / "regressions" / "programs" / "starving.c"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 
-# The holder: kernels a burst, what each takes on the device, and the pause after them.
+# The foreground job: kernels a burst, what each takes on the device, and the pause after them.
 BURST, KERNEL, PAUSE = 8, 150_000, 1_500
 DEVICE = f"""[[kernel]]
 name = "simgpu_fill"
@@ -45,10 +45,10 @@ def program(folder, kernels=KERNELS):
 
 
 class Stage:
-    """A device with its holder under one policy. Background jobs come and go."""
+    """A device with its foreground job under one policy. Background jobs come and go."""
 
     def __init__(self, folder, policy, program, *, queue=True, end="stream", trace=False):
-        """`end`: what the holder waits for at the end of a burst, see weft-test-companion."""
+        """`end`: what the foreground job waits for at the end of a burst, see weft-test-companion."""
         self.end = end
         self.folder = folder / policy
         self.folder.mkdir()
@@ -63,15 +63,15 @@ class Stage:
         self.running.touch()
         self.broker.start()
         ready = self.folder / "ready"
-        command = [COMPANION, "--while", self.running, "--ready", ready, "--burst", BURST, "--pause", PAUSE, "--end", self.end, "--result", self.folder / "holder.json"]
-        self.holder = self.job("holder", command, priority=0)
-        if not jobs.wait_until(lambda: ready.exists() or not self.holder.running(), BOUND) or not self.holder.running():
-            raise RuntimeError("the holder did not start\n" + self.holder.explain())
+        command = [COMPANION, "--while", self.running, "--ready", ready, "--burst", BURST, "--pause", PAUSE, "--end", self.end, "--result", self.folder / "foreground.json"]
+        self.foreground = self.job("foreground", command, priority=0)
+        if not jobs.wait_until(lambda: ready.exists() or not self.foreground.running(), BOUND) or not self.foreground.running():
+            raise RuntimeError("the foreground job did not start\n" + self.foreground.explain())
         return self
 
     def __exit__(self, *_):
         self.running.unlink(missing_ok=True)
-        self.holder.wait(BOUND)
+        self.foreground.wait(BOUND)
         self.broker.stop()
 
     def job(self, name, command, *, priority):
@@ -82,7 +82,7 @@ class Stage:
         """So many background jobs at once. Their steps a second, all together, and the longest step of any."""
         self.number += 1
         words = [self.program, kernels, host, warmup, seconds]
-        playing = [self.job(f"filler{self.number}-{at}", words, priority=5) for at in range(count)]
+        playing = [self.job(f"background{self.number}-{at}", words, priority=5) for at in range(count)]
         told = []
         for job in playing:
             code = job.wait(BOUND + warmup + seconds)

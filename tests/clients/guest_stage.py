@@ -9,8 +9,8 @@ from harness.scene import BOUND
 
 PROGRAMS = Path(__file__).resolve().parent / "guest"
 KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
-# A job that is the holder, a filler (which leaves launches behind at the gate), or a filler that waits there: its priority, that of the job beside it, and that one's pause.
-ROLES = {"holder": (0, 7, 300), "filler": (6, 0, 3000), "unqueued": (6, 0, 3000)}
+# A job that is the foreground job, a background job (which leaves launches behind at the gate), or a background job that waits there: its priority, that of the job beside it, and that one's pause.
+ROLES = {"foreground": (0, 7, 300), "background": (6, 0, 3000), "unqueued": (6, 0, 3000)}
 
 
 def compiled(scene, name, *flags):

@@ -17,7 +17,7 @@ import pytest
 from harness import jobs
 from harness.scene import BOUND, CLIENT, says, weft
 
-# A filler whose host waits at the gate, and leaves no launch behind there.
+# A background job whose host waits at the gate, and leaves no launch behind there.
 UNQUEUED = {"WEFT_QUEUE": "off"}
 
 
@@ -40,32 +40,32 @@ def let_go(count, *companions):
 @pytest.mark.also_under("fikit")
 def test_broker_killed_while_both_run_then_restarted(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
-    scene.attached(holder, filler)
+    foreground, background = scene.companion("foreground", priority=0), scene.companion("background", priority=5)
+    scene.attached(foreground, background)
     scene.broker.kill()
-    let_go(1, holder, filler)
+    let_go(1, foreground, background)
     scene.broker.start()
-    scene.attached(holder, filler)
-    scene.progresses(holder)
-    scene.progresses(filler)
-    scene.finish_companions(holder, filler)
+    scene.attached(foreground, background)
+    scene.progresses(foreground)
+    scene.progresses(background)
+    scene.finish_companions(foreground, background)
 
 
 @pytest.mark.also_under("fikit")
 def test_broker_killed_and_never_back(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
-    scene.attached(holder, filler)
+    foreground, background = scene.companion("foreground", priority=0, pause=0), scene.companion("background", priority=5, pause=0)
+    scene.attached(foreground, background)
     scene.broker.kill()
-    let_go(1, holder, filler)
-    scene.finish_companions(holder, filler)
+    let_go(1, foreground, background)
+    scene.finish_companions(foreground, background)
 
 
 def test_broker_started_after_the_jobs(scene):
-    holder, filler = scene.companion("holder", priority=0), scene.companion("filler", priority=5)
+    foreground, background = scene.companion("foreground", priority=0), scene.companion("background", priority=5)
     scene.broker.start()
-    scene.attached(holder, filler)
-    scene.finish_companions(holder, filler)
+    scene.attached(foreground, background)
+    scene.finish_companions(foreground, background)
 
 
 def test_no_broker_at_all(scene):
@@ -76,16 +76,16 @@ def test_no_broker_at_all(scene):
 
 
 @pytest.mark.also_under("fikit")
-def test_broker_stopped_by_a_signal_lets_fillers_go(scene):
+def test_broker_stopped_by_a_signal_lets_background_jobs_go(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0, pause=0), scene.companion("filler", priority=5, pause=0)
-    scene.attached(holder, filler)
+    foreground, background = scene.companion("foreground", priority=0, pause=0), scene.companion("background", priority=5, pause=0)
+    scene.attached(foreground, background)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
         # Nobody grants credit now. The checking client has some 300 launches to make: each wait must end by itself.
         job = scene.client(priority=7)
         scene.finish(job)
-        scene.finish_companions(holder, filler)
+        scene.finish_companions(foreground, background)
     finally:
         os.kill(scene.broker.job.pid, signal.SIGCONT)
 
@@ -93,27 +93,27 @@ def test_broker_stopped_by_a_signal_lets_fillers_go(scene):
 def test_broker_killed_while_launches_are_left_behind(scene):
     scene.broker.start()
     told = {"WEFT_LOG": "info"}
-    holder, filler = scene.companion("holder", priority=0, pause=2000, more=told), scene.companion("filler", priority=5, pause=0, more=told)
-    leaves_behind(scene, filler)
+    foreground, background = scene.companion("foreground", priority=0, pause=2000, more=told), scene.companion("background", priority=5, pause=0, more=told)
+    leaves_behind(scene, background)
     for turn in range(1, 4):
         scene.broker.kill()
-        let_go(turn, holder, filler)
+        let_go(turn, foreground, background)
         scene.broker.start()
-        scene.attached(holder, filler)
-        scene.progresses(filler)
-    leaves_behind(scene, filler)
+        scene.attached(foreground, background)
+        scene.progresses(background)
+    leaves_behind(scene, background)
     scene.broker.kill()
-    scene.finish_companions(holder, filler)
+    scene.finish_companions(foreground, background)
 
 
 def test_broker_stopped_by_a_signal_while_launches_are_left_behind(scene):
     scene.broker.start()
-    holder, filler = scene.companion("holder", priority=0, pause=2000), scene.companion("filler", priority=5, pause=0)
-    leaves_behind(scene, filler)
+    foreground, background = scene.companion("foreground", priority=0, pause=2000), scene.companion("background", priority=5, pause=0)
+    leaves_behind(scene, background)
     os.kill(scene.broker.job.pid, signal.SIGSTOP)
     try:
         scene.finish(scene.client(priority=7))
-        scene.finish_companions(holder, filler)
+        scene.finish_companions(foreground, background)
     finally:
         os.kill(scene.broker.job.pid, signal.SIGCONT)
 

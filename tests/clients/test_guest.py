@@ -17,7 +17,7 @@ def test_many_contexts_and_a_driver_opened_again(scene):
 
 
 def test_a_context_that_ends_and_begins_again(scene):
-    """What weft had made in it (events behind a filler's work) went with it: to use that again ends the job."""
+    """What weft had made in it (events behind a background job's work) went with it: to use that again ends the job."""
     program = compiled(scene, "resets.c")
     in_roles(scene, [program])
     bare = plainly(scene, [program], "plainly-alone")
@@ -105,15 +105,15 @@ def test_signals_while_launches_wait(scene):
 
 
 def test_forks_while_threads_launch(scene):
-    in_roles(scene, script("forks.py"), "filler", "unqueued")
+    in_roles(scene, script("forks.py"), "background", "unqueued")
 
 
 def test_a_daemon_that_closes_everything(scene):
-    in_roles(scene, script("daemon.py"), "filler", attached=False)
+    in_roles(scene, script("daemon.py"), "background", attached=False)
 
 
 def test_a_child_is_given_no_descriptor(scene):
-    in_roles(scene, script("children.py"), "filler")
+    in_roles(scene, script("children.py"), "background")
 
 
 def test_a_launch_leaves_the_thread_as_it_was(scene):
@@ -138,7 +138,7 @@ def test_ends_of_all_kinds_while_threads_launch(scene):
     for how, code in {"exit": 0, "_exit": 3, "abort": -6, "exec": 4, "signal": 5, "interrupt": 6}.items():
         bare = plainly(scene, script("ends.py", how), f"plainly-{how}")
         assert bare.process.returncode == code, bare.explain()
-        for role in ("filler", "unqueued"):
+        for role in ("background", "unqueued"):
             job = scene.job(script("ends.py", how), f"{how}-{role}", more={**PYTHON, **queue(role)}, priority=6)
             job.wait(BOUND)
             same(bare, job)

@@ -127,7 +127,7 @@ def test_a_job_that_is_process_one(scene):
     allowed = plainly(scene, [*unshare, "true"], "allowed").process.returncode == 0
     if not allowed:
         return
-    in_roles(scene, [*unshare, *script("children.py")], "filler", attached=False)
+    in_roles(scene, [*unshare, *script("children.py")], "background", attached=False)
     assert jobs.wait_until(lambda: not scene.status()["clients"], BOUND), f"the broker never saw it end: {scene.status()['clients']}"
 
 

@@ -1,10 +1,10 @@
 """The client matrix: real CUDA clients on the simulated GPU, without weft and with it, in each role.
 
   pytest tests/clients/test_matrix.py -n 2 --dist worksteal        two clients at a time
-  pytest tests/clients/test_matrix.py --set all --model h100 -k "torch_train/filler or jax"
+  pytest tests/clients/test_matrix.py --set all --model h100 -k "torch_train/background job or jax"
   pytest tests/clients/test_matrix.py --bare                       each client without weft, and no more
 
-A case is a client in one role (alone, holder, filler, or unqueued: a filler with WEFT_QUEUE=off, whose host waits at the gate). Each case has a device, a broker
+A case is a client in one role (alone, foreground job, background job, or unqueued: a background job with WEFT_QUEUE=off, whose host waits at the gate). Each case has a device, a broker
 and profiles of its own. It passes when
 
   * the client ends well, with and without weft, and prints the same bytes to stdout,
@@ -28,26 +28,26 @@ HERE = paths.CLIENTS
 # A run takes 3 to 25 s on two idle cores; this leaves room for busy ones and still ends.
 DEFAULT_BOUND = 120.0
 
-# weft's own operations on the device while it schedules: event records that tell the end of a filler's work. None is
+# weft's own operations on the device while it schedules: event records that tell the end of a background job's work. None is
 # allowed while a job is alone.
-OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("holder", "filler", "unqueued"), frozenset({"event"}))
+OWN_OPERATIONS = {"alone": frozenset()} | dict.fromkeys(("foreground", "background", "unqueued"), frozenset({"event"}))
 
 # And what it does for jobs on managed memory: their memory is brought to the device ahead of its use.
 OWN_MOVES = frozenset({"prefetch", "event"})
 
 # (priority of the client, priority and pattern of the job beside it)
 BESIDE = {
-    "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
-    "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
+    "foreground": (1, 7, ["--burst", "16", "--pause", "300"]),
+    "background": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
-BESIDE["unqueued"] = BESIDE["filler"]
+BESIDE["unqueued"] = BESIDE["background"]
 
 # Where a dead handle does not end the client (harness/jobs.py) it is another object's at once: what weft keeps by a handle must go when that goes. A real driver does both.
-HANDLES = {"filler": {"SIMGPU_DEAD_HANDLES": "reuse"}}
+HANDLES = {"background": {"SIMGPU_DEAD_HANDLES": "reuse"}}
 
 # What a role asks of weft beyond its priority, and the mode that the broker then gives it, where that is called otherwise.
 ASKS = {"unqueued": {"WEFT_QUEUE": "off"}}
-MODE = {"unqueued": "filler"}
+MODE = {"unqueued": "background"}
 
 
 STAYED = "the device process stayed after its last client left"

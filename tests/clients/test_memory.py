@@ -129,7 +129,7 @@ def kernels(log, pid=None):
     return devicelog.streams(records)
 
 
-# What moves memory is weft's own, and marks of fillers.
+# What moves memory is weft's own, and marks of background jobs.
 OWN = frozenset({"event", "prefetch"})
 
 

@@ -1,16 +1,16 @@
 """Does any call overtake launches? Every stream-ordered entry point of the driver, in every role.
 
   pytest tests/clients/test_order.py --launches 1000
-  pytest tests/clients/test_order.py -k filler
+  pytest tests/clients/test_order.py -k background job
 
 For each entry point: 1000 launches (--launches), then that call, against the counting driver, which
 says how many launches it had seen when the call arrived. Roles:
 
   bare        no weft: the test of the test
   free        weft, no broker
-  alone, holder
-  filler      its host leaves launches behind at the gate
-  unqueued    a filler with WEFT_QUEUE=off: its host waits there
+  alone, foreground job
+  background job      its host leaves launches behind at the gate
+  unqueued    a background job with WEFT_QUEUE=off: its host waits there
 """
 
 import json
@@ -23,23 +23,23 @@ COMPANION = paths.TARGET / "release" / "weft-test-companion"
 # The counting driver under the name it was built as: opened so, nothing is put in between.
 COUNTING = (paths.TARGET / "release" / "libnullcuda.so").resolve()
 
-# A filler waits at the gate for some of its 200,000 launches; each wait has a bound.
+# A background job waits at the gate for some of its 200,000 launches; each wait has a bound.
 BOUND = 300.0
 
 # Roles with somebody beside: (own priority, the other's priority, the other's pattern).
 BESIDE = {
-    "holder": (0, 5, ["--burst", "64"]),
-    "filler": (5, 0, ["--burst", "4", "--pause", "2000"]),
+    "foreground": (0, 5, ["--burst", "64"]),
+    "background": (5, 0, ["--burst", "4", "--pause", "2000"]),
     "unqueued": (5, 0, ["--burst", "4", "--pause", "2000"]),
 }
 
 WITH_BROKER = ("alone", *BESIDE)
 
-# What runs where none is named. A filler three times: at which calls the gate is closed is chance.
-ROLES = ["bare", "free", "alone", "holder", "unqueued", *3 * ["filler"]]
+# What runs where none is named. A background job three times: at which calls the gate is closed is chance.
+ROLES = ["bare", "free", "alone", "foreground", "unqueued", *3 * ["background"]]
 
 # And under the paper's policy, which has no leases.
-OTHER_POLICY = ["holder", "filler", "unqueued"]
+OTHER_POLICY = ["foreground", "background", "unqueued"]
 
 
 class Counting:
@@ -120,7 +120,7 @@ def plays(role, folder, launches, policy):
 
 def mode_of(role):
     """What the broker calls it."""
-    return "filler" if role == "unqueued" else role
+    return "background" if role == "unqueued" else role
 
 
 def check_role(broker, job, role, launches, policy):
@@ -134,5 +134,5 @@ def check_role(broker, job, role, launches, policy):
     # Under the other policies more launches find the gate open.
     least = launches / 10 if policy in (None, "weft") else 1
     behind = last["left_behind"]
-    assert role != "filler" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"
+    assert role != "background" or behind >= least, f"only {behind} of {launches} launches were left behind at the gate: little was tested"
     assert role != "unqueued" or last["waits"], "it never waited at the gate: nothing was tested"

@@ -52,10 +52,10 @@ def fill_time(profile):
 
 def served(scene, role, samples=SAMPLES, **options):
     """Serves the job beside another one until so many of its launches were timed, and ends both."""
-    holder, filler = ({"profile": "job"}, {}) if role == "holder" else ({}, {"profile": "job"})
-    first = scene.companion("first", priority=0, pause=3000, **holder, **options)
-    second = scene.companion("second", priority=5, pause=0, **filler)
-    job = first if role == "holder" else second
+    foreground, background = ({"profile": "job"}, {}) if role == "foreground" else ({}, {"profile": "job"})
+    first = scene.companion("first", priority=0, pause=3000, **foreground, **options)
+    second = scene.companion("second", priority=5, pause=0, **background)
+    job = first if role == "foreground" else second
     scene.attached(first, second)
     seen = jobs.wait_until(lambda: (scene.row(job) or {"samples": 0})["samples"] >= samples, BOUND, step=0.2)
     assert seen, f"too few launches were timed\n{scene.row(job)}"
@@ -80,12 +80,12 @@ def right_in_the_end(scene, role, wrong, true):
     assert not left, f"left behind: {left}"
 
 
-def test_a_wrong_profile_of_a_holder_becomes_right(scene):
-    right_in_the_end(scene, "holder", wrong=LONG, true=SHORT)
+def test_a_wrong_profile_of_a_foreground_job_becomes_right(scene):
+    right_in_the_end(scene, "foreground", wrong=LONG, true=SHORT)
 
 
-def test_a_wrong_profile_of_a_filler_becomes_right(scene):
-    right_in_the_end(scene, "filler", wrong=SHORT, true=LONG)
+def test_a_wrong_profile_of_a_background_job_becomes_right(scene):
+    right_in_the_end(scene, "background", wrong=SHORT, true=LONG)
 
 
 def test_a_right_profile_stays_right(scene):
@@ -94,7 +94,7 @@ def test_a_right_profile_stays_right(scene):
     take_profile(scene)
     for run in (1, 2):
         scene.running.touch()
-        served(scene, "filler")
+        served(scene, "background")
         assert jobs.wait_until(lambda run=run: shown(scene)["refined"] == run, BOUND, step=0.2), scene.broker.job.explain()
         assert abs(fill_time(shown(scene)) - LONG) < LONG * 0.05, shown(scene)
 
@@ -106,7 +106,7 @@ def test_a_profile_of_other_code_stays_as_it_is(scene):
     done = weft(scene, "profile", "--name", "job", "--", paths.TARGET / "release" / "weft-test-client", scene.folder / "profiled.json")
     assert done.returncode == 0, done.stderr
     before = file_of(scene).read_bytes()
-    served(scene, "holder")
+    served(scene, "foreground")
     told = jobs.wait_until(lambda: "stays as it is" in scene.broker.job.stderr(), BOUND, step=0.2)
     assert told, scene.broker.job.explain()
     assert file_of(scene).read_bytes() == before
@@ -130,7 +130,7 @@ def test_without_being_asked_nothing_is_timed_or_written(scene):
 def test_a_job_without_a_profile_has_one_in_the_end(scene):
     broker(scene, "--refine")
     kernels_take(scene, SHORT)
-    served(scene, "holder")
+    served(scene, "foreground")
     assert jobs.wait_until(lambda: file_of(scene).exists(), BOUND, step=0.2), scene.broker.job.explain()
     assert abs(fill_time(shown(scene)) - SHORT) < SHORT * 0.1, shown(scene)
     scene.running.touch()
@@ -140,7 +140,7 @@ def test_a_job_without_a_profile_has_one_in_the_end(scene):
     scene.finish_companions(again)
 
 
-def test_a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
+def test_a_background_job_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is(scene):
     scene.broker.start()
     # Short beside what it is charged for as long as nothing is known (20 us), so that what it is granted later holds several.
     kernels_take(scene, 30_000)
@@ -159,7 +159,7 @@ def test_a_filler_of_which_nothing_is_known_has_one_kernel_at_a_time_until_it_is
 
     assert jobs.wait_until(learnt, BOUND, step=0.5), f"it never has more than one: {told()[-40:]}"
     events = told()
-    # Six ends must have been seen before it may run ahead. A grant that the holder's return made void is followed by another one.
+    # Six ends must have been seen before it may run ahead. A grant that the foreground job's return made void is followed by another one.
     sixth = [at for at, event in enumerate(events) if event == "launch"][5]
     begin = events.index("grant")
     ran_ahead = [at for at in range(begin, sixth) if events[at : at + 2] == ["launch"] * 2]

@@ -397,7 +397,7 @@ class TestSuite:
         assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
         lines = results.read(result_file(out))
         cases = {line["name"]: line for line in lines if line["kind"] == "case"}
-        for name in ("doctor", "symbols", "cudarc/alone", "cudarc/filler"):
+        for name in ("doctor", "symbols", "cudarc/alone", "cudarc/background"):
             assert cases[name]["verdict"] == "ok", f"{cases[name]}"
         for name in ("warm-up", "torch-elementwise/alone"):
             assert cases[name]["verdict"] == "skipped" and "torch" in cases[name]["why"], f"{cases[name]}"
@@ -593,7 +593,7 @@ class TestSuite:
 
     def test_failures_are_told_by_their_cause(self):
         cases = [
-            {"kind": "case", "phase": "p", "name": f"client{n}/filler", "verdict": "failed", "why": f"unnamed: {n * 100}; data 'out{n}' differs"}
+            {"kind": "case", "phase": "p", "name": f"client{n}/background", "verdict": "failed", "why": f"unnamed: {n * 100}; data 'out{n}' differs"}
             for n in range(1, 7)
         ]
         cases += [{"kind": "case", "phase": "p", "name": "other/alone", "verdict": "failed", "why": "unnamed: 3"}]
@@ -690,7 +690,7 @@ class TestSuite:
         assert values["launches"] > 0 and values["launches.unnamed"] == 0, f"launches {values.get('launches')}"
         assert values["data.differing"] == 0 and (values["data.compared"] > 0 or not torch), f"data {values.get('data.compared')}"
         assert values["symbols.driver"] > 600 and values["symbols.table_lacks"] == 0, f"symbols {values.get('symbols.driver')}"
-        for name in ("bare", "attached", "holder", "filler"):
+        for name in ("bare", "attached", "foreground", "background"):
             assert values[f"launch.{name}.burst"] > 0 and values[f"counted.{name}.burst"] > 0, f"no time of a launch, {name}"
         if torch:
             for condition in ("alone", "weft weft"):
@@ -712,7 +712,7 @@ class TestSuite:
         command = [ROOT / "scripts" / "gpu-results", *files, "--into", into]
         subprocess.run([str(part) for part in command], capture_output=True, check=True, timeout=TOOL)
         table = next(into.rglob("RESULTS.md")).read_text()
-        for name in ("symbols.driver", "copy.to_device_latency", "launch.filler.burst", "alloc.plain_2m"):
+        for name in ("symbols.driver", "copy.to_device_latency", "launch.background.burst", "alloc.plain_2m"):
             assert f"| {name} " in table, f"{name} is not in the table"
 
     def folded(self, out, file, run):

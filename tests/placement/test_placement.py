@@ -201,7 +201,7 @@ def test_jobs_on_different_devices_do_not_gate_each_other(scene):
     # On one device they do.
     works("beside", 0, 9)
     modes = [scene.client(name)["mode"] for name in ("here", "there", "beside")]
-    assert modes == ["holder", "alone", "filler"], modes
+    assert modes == ["foreground", "alone", "background"], modes
     for name in ("here", "there", "beside"):
         scene.ends(name)
 
@@ -252,7 +252,7 @@ def test_a_broker_that_follows_finds_a_job_on_both_devices(scene):
 
 
 def test_launches_count_where_they_go(scene):
-    """A job on both devices is the holder of the first and, where a more important one works on the second, a filler there."""
+    """A job on both devices is the foreground job of the first and, where a more important one works on the second, a background job there."""
 
     def works(name, *words, priority, clients=1):
         scene.job(name, "--take", "64MiB", *words, "--work", weft=["--memory", "1GiB", "--priority", str(priority)])
@@ -262,10 +262,10 @@ def test_launches_count_where_they_go(scene):
     assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "alone"], scene.clients("both")
     works("there", "--device", "1", priority=0)
     # Of the two that the job on both devices has, one is beside the new one.
-    assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "filler"], scene.clients("both")
-    assert [row["mode"] for row in scene.clients("there")] == ["holder"]
+    assert sorted(row["mode"] for row in scene.clients("both")) == ["alone", "background"], scene.clients("both")
+    assert [row["mode"] for row in scene.clients("there")] == ["foreground"]
     works("here", "--device", "0", priority=9)
-    assert sorted(row["mode"] for row in scene.clients("both")) == ["filler", "holder"], scene.clients("both")
+    assert sorted(row["mode"] for row in scene.clients("both")) == ["background", "foreground"], scene.clients("both")
     before = {name: [row["transfers"] for row in scene.clients(name)] for name in ("both", "there", "here")}
     scene.until(
         "all go on, on every device",

@@ -240,7 +240,7 @@ def test_who_waits_for_memory_has_no_role_and_is_shown_to_wait(scene, rust):
     scene.job(ANN, "beside", GB, priority=9)
     scene.runs("beside")
     scene.clients[0].close()
-    scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("holder", "filler"))
+    scene.until("the service has its role", lambda: (row("service")["mode"], row("beside")["mode"]) == ("foreground", "background"))
     assert row("service")["waits_for_memory_s"] is None
     del service
     rust("weft-daemon", "cores::tests::who_waits_for_memory_has_no_role_and_takes_nobodys")

@@ -27,7 +27,7 @@ def waits(scene, job):
 @pytest.mark.finding("users-B1")
 def test_ctrl_c_in_the_queue_ends_a_script_by_the_signal(scene):
     scene.broker.start()
-    scene.companion("holder", more={"WEFT_MEMORY": "38GiB"})
+    scene.companion("foreground", more={"WEFT_MEMORY": "38GiB"})
     code = "import torch; torch.empty(15 << 30, dtype=torch.uint8, device='cuda')"
     script = scene.job([paths.python("torch"), "-c", code], "script", more={"WEFT_MEMORY": "20GiB"})
     waits(scene, script)

@@ -177,7 +177,7 @@ def test_a_job_that_its_control_group_could_not_hold_does_not_come_to_managed_me
         if group is None:
             pytest.skip("no control group can be made here")
         scene.broker.start()
-        scene.companion("holder", more={"WEFT_MEMORY": "6GiB"})
+        scene.companion("foreground", more={"WEFT_MEMORY": "6GiB"})
         ready = {name: scene.folder / f"{name}.ready" for name in ("free", "cramped", "asked")}
 
         def companion(name):

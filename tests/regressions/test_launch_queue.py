@@ -56,10 +56,10 @@ def ended(scene, job):
     return found[0]
 
 
-def beside_holder(scene, pause=0):
+def beside_foreground(scene, pause=0):
     """A broker, and a job that keeps the device busy and matters more than any other."""
     scene.broker.start()
-    return scene.companion("holder", priority=0, pause=pause)
+    return scene.companion("foreground", priority=0, pause=pause)
 
 
 @pytest.mark.finding("clients-F2")
@@ -76,8 +76,8 @@ def test_who_lists_kernels_may_have_room_for_more_than_there_are(scene):
 @pytest.mark.finding("correctness-13", "clients-F6")
 def test_a_thread_that_is_cancelled_at_the_gate_ends_alone(scene):
     program = compiled(scene, "cancel.c", f"-I{paths.CLIENTS / 'guest'}")
-    # A holder without pauses: the thread stands at the gate nearly always.
-    beside_holder(scene)
+    # A foreground job without pauses: the thread stands at the gate nearly always.
+    beside_foreground(scene)
     for queue in ("on", "off"):
         job = scene.job([program, "6"], more={"WEFT_QUEUE": queue})
         scene.finish(job)
@@ -148,7 +148,7 @@ def test_a_reference_that_comes_and_goes_costs_no_events_and_no_launch_its_place
 @pytest.mark.finding("correctness-14")
 def test_a_stream_that_is_asked_about_is_ready_whatever_other_threads_launch_elsewhere(scene):
     program = compiled(scene, "poll.c", f"-I{paths.CLIENTS / 'guest'}")
-    beside_holder(scene)
+    beside_foreground(scene)
     elsewhere = scene.job([program, "1"])
     scene.finish(elsewhere)
     # On its own stream nothing ever ran. The other one is fed without end, and seen at rest all the same, in the time in which a thread that waits for it would be served.
@@ -205,7 +205,7 @@ def test_a_job_that_shut_itself_in_leaves_launches_behind_without_a_new_thread(s
     plain = scene.plain(program, "plain")
     scene.finish(plain)
     holds(scene, compiled(scene, "references.c"))
-    job = scene.strict(program, "filler")
+    job = scene.strict(program, "background")
     scene.finish(job)
     assert job.stdout() == plain.stdout() == b"0 left\n", f"{job.stdout()} and {plain.stdout()}"
     assert ended(scene, job)["left_behind"] > 0

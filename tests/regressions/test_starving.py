@@ -39,7 +39,7 @@ def rates(scene, program, shape, turn):
 
 
 @pytest.mark.finding("clients-F1")
-def test_an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
+def test_an_unprofiled_background_job_gets_about_what_fikit_gives_it(scene):
     program = starving.program(scene.folder)
     turn = 0
     for shape in ((1, 1_000, 1), (1, 1_000, 3)):
@@ -52,7 +52,7 @@ def test_an_unprofiled_filler_gets_about_what_fikit_gives_it(scene):
 
 
 @pytest.mark.finding("hardware-F2")
-def test_a_holder_that_ends_by_events_is_seen_idle(scene, record_property):
+def test_a_foreground_job_that_ends_by_events_is_seen_idle(scene, record_property):
     program = starving.program(scene.folder)
     seen = {}
     for end in ("stream", "event", "copy", "join"):
@@ -60,8 +60,8 @@ def test_a_holder_that_ends_by_events_is_seen_idle(scene, record_property):
         folder.mkdir()
         with starving.Stage(folder, "weft", program, end=end, trace=True) as stage:
             rate = stage.play(1, 1_000, 1, warmup=0.3, seconds=0.5)["rate"]
-        events = [line["event"] for line in jobs.lines_of(stage.broker.trace) if line.get("pid") == stage.holder.pid]
-        seen[end] = {"idle": events.count("idle"), "bursts": events.count("launch") // starving.BURST, "filler steps/s": round(rate)}
+        events = [line["event"] for line in jobs.lines_of(stage.broker.trace) if line.get("pid") == stage.foreground.pid]
+        seen[end] = {"idle": events.count("idle"), "bursts": events.count("launch") // starving.BURST, "background job steps/s": round(rate)}
     for end, of in seen.items():
         assert of["bursts"] > 20, seen
         # One that launches its next burst before the end is told is not idle; before it was mended nobody was.
@@ -96,17 +96,17 @@ class Users(users.Scene):
         return job
 
     def beside(self, uid, turn):
-        """The steps of a filler of this user beside a holder of Ann's that launches every 2 ms."""
+        """The steps of a background job of this user beside a foreground job of Ann's that launches every 2 ms."""
         running = self.folder / f"running{turn}-{uid}"
         running.touch()
-        holder = self.steps(users.ANN, f"holder{turn}-{uid}", 5, self.companion, "--while", running, "--burst", 1, "--pause", 2_000)
-        assert jobs.wait_until(lambda: self.launches(holder) > 100 or not holder.running(), BOUND) and holder.running(), holder.explain()
-        filler = self.steps(uid, f"filler{turn}-{uid}", 7, self.program, 1, 0, 0.2, 0.8)
-        code = filler.wait(BOUND)
+        foreground = self.steps(users.ANN, f"foreground{turn}-{uid}", 5, self.companion, "--while", running, "--burst", 1, "--pause", 2_000)
+        assert jobs.wait_until(lambda: self.launches(foreground) > 100 or not foreground.running(), BOUND) and foreground.running(), foreground.explain()
+        background = self.steps(uid, f"background{turn}-{uid}", 7, self.program, 1, 0, 0.2, 0.8)
+        code = background.wait(BOUND)
         running.unlink()
-        holder.wait(BOUND)
-        assert code == 0, filler.explain()
-        return json.loads(filler.stdout())["steps"]
+        foreground.wait(BOUND)
+        assert code == 0, background.explain()
+        return json.loads(background.stdout())["steps"]
 
     def launches(self, job):
         clients = json.loads(self.weft(users.ANN, "status", "--json").stdout)["clients"]
@@ -115,7 +115,7 @@ class Users(users.Scene):
 
 @pytest.mark.finding("correctness-2")
 @pytest.mark.scene(make=Users)
-def test_a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene, record_property):
+def test_a_background_job_of_another_user_gets_about_what_one_of_the_same_gets(scene, record_property):
     if os.geteuid() != 0:
         pytest.skip("jobs of other users need root")
     seen = []
@@ -124,20 +124,20 @@ def test_a_filler_of_another_user_gets_about_what_one_of_the_same_gets(scene, re
         if seen[-1][0] >= LEAST * seen[-1][1]:
             record_property("told", f"{seen}")
             return
-    raise AssertionError(f"steps of another user's filler, and of the same user's: {seen}")
+    raise AssertionError(f"steps of another user's background job, and of the same user's: {seen}")
 
 
 @pytest.mark.finding("clients-F7")
-def test_many_streams_cost_a_filler_no_more_than_its_share_of_the_gaps(scene, record_property):
+def test_many_streams_cost_a_background_job_no_more_than_its_share_of_the_gaps(scene, record_property):
     program = compiled(scene, "many_streams.c", f"-I{paths.CLIENTS / 'guest'}")
     scene.broker.start()
-    scene.companion("holder", pause=1_500, priority=0)
+    scene.companion("foreground", pause=1_500, priority=0)
     # Round and round over fewer streams than there are accounts, then over many more; thrice, one right after the other.
     took = []
     for turn in range(TRIES):
         pair = []
         for streams in (16, 1_000):
-            job = scene.job([program, streams, 2_000], f"filler{turn}-{streams}", priority=5)
+            job = scene.job([program, streams, 2_000], f"background{turn}-{streams}", priority=5)
             scene.finish(job)
             assert job.stdout() == b"done\n", job.explain()
             pair.append(float(next(line.split()[1] for line in job.stderr().splitlines() if line.startswith("took "))))

@@ -1,6 +1,6 @@
 """Random sequences of driver calls, each played plainly and under weft in each role: answers, what was read back, and the order on the device must be the same.
 
-Roles: alone, holder (a filler beside it), filler (a holder beside it; launches are left behind at the gate), unqueued (a filler with WEFT_QUEUE=off, whose host waits at the gate). Those of a
+Roles: alone, foreground job (a background job beside it), background job (a foreground job beside it; launches are left behind at the gate), unqueued (a background job with WEFT_QUEUE=off, whose host waits at the gate). Those of a
 role play at the same time, as many as there are sequences in a batch; they begin when the broker has given them their role.
 """
 
@@ -15,11 +15,11 @@ BATCH = ((40, 1), (150, 1), (150, 2), (400, 3))
 # Role: priority of its jobs, of the one beside them and its pattern, and what the jobs are given besides.
 ROLES = {
     "alone": (5, None, (), {}),
-    "holder": (1, 7, ("--burst", "32"), {}),
-    "filler": (5, 0, ("--burst", "4", "--pause", "2000"), {}),
+    "foreground": (1, 7, ("--burst", "32"), {}),
+    "background": (5, 0, ("--burst", "4", "--pause", "2000"), {}),
     "unqueued": (5, 0, ("--burst", "4", "--pause", "2000"), {"WEFT_QUEUE": "off"}),
 }
-MODE = {"unqueued": "filler"}
+MODE = {"unqueued": "background"}
 
 
 def play(folder, options, seconds, seed, figures, progress):
@@ -57,8 +57,8 @@ def in_role(place, programs, role, plains, options, figures):
             command = [COMPANION, "--while", running, "--ready", place / "ready", *pattern]
             beside = jobs.Job(command, environment={**base, **jobs.preload(broker.variables(), priority=other)}, folder=place, name="beside")
             assert jobs.wait_until(lambda: (place / "ready").exists() or not beside.running(), stage.BOUND) and beside.running(), beside.explain()
-        # Of several only one is the holder, and of several none is alone.
-        together = [plains] if role in ("filler", "unqueued") else [[plain] for plain in plains]
+        # Of several only one is the foreground job, and of several none is alone.
+        together = [plains] if role in ("background", "unqueued") else [[plain] for plain in plains]
         for number, group in enumerate(together):
             crowd += play_group(place / f"{number}", programs, role, group, {**base, **jobs.preload(broker.variables(), priority=own), **more}, broker, figures)
         running.unlink(missing_ok=True)

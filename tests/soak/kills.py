@@ -1,6 +1,6 @@
 """Clients and brokers killed, stopped and started at random moments under load.
 
-A crowd of jobs (tests/soak/programs/calls.c) plays random driver calls on one simulated GPU under one broker, each with a priority of its own: holders, fillers, fillers whose host waits at the
+A crowd of jobs (tests/soak/programs/calls.c) plays random driver calls on one simulated GPU under one broker, each with a priority of its own: foreground jobs, background jobs, background jobs whose host waits at the
 gate. Some are killed, ended by SIGTERM, or stopped and gone on with at moments that the seed decides; so is the broker, and another one starts at its socket. What must hold:
 
 * who is not killed ends by itself within a bound, with exit code 0 and the very result that it has without weft;
@@ -168,7 +168,7 @@ class Round:
             self.broker_next = now + rng.choice((0.0, 0.0, 0.4)) * rng.random()
 
     def look(self):
-        """In which roles the crowd is: a campaign in which nobody is a filler tests little."""
+        """In which roles the crowd is: a campaign in which nobody is a background job tests little."""
         try:
             seen = stage.asked(self.broker.socket, "status", timeout=5)
         except (OSError, ConnectionError):
@@ -254,7 +254,7 @@ def play(folder, options, seconds, seed, figures, progress):
         one.play(max(3.0, min(ROUND, clock.left())), pause=0.5)
         modes |= one.modes
         progress(f"round {number}: {figures.line()}")
-    if not {"holder", "filler"} <= modes:
-        figures.trouble("lost", f"nobody was seen as holder and filler: {modes}: little was tested")
+    if not {"foreground", "background"} <= modes:
+        figures.trouble("lost", f"nobody was seen as foreground and background job: {modes}: little was tested")
     figures.settle(before)
     return f"{figures.client_kills} clients and {figures.broker_kills} brokers killed, {figures.ended} jobs ended right, modes {sorted(modes)}"

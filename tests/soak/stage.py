@@ -21,7 +21,7 @@ KERNELS = ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx
 FAILURES = paths.TARGET / "soak-failures"
 # How long anything may take that takes a second on an idle machine; who takes longer hangs.
 BOUND = 120.0
-# weft's own operations on the device for a filler: event records that tell the end of its work.
+# weft's own operations on the device for a background job: event records that tell the end of its work.
 OWN = frozenset({"event"})
 
 

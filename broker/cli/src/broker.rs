@@ -43,7 +43,7 @@ pub struct Args {
     /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5, root and this broker's user 0
     #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
     pub priority_of: Vec<(u32, u8)>,
-    /// The most predicted work of others that may stand in the holder's way
+    /// The most predicted work of others that may stand in the foreground job's way
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub delay_bound: Option<u64>,
     /// The longest a launch may wait at the gate; it then goes through and is counted
@@ -61,7 +61,7 @@ pub struct Args {
     /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
     pub dilation: f64,
-    /// Whether the scheduler may spin while a filler waits and a gap is near; auto does where there are more than two cores
+    /// Whether the scheduler may spin while a background job waits and a gap is near; auto does where there are more than two cores
     #[arg(long, value_enum, default_value_t)]
     pub spin: Spin,
     /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow, and their profiles when they have ended (a shared broker writes none)

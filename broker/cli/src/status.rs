@@ -137,8 +137,14 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
         "command",
     ]);
     for client in clients {
-        let filler = client.mode == "filler";
-        let figure = |ns: u64| if filler { text::duration(ns) } else { "-".to_string() };
+        let background = client.mode == "background";
+        let figure = |ns: u64| {
+            if background {
+                text::duration(ns)
+            } else {
+                "-".to_string()
+            }
+        };
         let profile = match (&client.profile, &client.profile_trouble, client.profiling) {
             (Some(name), _, true) => format!("{name} (sampling)"),
             (Some(name), Some(_), _) => format!("{name} (!)"),
@@ -283,7 +289,7 @@ mod tests {
             pid: 77,
             command: "python train.py".to_string(),
             priority: 5,
-            mode: "filler".to_string(),
+            mode: "background".to_string(),
             waiting: true,
             credit_ns: -300,
             outstanding_ns: 1_500_000,
@@ -336,7 +342,7 @@ mod tests {
             "policy weft",
             "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
             "0f0f: 2 of its jobs share it under MPS and 1 do not",
-            "filler, waits",
+            "background job, waits",
             "train (!)",
             "1.50 ms",
             "client 2: profile train: of another GPU",
@@ -361,8 +367,11 @@ mod tests {
             })
         };
         assert_eq!(role_of("waits for memory", Some(12.5)), "waits for memory, 12 s");
-        assert_eq!(role_of("filler", Some(300.0)), "filler, waits for memory, 5 min");
-        assert_eq!(role_of("holder", None), "holder");
+        assert_eq!(
+            role_of("background", Some(300.0)),
+            "background job, waits for memory, 5 min"
+        );
+        assert_eq!(role_of("foreground", None), "foreground");
         let empty = Status {
             clients: Vec::new(),
             ended: Vec::new(),

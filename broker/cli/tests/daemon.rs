@@ -169,7 +169,7 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
     assert_eq!(status.clients[0].launches, 40);
     let newcomer = Client::attach(&home.socket(), hello(1));
     until("a newcomer is served", || {
-        matches!(newcomer.mode(), Some(Mode::Holder | Mode::Filler | Mode::Alone))
+        matches!(newcomer.mode(), Some(Mode::Foreground | Mode::Background | Mode::Alone))
     });
 }
 
@@ -247,7 +247,7 @@ fn a_broker_that_is_told_to_end_lets_its_clients_free_first() {
         let other = Client::attach(&home.socket(), hello(5));
         main.launch(1, 1000);
         until("they have roles", || {
-            matches!(main.mode(), Some(Mode::Holder)) && matches!(other.mode(), Some(Mode::Filler))
+            matches!(main.mode(), Some(Mode::Foreground)) && matches!(other.mode(), Some(Mode::Background))
         });
         let bell = other.lane().orders.bell.load(Ordering::Acquire);
         match by_signal {
@@ -282,41 +282,41 @@ fn a_broker_with_nobody_left_ends() {
 }
 
 #[test]
-fn a_filler_is_given_credit_and_a_holder_takes_it_away() {
+fn a_background_job_is_given_credit_and_a_foreground_job_takes_it_away() {
     let home = Home::new();
     let _broker = home.broker(&[]);
     let main = Client::attach(&home.socket(), hello(0));
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(1, 100_000);
     until("they have roles", || {
-        matches!(main.mode(), Some(Mode::Holder)) && matches!(other.mode(), Some(Mode::Filler))
+        matches!(main.mode(), Some(Mode::Foreground)) && matches!(other.mode(), Some(Mode::Background))
     });
     for round in 0..20 {
         main.become_idle();
         other.come_to_gate(2, 50_000);
-        until("the filler may go", || other.may_go());
+        until("the background job may go", || other.may_go());
         other.lane().reports.waiting.store(0, Ordering::Release);
         main.launch(1, 100_000);
         assert!(
             !other.may_go() || home.status().clients.len() == 2,
-            "round {round}: bound credit is void the moment the holder launches"
+            "round {round}: bound credit is void the moment the foreground job launches"
         );
     }
     let status = home.status();
-    let filler = &status.clients[1];
-    assert_eq!(filler.mode, "filler");
-    assert!(filler.granted_ns > 0);
+    let background = &status.clients[1];
+    assert_eq!(background.mode, "background");
+    assert!(background.granted_ns > 0);
 }
 
 #[test]
 fn who_waits_without_any_bell_is_found() {
-    // A filler that says it waits and whose ring is lost (killed in between, say) must not wait for ever: the broker looks by itself.
+    // A background job that says it waits and whose ring is lost (killed in between, say) must not wait for ever: the broker looks by itself.
     let home = Home::new();
     let _broker = home.broker(&[]);
     let main = Client::attach(&home.socket(), hello(0));
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(1, 1000);
-    until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
+    until("they have roles", || matches!(other.mode(), Some(Mode::Background)));
     main.become_idle();
     let reports = &other.lane().reports;
     reports.wanted_kernel.store(9, Ordering::Relaxed);
@@ -336,12 +336,12 @@ fn no_wake_up_is_lost() {
     let main = Client::attach(&home.socket(), hello(0));
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(1, 1000);
-    until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
+    until("they have roles", || matches!(other.mode(), Some(Mode::Background)));
     main.become_idle();
     let mut dice = Dice(3);
     for _ in 0..ROUNDS {
         other.come_to_gate(2, COST);
-        until("the filler may go", || other.may_go());
+        until("the background job may go", || other.may_go());
         let lane = other.lane();
         lane.orders.credit.fetch_sub(COST as i64, Ordering::AcqRel);
         lane.reports.issued.fetch_add(COST, Ordering::AcqRel);
@@ -351,13 +351,13 @@ fn no_wake_up_is_lost() {
         // Some rounds long enough for the broker to fall asleep, some not.
         std::thread::sleep(Duration::from_micros(dice.below(3_000)));
     }
-    let filler = home.status().clients.remove(1);
-    assert_eq!(filler.outstanding_ns, 0);
-    let books = filler.granted_ns as i64 - filler.revoked_ns - filler.credit_ns;
+    let background = home.status().clients.remove(1);
+    assert_eq!(background.outstanding_ns, 0);
+    let books = background.granted_ns as i64 - background.revoked_ns - background.credit_ns;
     assert_eq!(
         books,
         (ROUNDS * COST) as i64,
-        "credit given = taken + taken back + left: {filler:?}"
+        "credit given = taken + taken back + left: {background:?}"
     );
 }
 
@@ -370,7 +370,7 @@ fn a_priority_can_be_changed_while_a_job_runs() {
     one.launch(1, 1000);
     other.launch(1, 1000);
     until("the first holds", || {
-        one.mode() == Some(Mode::Holder) && other.mode() == Some(Mode::Filler)
+        one.mode() == Some(Mode::Foreground) && other.mode() == Some(Mode::Background)
     });
     let number = other.attached.client.to_string();
     assert!(
@@ -381,7 +381,7 @@ fn a_priority_can_be_changed_while_a_job_runs() {
     until("it is told", || other.lane().orders.sign.load(Ordering::Acquire) == 0);
     other.launch(1, 1000);
     until("the second holds", || {
-        other.mode() == Some(Mode::Holder) && one.mode() == Some(Mode::Filler)
+        other.mode() == Some(Mode::Foreground) && one.mode() == Some(Mode::Background)
     });
     assert_eq!(
         home.done(&["set", "--client", "999", "--priority", "0"]).status.code(),
@@ -409,10 +409,10 @@ fn a_trace_tells_what_was_seen_and_decided() {
     let main = Client::attach(&home.socket(), hello(0));
     let other = Client::attach(&home.socket(), hello(5));
     main.launch(0xabc, 1000);
-    until("they have roles", || matches!(other.mode(), Some(Mode::Filler)));
+    until("they have roles", || matches!(other.mode(), Some(Mode::Background)));
     main.become_idle();
     other.come_to_gate(2, 50_000);
-    until("the filler may go", || other.may_go());
+    until("the background job may go", || other.may_go());
     broker.terminate();
     until("it ended", || !broker.alive());
     let text = std::fs::read_to_string(&file).expect("written");

@@ -11,8 +11,8 @@ use weft_protocol::lane::Mode;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoRunners {
     since: Ns,
-    holders: usize,
-    fillers: usize,
+    foreground_jobs: usize,
+    background_jobs: usize,
 }
 
 impl CoRunners {
@@ -21,16 +21,16 @@ impl CoRunners {
         let count = |mode| lanes.iter().filter(|lane| lane.mode() == mode).count();
         CoRunners {
             since,
-            holders: count(Mode::Holder),
-            fillers: count(Mode::Filler),
+            foreground_jobs: count(Mode::Foreground),
+            background_jobs: count(Mode::Background),
         }
     }
 
     /// Says it of what a client in this mode timed. What was launched before somebody came or went may have met either.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
         let beside = match mode {
-            Mode::Holder if self.holders == 1 => Beside::Fillers,
-            Mode::Filler if self.fillers == 1 && self.holders > 0 => Beside::Holders,
+            Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,
+            Mode::Background if self.background_jobs == 1 && self.foreground_jobs > 0 => Beside::ForegroundJobs,
             _ => Beside::Others,
         };
         for one in seen {
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn a_sample_counts_for_whom_it_met() {
-        let company = |holders, fillers| CoRunners {
+        let company = |foreground_jobs, background_jobs| CoRunners {
             since: 100,
-            holders,
-            fillers,
+            foreground_jobs,
+            background_jobs,
         };
         let said = |company: CoRunners, mode, at| {
             let timed = Timed {
@@ -69,15 +69,23 @@ mod tests {
                 _ => unreachable!("it was put there"),
             }
         };
-        assert_eq!(said(company(1, 3), Mode::Holder, 101), Beside::Fillers);
+        assert_eq!(said(company(1, 3), Mode::Foreground, 101), Beside::BackgroundJobs);
         assert_eq!(
-            said(company(1, 3), Mode::Holder, 100),
+            said(company(1, 3), Mode::Foreground, 100),
             Beside::Others,
             "somebody came since"
         );
-        assert_eq!(said(company(2, 1), Mode::Holder, 101), Beside::Others, "an equal");
-        assert_eq!(said(company(2, 1), Mode::Filler, 101), Beside::Holders);
-        assert_eq!(said(company(1, 2), Mode::Filler, 101), Beside::Others, "another filler");
-        assert_eq!(said(company(0, 1), Mode::Filler, 101), Beside::Others, "turns by time");
+        assert_eq!(said(company(2, 1), Mode::Foreground, 101), Beside::Others, "an equal");
+        assert_eq!(said(company(2, 1), Mode::Background, 101), Beside::ForegroundJobs);
+        assert_eq!(
+            said(company(1, 2), Mode::Background, 101),
+            Beside::Others,
+            "another background job"
+        );
+        assert_eq!(
+            said(company(0, 1), Mode::Background, 101),
+            Beside::Others,
+            "turns by time"
+        );
     }
 }

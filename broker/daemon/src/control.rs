@@ -55,7 +55,7 @@ pub struct Arrival {
 
 /// What the thread and others tell one another.
 #[derive(Debug, Clone, Default)]
-pub struct Signs {
+pub struct ControlFlags {
     /// It is to end.
     pub stop: Arc<AtomicBool>,
     /// How often it went round.
@@ -64,7 +64,7 @@ pub struct Signs {
     pub accounts: Accounts,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and [`Signs::stop`] is set.
+/// Starts the thread. It ends when the returned sender is dropped and [`ControlFlags::stop`] is set.
 pub fn start(
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
@@ -72,7 +72,7 @@ pub fn start(
     memory: Memory,
     admission: admission::AdmissionHandle,
     unknown_cost: Ns,
-    signs: Signs,
+    flags: ControlFlags,
 ) -> Result<(Sender<Arrival>, JoinHandle<()>), weft_protocol::transport::Error> {
     let (arrivals, incoming) = channel();
     let inbox = Inbox::make()?;
@@ -85,15 +85,15 @@ pub fn start(
         memory,
         admission,
         unknown_cost,
-        accounts: signs.accounts,
+        accounts: flags.accounts,
         all_heard: true,
         looks: 0,
         mps: mps::Look::default(),
-        rounds: signs.rounds,
+        rounds: flags.rounds,
     };
     let thread = std::thread::Builder::new()
         .name("weft-control".into())
-        .spawn(move || control.run(&incoming, &signs.stop))
+        .spawn(move || control.run(&incoming, &flags.stop))
         .map_err(|source| weft_protocol::transport::Error::System {
             what: "starting a thread",
             source,

@@ -358,11 +358,11 @@ mod tests {
         world.comes(2, 5);
         assert_eq!(
             (world.mode(1), world.mode(2)),
-            (Mode::Holder, Mode::Filler),
+            (Mode::Foreground, Mode::Background),
             "also before it has said its device"
         );
         world.says(2, 5, "a");
-        assert_eq!((world.mode(1), world.mode(2)), (Mode::Holder, Mode::Filler));
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Foreground, Mode::Background));
         assert_eq!(world.cores.snapshots().len(), 1);
     }
 
@@ -377,14 +377,14 @@ mod tests {
         };
         world.comes(2, 0);
         world.says(2, 0, "a");
-        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Background, Mode::Foreground));
         world.cores.waits(1, Client(2), true, who(), &mut world.out);
         world.settle();
         assert_eq!(world.mode(1), Mode::Alone, "the one that runs is alone");
         world.tell(Event::Priority(Client(2), 0));
         world.cores.waits(1, Client(2), false, who(), &mut world.out);
         world.settle();
-        assert_eq!((world.mode(1), world.mode(2)), (Mode::Filler, Mode::Holder));
+        assert_eq!((world.mode(1), world.mode(2)), (Mode::Background, Mode::Foreground));
         // It ends while it waits, on a machine of several devices, and is nowhere.
         world.comes(3, 5);
         world.says(3, 5, "b");
@@ -412,10 +412,10 @@ mod tests {
         world.says(3, 9, "b");
         assert_eq!(
             (world.mode(1), world.mode(2), world.mode(3)),
-            (Mode::Alone, Mode::Holder, Mode::Filler)
+            (Mode::Alone, Mode::Foreground, Mode::Background)
         );
         world.says(3, 9, "a");
-        assert_eq!(world.mode(3), Mode::Filler, "what it said first counts");
+        assert_eq!(world.mode(3), Mode::Background, "what it said first counts");
         world.tell(Event::Gone(Client(3)));
         assert_eq!(world.mode(2), Mode::Alone);
         world.tell(Event::Tick);

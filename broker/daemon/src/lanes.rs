@@ -19,11 +19,11 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// A ring costs a holder some 2 us (a system call that wakes another core): 0.2 % of its time at most.
+/// A ring costs a foreground job some 2 us (a system call that wakes another core): 0.2 % of its time at most.
 const RING_PAUSE: Ns = 1_000_000;
 
 /// Of a lane that was written faster than it was read, so many of the newest records are read in a turn. What it tells has holes then, however much is
-/// read. Old records would make a job that launches without a pause look as if it had been idle since, and fillers would be woken for credit that is
+/// read. Old records would make a job that launches without a pause look as if it had been idle since, and background jobs would be woken for credit that is
 /// void; and each record that is read takes a cache line from the thread that launches, and time from a core that a job could use.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
@@ -68,7 +68,7 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// A launch among them: what raises a holder's sign.
+    /// A launch among them: what raises a foreground job's sign.
     pub launches: bool,
     /// Anything new at all.
     pub news: bool,
@@ -86,7 +86,7 @@ pub struct LaneWatch {
     row: usize,
     /// Issued, settled, renewed.
     progress: (Ns, Ns, Ns),
-    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a filler that passed and waits again for
+    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a background job that passed and waits again for
     /// the same kernel between two looks has begun another wait.
     waiting: Option<(u64, Ns, Ns)>,
     /// When it was told.
@@ -214,7 +214,7 @@ impl LaneWatch {
         let (name, event) = match record.kind {
             Kind::Launch | Kind::Graph => {
                 // In any other mode it counts them itself and says so now and then.
-                if self.entry.profiling && self.mode == Mode::Filler {
+                if self.entry.profiling && self.mode == Mode::Background {
                     seen.push(Seen::Launches(kernel, 1));
                 }
                 let name = if record.kind == Kind::Launch { "launch" } else { "graph" };
@@ -362,10 +362,10 @@ impl LaneWatch {
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Before a turn after which the broker may nap: a filler is asked to ring for whatever it has to say, a holder for the moment it becomes idle. That
+    /// Before a turn after which the broker may nap: a background job is asked to ring for whatever it has to say, a foreground job for the moment it becomes idle. That
     /// one is asked at most once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
-        let wanted = if self.mode == Mode::Filler {
+        let wanted = if self.mode == Mode::Background {
             bells::ALL
         } else {
             bells::IDLE
@@ -386,11 +386,11 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. Credit never survives a change into filler or out of it, nor does a debt: what was in the word is returned.
+    /// Tells the mode. Credit never survives a change into background job or out of it, nor does a debt: what was in the word is returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
-        if (mode == Mode::Filler) != (self.mode == Mode::Filler) {
+        if (mode == Mode::Background) != (self.mode == Mode::Background) {
             orders.let_out(None);
             left = orders.take_back();
             self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
@@ -489,7 +489,7 @@ impl LaneWatch {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A holder never sleeps on its bell; the call costs nothing there worth saving, and modes change seldom.
+        // A foreground job never sleeps on its bell; the call costs nothing there worth saving, and modes change seldom.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }

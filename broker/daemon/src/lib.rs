@@ -108,9 +108,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     for (uid, weight) in &options.rights.weights {
         admission.weigh(&uid.to_string(), *weight);
     }
-    let signs = control::Signs {
+    let flags = control::ControlFlags {
         accounts: listener.accounts(),
-        ..control::Signs::default()
+        ..control::ControlFlags::default()
     };
     let (control, control_thread) = control::start(
         Arc::clone(&registry),
@@ -119,9 +119,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         memory.clone(),
         admission.clone(),
         options.core.unknown_cost,
-        signs.clone(),
+        flags.clone(),
     )?;
-    let beat = beat::start(Arc::clone(&registry), Arc::clone(&signs.rounds)).context("cannot start a thread")?;
+    let beat = beat::start(Arc::clone(&registry), Arc::clone(&flags.rounds)).context("cannot start a thread")?;
     let elsewhere = elsewhere::Elsewhere::default();
     let answers = answers::Answers {
         admission: admission.clone(),
@@ -174,7 +174,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let _ = memory_thread.join();
     to_scheduler.tell(mailbox::Notice::Stop);
     let _ = scheduler_thread.join();
-    signs.stop.store(true, Ordering::Release);
+    flags.stop.store(true, Ordering::Release);
     let _ = control_thread.join();
     drop(beat);
     admission.close();

@@ -14,7 +14,7 @@ pub enum Spin {
     /// Where the machine has more than two cores
     #[default]
     Auto,
-    /// While a filler waits and a gap is near
+    /// While a background job waits and a gap is near
     Yes,
     /// Never
     No,

@@ -2,7 +2,7 @@
 //!
 //! | thread | nice | why |
 //! |---|---|---|
-//! | scheduler | -15 | a turn takes some us, and jobs wait for it. A woken thread else waits 0.4 ms for its core (measured), and fillers get a third of what they could |
+//! | scheduler | -15 | a turn takes some us, and jobs wait for it. A woken thread else waits 0.4 ms for its core (measured), and background jobs get a third of what they could |
 //! | control, memory, profile writer, beat | 0 | as jobs are |
 //! | the door of a shared broker, what lets guests in and answers them | 10 | any user may knock as often as he likes |
 //! | the same for who has wanted much of late; the log | 19 | a flood, even where each of it takes little, must not hold up a job's thread that wakes |

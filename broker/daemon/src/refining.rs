@@ -185,7 +185,7 @@ mod tests {
                 kernel: KERNEL,
                 time,
                 gap: None,
-                beside: Beside::Fillers,
+                beside: Beside::BackgroundJobs,
             };
             refining.timed(client, &timed);
         }

@@ -366,8 +366,8 @@ pub fn identity(uid: u32, shared: bool, user: &str, gang: &str) -> (String, Stri
 pub fn mode_name(mode: Option<Mode>) -> &'static str {
     match mode {
         Some(Mode::Alone) => "alone",
-        Some(Mode::Holder) => "holder",
-        Some(Mode::Filler) => "filler",
+        Some(Mode::Foreground) => "foreground",
+        Some(Mode::Background) => "background",
         Some(Mode::Free) | None => "free",
     }
 }

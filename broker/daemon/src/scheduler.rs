@@ -1,7 +1,7 @@
 //! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
 //!
 //! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the board's signs are read first, then the
-//! lanes, then the core is asked; credit is bound to that first reading, so a holder's launch that the core has not seen voids it.
+//! lanes, then the core is asked; credit is bound to that first reading, so a foreground job's launch that the core has not seen voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -127,7 +127,7 @@ pub(super) struct Scheduler {
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) news: bool,
-    filler_waits: bool,
+    background_waits: bool,
 }
 
 impl Scheduler {
@@ -178,7 +178,7 @@ impl Scheduler {
     pub(super) fn choose(&mut self, turn: Turn) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
-            filler_waits: turn.filler_waits,
+            background_waits: turn.background_waits,
             alone: self.lanes.len() == 1,
             last_record: self.last_record,
             next_wake: self.cores.next_wake(now),
@@ -189,12 +189,12 @@ impl Scheduler {
         wait
     }
 
-    /// Asks to be rung by all, or by all who are no holders.
+    /// Asks to be rung by all, or by all who are no foreground jobs.
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            // A holder rings for fillers that do not see its sign.
-            lane.want_bell(by_anybody || lane.mode() != Mode::Holder || self.houses.many());
+            // A foreground job rings for background jobs that do not see its sign.
+            lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
         }
     }
 
@@ -297,18 +297,18 @@ impl Scheduler {
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
                 // As it was when it was looked at.
-                turn.filler_waits |= lane.waits() && lane.mode() == Mode::Filler;
+                turn.background_waits |= lane.waits() && lane.mode() == Mode::Background;
                 continue;
             }
             let now = (self.clock)();
             match lane.drain(now, &mut self.events, &mut self.seen, &mut self.trace) {
                 Ok(found) => {
                     turn.news |= found.news;
-                    turn.filler_waits |= found.waits && lane.mode() == Mode::Filler;
+                    turn.background_waits |= found.waits && lane.mode() == Mode::Background;
                     if found.records > 0 {
                         self.last_record = now;
                         // Its idleness is no launch: others' credit is given for that very moment.
-                        if found.launches && lane.mode() == Mode::Holder {
+                        if found.launches && lane.mode() == Mode::Foreground {
                             self.houses.relay(lane.entry().house.as_ref(), lane.sign());
                         }
                     }
@@ -487,7 +487,7 @@ impl Scheduler {
                 let entry = Arc::clone(lane.entry());
                 self.company_since = now;
                 self.memory
-                    .tell(memory::MemoryMessage::Holds(entry.client, mode == Mode::Holder));
+                    .tell(memory::MemoryMessage::Holds(entry.client, mode == Mode::Foreground));
                 self.mark(now, &entry, "mode", None, Some(mode_name(Some(mode)).to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }

@@ -39,7 +39,7 @@ pub struct BrokerStatus {
     pub profiles: PathBuf,
     /// Seconds since it started.
     pub uptime_s: f64,
-    /// The most predicted filler work that may be outstanding, us.
+    /// The most predicted background job work that may be outstanding, us.
     pub delay_bound_us: u64,
     /// The longest a launch may wait at the gate, ms.
     pub longest_wait_ms: u64,
@@ -138,7 +138,7 @@ pub struct ClientStatus {
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// alone, holder, filler or free; `waits for memory`: it has not begun, and has no role before it has.
+    /// alone, foreground job, background job or free; `waits for memory`: it has not begun, and has no role before it has.
     pub mode: String,
     /// Seconds that it waits for device memory now, to begin or for more; `None`: it does not.
     #[serde(default)]
@@ -238,7 +238,7 @@ pub struct ClientStatus {
     pub memory_waits_expired: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
-    /// Filler work issued and not seen to have ended, predicted ns.
+    /// Background job work issued and not seen to have ended, predicted ns.
     pub outstanding_ns: u64,
     /// Credit ever given, predicted ns.
     pub granted_ns: u64,

@@ -2,14 +2,14 @@
 //!
 //! | what is going on | it | who must wake it |
 //! |---|---|---|
-//! | a filler waits, a gap is near, there are cores to spare | spins | nobody |
-//! | a filler waits | naps | fillers, and a holder that becomes idle (once a millisecond) |
-//! | nobody waits, a holder launches | dozes | a filler that begins to wait |
+//! | a background job waits, a gap is near, there are cores to spare | spins | nobody |
+//! | a background job waits | naps | background jobs, and a foreground job that becomes idle (once a millisecond) |
+//! | nobody waits, a foreground job launches | dozes | a background job that begins to wait |
 //! | nothing | sleeps | any record |
 //!
 //! A sleeping broker asks to be rung (`broker_sleeps`), then looks once more, then sleeps: a record that was written in between is either seen by
 //! that look or rings. A nap is too short for a second look: who is asked to ring is asked before the turn that precedes the nap, so only the first of a row of naps is not
-//! rung for. A holder that launches is never asked to ring, since a ring costs it a system call; its records wait in the ring.
+//! rung for. A foreground job that launches is never asked to ring, since a ring costs it a system call; its records wait in the ring.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ const NEAR: Ns = 100_000;
 /// The shortest nap. Less is a spin with system calls.
 const SHORTEST_NAP: Ns = 50_000;
 
-/// The longest nap: a filler waits, and this is how late an unforeseen gap is seen.
+/// The longest nap: a background job waits, and this is how late an unforeseen gap is seen.
 const LONGEST_NAP: Ns = 200_000;
 
 /// A doze, while records come that nobody rings for: a lane holds 4096 of them, 8 ms at one each 2 us.
@@ -41,8 +41,8 @@ const QUIET: Ns = 20_000_000;
 /// What is going on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scene {
-    /// A filler's launch waits at the gate.
-    pub filler_waits: bool,
+    /// A background job's launch waits at the gate.
+    pub background_waits: bool,
     /// One client is attached and no other.
     pub alone: bool,
     /// When a record last came that nobody rang for.
@@ -56,9 +56,9 @@ pub struct Scene {
 pub enum Wait {
     /// Not at all: the next turn is due, or so near that it is spun for.
     Spin,
-    /// So long at most, rung for by fillers and by a holder that becomes idle.
+    /// So long at most, rung for by background jobs and by a foreground job that becomes idle.
     Nap(Duration),
-    /// At most so long, rung for by fillers.
+    /// At most so long, rung for by background jobs.
     Doze(Duration),
     /// At most so long, rung for by anybody.
     Sleep(Duration),
@@ -101,7 +101,7 @@ impl Waiting {
             return Wait::Spin;
         }
         let at_most = |longest: Ns| Duration::from_nanos(due.map_or(longest, |due| due.min(longest)));
-        if scene.filler_waits {
+        if scene.background_waits {
             if self.spin && due.is_some_and(|due| due <= NEAR) {
                 return Wait::Spin;
             }
@@ -121,9 +121,9 @@ mod tests {
     const NOW: Ns = 1_000_000_000;
 
     #[test]
-    fn it_spins_only_for_a_waiting_filler_with_a_gap_near_and_a_core_to_spare() {
+    fn it_spins_only_for_a_waiting_background_job_with_a_gap_near_and_a_core_to_spare() {
         let near = Scene {
-            filler_waits: true,
+            background_waits: true,
             alone: false,
             last_record: NOW,
             next_wake: Some(NOW + NEAR / 2),
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(Waiting::new(true, 200_000).choose(NOW, &near), Wait::Spin);
         assert!(matches!(Waiting::new(false, 200_000).choose(NOW, &near), Wait::Nap(_)));
         let nobody = Scene {
-            filler_waits: false,
+            background_waits: false,
             ..near
         };
         assert!(matches!(
@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn it_is_never_late_for_the_core() {
-        for filler_waits in [false, true] {
+        for background_waits in [false, true] {
             for last_record in [0, NOW] {
                 for ahead in [0, 1, 60_000, 1_000_000, 10_000_000_000] {
                     let scene = Scene {
-                        filler_waits,
-                        alone: !filler_waits,
+                        background_waits,
+                        alone: !background_waits,
                         last_record,
                         next_wake: Some(NOW + ahead),
                     };

@@ -245,7 +245,7 @@ impl Planner {
         }
     }
 
-    /// What a pinned client is known to use is not evicted: the holder's, unless it is idle for long.
+    /// What a pinned client is known to use is not evicted: the foreground job's, unless it is idle for long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned

@@ -1,18 +1,18 @@
 //! The board: one page a broker, mapped by all its clients.
 //!
-//! A sign is a counter a priority, in a row of them a device. Every launch of a client in [`super::lane::Mode::Holder`] raises the sign of its priority on its device. A filler's credit may
+//! A sign is a counter a priority, in a row of them a device. Every launch of a client in [`super::lane::Mode::Foreground`] raises the sign of its priority on its device. A background job's credit may
 //! be bound to the signs above its own priority as they stood when the credit was given: when any of them moves, the credit is void at once, with
 //! no hop through the broker (waking a sleeping core costs 25-65 us, reading a posted word 20-30 ns). What is launched on another device moves none of them.
 //!
 //! A sign goes by one number, its place on the board ([`sign`]), which the broker writes into the lane, so that a launch looks up no more than it did when there was one row.
 //!
-//! A client that writes nonsense here can make fillers wait (each wait has a bound) or launch early; it can hurt only jobs of the same user.
+//! A client that writes nonsense here can make background jobs wait (each wait has a bound) or launch early; it can hurt only jobs of the same user.
 #![forbid(unsafe_code)]
 
 use super::PRIORITIES;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Rows of signs. Machines with more devices (MIG instances count as such) are rare; their rows are shared then, and a filler asks once more now and then.
+/// Rows of signs. Machines with more devices (MIG instances count as such) are rare; their rows are shared then, and a background job asks once more now and then.
 pub const ROWS: usize = 16;
 
 /// Signs from one row to the next. A power of two, so that a row's begin is one instruction away from any of its signs.
@@ -28,7 +28,7 @@ pub fn sign(row: usize, priority: usize) -> usize {
 /// Tells a board from other memory: "weftBORD" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftBORD");
 
-/// One counter on a cache line of its own: holders of different priorities do not slow each other.
+/// One counter on a cache line of its own: foreground jobs of different priorities do not slow each other.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Sign(AtomicU64);
@@ -58,7 +58,7 @@ impl Default for Board {
 }
 
 impl Board {
-    /// A holder launches whose [`sign`] this is. A number that is none raises nothing.
+    /// A foreground job launches whose [`sign`] this is. A number that is none raises nothing.
     ///
     /// Release: who sees the sign sees what was written before it, the launch's record above all. Sequentially consistent: a look at whether the broker
     /// sleeps that comes after this is not made before it. On x86 the one instruction is all of that.
@@ -69,7 +69,7 @@ impl Board {
         }
     }
 
-    /// The sum of all signs above `sign` on its device: it differs from an earlier sum exactly if a more important holder launched there in between.
+    /// The sum of all signs above `sign` on its device: it differs from an earlier sum exactly if a more important foreground job launched there in between.
     #[inline]
     pub fn above(&self, sign: usize) -> u64 {
         let row = sign & !(STRIDE - 1);

@@ -197,7 +197,7 @@ pub enum ToClient {
     Welcome {
         /// The client's number at this broker.
         client: u64,
-        /// The kernels of its profile: (hash, cost that a filler is charged, ns).
+        /// The kernels of its profile: (hash, cost that a background job is charged, ns).
         costs: Vec<(u64, Ns)>,
     },
     /// Not attached: run as without weft.

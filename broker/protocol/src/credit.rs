@@ -3,7 +3,7 @@
 //! Credit given = credit taken + credit taken back + credit in the word, at every instruction, because the word is changed by one atomic step at a time and
 //! nobody stores into it. A word below zero is a debt: what went through without credit is taken from it all the same.
 //!
-//! Under a [`Lease`] credit comes back when the work is seen to end for which it was taken: that counts as given. So a filler goes on without a trip to the broker for each
+//! Under a [`Lease`] credit comes back when the work is seen to end for which it was taken: that counts as given. So a background job goes on without a trip to the broker for each
 //! piece of work, and what it has out stays bounded: what ends makes room for as much.
 //!
 //! The orderings are those that `tests/simulation` checks in every interleaving (`cargo test -p weft-simulation --test memory_model`): it compiles this very file.
@@ -14,18 +14,18 @@ use super::atomic::Ordering;
 use super::board::Board;
 use super::lane::{Orders, Reports, flags};
 
-/// What a filler may do with its credit by itself, as the device and the clock go on.
+/// What a background job may do with its credit by itself, as the device and the clock go on.
 ///
-/// The broker says when it expects the holder; the filler, which knows what it has launched, sees to it that the device is free by then.
+/// The broker says when it expects the foreground job; the background job, which knows what it has launched, sees to it that the device is free by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// What is predicted to end before this may be launched at once: the holder hardly comes before.
+    /// What is predicted to end before this may be launched at once: the foreground job hardly comes before.
     pub calm: Ns,
     /// What is not predicted to end before this may not be launched. Never 0.
     pub until: Ns,
     /// Behind no more work than this a kernel may be launched that ends after the calm time: just enough that the device does not run dry while it is on its way.
     pub depth: Ns,
-    /// Of all the work that was ever seen to end, so much does not come back as credit. All that was given, less what was taken back, less this is what the filler may have
+    /// Of all the work that was ever seen to end, so much does not come back as credit. All that was given, less what was taken back, less this is what the background job may have
     /// out for good: credit and work on the device.
     pub surplus: Ns,
 }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(orders.credit.load(Ordering::Relaxed), 550, "200 of it are surplus");
         reports.settled.store(300, Ordering::Relaxed);
         board.raise(0);
-        assert!(!orders.renew(reports, &board), "the holder is back");
+        assert!(!orders.renew(reports, &board), "the foreground job is back");
         orders.let_out(None);
         assert_eq!(orders.lease(), None);
     }

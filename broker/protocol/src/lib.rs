@@ -6,7 +6,7 @@
 //! * [`seat`]: whether it may begin, and how much memory it may have.
 //! * [`amount`]: amounts of memory as people write them.
 //! * [`fit`]: whether a job's profile is of its code.
-//! * [`board`]: one page a broker, mapped by all its clients: the signs by which a filler sees the holder move without asking the broker.
+//! * [`board`]: one page a broker, mapped by all its clients: the signs by which a background job sees the foreground job move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`host`]: how much host memory there is to spare.

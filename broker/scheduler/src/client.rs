@@ -15,9 +15,9 @@ pub(super) struct ClientState {
     pub mode: Mode,
     pub times: Times,
     pub timeline: Timeline,
-    /// As a holder, under `weft`.
+    /// As a foreground job, under `weft`.
     pub foresight: Foresight,
-    /// As a filler, under `weft`.
+    /// As a background job, under `weft`.
     pub pace: Pace,
     pub slack: Slack,
     pub ledger: Ledger,
@@ -25,7 +25,7 @@ pub(super) struct ClientState {
     pub wait: Option<Wait>,
     /// As it stands in the queue, if it does.
     pub queued: Option<Entry>,
-    /// Whether its credit was given under the condition that no holder launches.
+    /// Whether its credit was given under the condition that no foreground job launches.
     pub bound: bool,
     /// What it may do with its credit by itself.
     pub lease: Option<Lease>,
@@ -86,7 +86,7 @@ pub(super) struct Long {
     pub total: Ns,
 }
 
-/// A holder of which nothing is known, and one that is about to launch, is not kept waiting with a greater chance than this.
+/// A foreground job of which nothing is known, and one that is about to launch, is not kept waiting with a greater chance than this.
 const UNKNOWN: f64 = 0.5;
 
 impl ClientState {
@@ -130,7 +130,7 @@ impl ClientState {
         }
     }
 
-    /// As [`State::opening_for`](super::state::State::opening_for), of this holder.
+    /// As [`State::opening_for`](super::state::State::opening_for), of this foreground job.
     pub(super) fn opening(&self, now: Ns, chance: f64, kernel: Ns, lead: Ns, config: &Config) -> Result<Ns, Ns> {
         let chance = self.slack.risk(chance, kernel);
         let slack = match config.switch_cost {
@@ -152,7 +152,7 @@ impl ClientState {
         }
     }
 
-    /// As [`State::room`](super::state::State::room), of this holder. `lead`: how long an order takes until it is work on the device.
+    /// As [`State::room`](super::state::State::room), of this foreground job. `lead`: how long an order takes until it is work on the device.
     pub(super) fn room(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
         let foresight = &self.foresight;
         let knows = foresight.knows();

@@ -60,10 +60,10 @@ impl Core {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// Leases say when the holder is expected: as time passes without it, later.
+    /// Leases say when the foreground job is expected: as time passes without it, later.
     fn look_after_leases(&mut self, out: &mut Vec<Decision>) {
-        // With many fillers there is none, once the last one has ended.
-        let alone = self.state.has_one_filler();
+        // With many background jobs there is none, once the last one has ended.
+        let alone = self.state.has_one_background();
         if !self.leased {
             return;
         }
@@ -79,7 +79,7 @@ impl Core {
                 self.let_out(slot, None, out);
                 continue;
             }
-            // Where the holder works, its sign has ended the lease.
+            // Where the foreground job works, its sign has ended the lease.
             let Some((new, again)) = self.policy.lease(&self.state, slot, self.now) else {
                 continue;
             };
@@ -90,13 +90,13 @@ impl Core {
         }
     }
 
-    /// A filler that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
+    /// A background job that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
         }
         let Some(client) = self.state.get(slot) else { return };
-        let wanted = client.mode == Mode::Filler
+        let wanted = client.mode == Mode::Background
             && client.wait.is_none()
             && client.revoking.is_none()
             && client.lease.is_none()
@@ -111,13 +111,13 @@ impl Core {
         }
     }
 
-    /// Brings a filler's unused credit up to `total`.
+    /// Brings a background job's unused credit up to `total`.
     pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let (now, half) = (self.now, self.state.config.delay_bound / 2);
         let foresees = self.state.foresees();
         let wanted = i64::try_from(total).unwrap_or(i64::MAX);
         if foresees {
-            let lease = if bound && self.state.has_one_filler() {
+            let lease = if bound && self.state.has_one_background() {
                 self.policy.lease(&self.state, slot, now)
             } else {
                 None
@@ -125,7 +125,7 @@ impl Core {
             self.wake_at(lease.map(|(_, again)| again));
             let lease = lease.zip(self.state.get(slot)).map(|((lease, _), client)| {
                 let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
-                // A holder may have work out from when it was a filler.
+                // A foreground job may have work out from when it was a background job.
                 let others = self.state.exposure.saturating_sub(client.counted);
                 let surplus = client.ledger.surplus(credit, (2 * half).saturating_sub(others));
                 Lease { surplus, ..lease }
@@ -205,7 +205,7 @@ impl Core {
     }
 
     pub(super) fn count_gap(&mut self) {
-        if self.state.holders.is_empty() {
+        if self.state.foreground_jobs.is_empty() {
             return;
         }
         let gap = match self.state.phase(self.now) {

@@ -1,4 +1,4 @@
-//! What fillers have on the device by the clock, and how far ahead of its end the next kernel must be granted. For policy `weft`.
+//! What background jobs have on the device by the clock, and how far ahead of its end the next kernel must be granted. For policy `weft`.
 //!
 //! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes, so that the next kernel can be on its way when the
 //! one before it ends. The delay bound is kept by the ledger all the same: a clock that is wrong costs a little idle time or a little delay, never the bound.
@@ -14,14 +14,14 @@ const LAUNCH: Ns = 5_000;
 /// A way that took longer than this is no way but a machine that was busy with something else.
 const LONGEST_WAY: Ns = 400_000;
 
-/// Fillers' work by the clock.
+/// Background jobs' work by the clock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Device {
     /// When all of it is predicted to have ended.
     free_at: Ns,
-    /// The holder launched since fillers last did: what was there may still be there when it is done.
+    /// The foreground job launched since background jobs last did: what was there may still be there when it is done.
     stalled: bool,
-    /// Who of the fillers launched last, since the holder did.
+    /// Who of the background jobs launched last, since the foreground job did.
     last: Option<Slot>,
     /// How long the ways of orders and of news take.
     order: Way,
@@ -44,7 +44,7 @@ impl Way {
 }
 
 impl Device {
-    /// A filler launched work that is predicted to take so long. `before`: what was out before.
+    /// A background job launched work that is predicted to take so long. `before`: what was out before.
     pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
@@ -61,8 +61,8 @@ impl Device {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// The holder launched.
-    pub(super) fn holder_launched(&mut self) {
+    /// The foreground job launched.
+    pub(super) fn foreground_launched(&mut self) {
         self.stalled = true;
         self.last = None;
     }
@@ -75,7 +75,7 @@ impl Device {
         self.free_at.saturating_sub(now).min(outstanding)
     }
 
-    /// How long the device is still at work for fillers, as far as the clock alone tells.
+    /// How long the device is still at work for background jobs, as far as the clock alone tells.
     pub(super) fn running(&self, now: Ns) -> Ns {
         if self.stalled {
             0
@@ -84,7 +84,7 @@ impl Device {
         }
     }
 
-    /// Whose the device is, of the fillers: going on costs that one no switch.
+    /// Whose the device is, of the background jobs: going on costs that one no switch.
     pub(super) fn owner(&self) -> Option<Slot> {
         self.last
     }
@@ -111,18 +111,18 @@ impl Device {
     }
 }
 
-/// Stretches of holders' work that are remembered.
+/// Stretches of foreground jobs' work that are remembered.
 const STRETCHES: usize = 256;
 
 /// Between two stretches that are told apart.
 const APART: Ns = 20_000;
 
-/// When holders lately had work on the device, as far as it is known: from the first launch to the end as predicted or seen. With several holders a little too much of it.
+/// When foreground jobs lately had work on the device, as far as it is known: from the first launch to the end as predicted or seen. With several foreground jobs a little too much of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Worked(VecDeque<(Ns, Ns)>);
 
 impl Worked {
-    /// A holder launched work that ends then.
+    /// A foreground job launched work that ends then.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
             Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
@@ -135,14 +135,14 @@ impl Worked {
         }
     }
 
-    /// Nothing of holders was left there, as was seen then.
+    /// Nothing of foreground jobs was left there, as was seen then.
     pub(super) fn ended(&mut self, at: Ns) {
         if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
             last.1 = at;
         }
     }
 
-    /// How much of so long a time from `at` on passed without a holder's work there, before one came back: what began there was at work for as long at least.
+    /// How much of so long a time from `at` on passed without a foreground job's work there, before one came back: what began there was at work for as long at least.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
         let mut begin = at;
@@ -174,7 +174,7 @@ mod tests {
         device.seen(40 * US, 60 * US);
         assert_eq!(device.remaining(40 * US, 70 * US), 30 * US);
         assert_eq!(device.owner(), Some(1));
-        device.holder_launched();
+        device.foreground_launched();
         assert_eq!(device.owner(), None);
         assert_eq!(device.remaining(40 * US, 500 * US), 40 * US, "it may have waited");
         device.launched(2, 10 * US, 500 * US, 40 * US);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn when_holders_worked_is_remembered_as_stretches() {
+    fn when_foreground_jobs_worked_is_remembered_as_stretches() {
         let mut worked = Worked::default();
         assert_eq!(worked.without(7, 900 * US), 900 * US);
         worked.launched(100 * US, 130 * US);

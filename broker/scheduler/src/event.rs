@@ -39,7 +39,7 @@ pub enum Event {
     Idle(Client, Ns),
     /// An idle client made a driver call that is no launch (its input copy, say): it is about to launch.
     Stirred(Client, Ns),
-    /// A filler waits at the gate with this kernel. Told again with another kernel it replaces the first; told again unchanged it does nothing.
+    /// A background job waits at the gate with this kernel. Told again with another kernel it replaces the first; told again unchanged it does nothing.
     Waits {
         /// Who.
         client: Client,
@@ -50,7 +50,7 @@ pub enum Event {
         /// Since when.
         since: Ns,
     },
-    /// What is in the credit word of a filler that waits, read after the figures of the last [`Event::Progress`] and told before [`Event::Waits`]. What the
+    /// What is in the credit word of a background job that waits, read after the figures of the last [`Event::Progress`] and told before [`Event::Waits`]. What the
     /// books have left beyond it was taken by other threads of the client and is not reported yet. Optional: without it nothing counts as so taken.
     Holds {
         /// Who.
@@ -58,9 +58,9 @@ pub enum Event {
         /// Below zero if overdrawn.
         left: i64,
     },
-    /// A filler no longer waits at the gate, as its lane says. Optional: a launch or a grant that covers the wanted kernel ends a wait too.
+    /// A background job no longer waits at the gate, as its lane says. Optional: a launch or a grant that covers the wanted kernel ends a wait too.
     Passed(Client),
-    /// A filler's cumulative reports, read from its lane: work issued under credit and work whose end was seen, predicted ns.
+    /// A background job's cumulative reports, read from its lane: work issued under credit and work whose end was seen, predicted ns.
     Progress {
         /// Who.
         client: Client,
@@ -117,22 +117,22 @@ pub enum Decision {
     Mode(Client, Mode),
     /// Write down what a client may do with its credit by itself. Before the [`Decision::Grant`] it is for, and alone where it changes.
     Lease(Client, Option<Lease>),
-    /// Add to a filler's credit word, ring its bell.
+    /// Add to a background job's credit word, ring its bell.
     ///
     /// If `bound`, the credit holds only while the signs above the client's priority stand as they stood when this turn of the driver
     /// began: read the board first, then the lanes' records, then ask the core, then store **that** reading as the lane's signs. A
-    /// holder's launch that the core has not seen then voids the credit. Credit from an earlier grant, given under other signs, must not come
+    /// foreground job's launch that the core has not seen then voids the credit. Credit from an earlier grant, given under other signs, must not come
     /// back to life: if the signs differ from those stored, swap the word to zero first and report it as [`Event::Revoked`].
     Grant {
         /// To whom.
         client: Client,
         /// Predicted GPU time, ns.
         credit: Ns,
-        /// Void as soon as a more important holder launches.
+        /// Void as soon as a more important foreground job launches.
         bound: bool,
     },
     /// Have launches of a client timed by the device now and then ([`Event::Sampled`]), or no more: its ends are seen too late to say how long its kernels take, and no profile does.
     Times(Client, bool),
-    /// Swap a filler's credit word to zero, then tell the core what was in it: [`Event::Revoked`].
+    /// Swap a background job's credit word to zero, then tell the core what was in it: [`Event::Revoked`].
     Revoke(Client),
 }

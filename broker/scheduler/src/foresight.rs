@@ -1,9 +1,9 @@
-//! What a holder's past says about the gap that it leaves now. Under policy `weft` only: `fikit` follows the paper and goes by the kernel alone.
+//! What a foreground job's past says about the gap that it leaves now. Under policy `weft` only: `fikit` follows the paper and goes by the kernel alone.
 //!
-//! The holder's kernels are entered in the order of their launches; so are two marks, for free and worth more than any kernel: that a synchronising call saw its work
+//! The foreground job's kernels are entered in the order of their launches; so are two marks, for free and worth more than any kernel: that a synchronising call saw its work
 //! end, and that it stirs (a driver call that is no launch). After each of them begins a time that ends with the next launch; how long it lasted is learnt
 //! for the context in which it began. So a gap is foreseen when its last kernel is launched, better when its end is seen, and better
-//! again when the holder stirs.
+//! again when the foreground job stirs.
 
 use weft_profiles::{
     Profile,
@@ -15,7 +15,7 @@ use weft_protocol::{Ns, lane::is_transfer};
 /// In the place of a kernel: a synchronising call returned, nothing is left on the device. (The fractional digits of the square roots of 2 and 3: no hash by design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
-/// In the place of a kernel: the holder stirs.
+/// In the place of a kernel: the foreground job stirs.
 const STIRS: u64 = 0xbb67_ae85_84ca_a73b;
 
 /// A time that began and ends with the next launch.
@@ -26,7 +26,7 @@ struct Open {
     since: Option<Ns>,
 }
 
-/// What is learnt of a holder.
+/// What is learnt of a foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Foresight {
     history: History,
@@ -136,7 +136,7 @@ impl Foresight {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// How long others may use the device from now on, `elapsed` after that time began, so that the holder is kept waiting with no more than this chance.
+    /// How long others may use the device from now on, `elapsed` after that time began, so that the foreground job is kept waiting with no more than this chance.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }

@@ -52,7 +52,7 @@ impl Core {
         let first = self.state.most_important().unwrap_or(0);
         let alone = self.state.order.len() == 1;
         self.rota.count(&self.state);
-        self.state.holders.clear();
+        self.state.foreground_jobs.clear();
         for at in 0..self.state.order.len() {
             let slot = self.state.order[at];
             let Some(client) = self.state.get(slot) else { continue };
@@ -61,13 +61,13 @@ impl Core {
                 true => Mode::Alone,
                 false => self.mode_in_turns(client, self.policy.mode(client.priority, first)),
             };
-            if new == Mode::Holder {
-                self.state.holders.push(slot);
+            if new == Mode::Foreground {
+                self.state.foreground_jobs.push(slot);
             }
             if new == old {
                 continue;
             }
-            if old == Mode::Filler {
+            if old == Mode::Background {
                 self.state.pass(slot);
                 self.policy.forget(slot);
                 self.empty(slot, out);
@@ -76,7 +76,7 @@ impl Core {
             if let Some(client) = self.state.get_mut(slot) {
                 client.mode = new;
                 // A client that was alone told nothing of its work, and one that is new has none.
-                if new == Mode::Holder && old != Mode::Free {
+                if new == Mode::Foreground && old != Mode::Free {
                     let busy = if old == Mode::Alone {
                         grace
                     } else {
@@ -90,7 +90,7 @@ impl Core {
                 client.lease = None;
             }
             let timed = |client: &mut ClientState| client.pace.ends_to_be_timed();
-            if old == Mode::Filler && self.state.get_mut(slot).is_some_and(timed) {
+            if old == Mode::Background && self.state.get_mut(slot).is_some_and(timed) {
                 out.push(Decision::Times(id, false));
             }
             out.push(Decision::Mode(id, new));
@@ -111,7 +111,7 @@ impl Core {
         client.work = client.work.saturating_add(cost);
         client.active_at = client.active_at.max(at);
         match client.mode {
-            Mode::Holder => {
+            Mode::Foreground => {
                 let cost = client.times.of_launch(kernel, cost).min(longest);
                 if foresees {
                     let end = client.timeline.end_if_launched().unwrap_or(at);
@@ -119,7 +119,7 @@ impl Core {
                     client.slack.launched(at);
                     // Credit that is not used yet is void: only what runs is in the way.
                     behind = self.state.device.remaining(outstanding, at);
-                    self.state.device.holder_launched();
+                    self.state.device.foreground_launched();
                 }
                 let Some(client) = self.state.get_mut(slot) else {
                     return false;
@@ -129,10 +129,10 @@ impl Core {
                     let end = client.timeline.end_if_launched().unwrap_or(at);
                     self.state.worked.launched(at, end);
                 }
-                self.holder_is_back(out);
+                self.foreground_is_back(out);
                 false
             }
-            Mode::Filler => {
+            Mode::Background => {
                 let passed = client
                     .wait
                     .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
@@ -157,8 +157,8 @@ impl Core {
         }
     }
 
-    /// Feedback: filling stops at the first sign of the holder. The board has voided the credit already; this makes the books say so.
-    pub(super) fn holder_is_back(&mut self, out: &mut Vec<Decision>) {
+    /// Feedback: filling stops at the first sign of the foreground job. The board has voided the credit already; this makes the books say so.
+    pub(super) fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
         }
@@ -194,7 +194,7 @@ impl Core {
         // What the books have left of an empty word was taken by threads that have not told of it, or never will: it lets no other launch through.
         let empty = client.emptied_at.is_some();
         let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
-        if covered || client.mode != Mode::Filler {
+        if covered || client.mode != Mode::Background {
             self.state.unqueue(slot);
         } else {
             self.state.enqueue(slot);
@@ -203,7 +203,7 @@ impl Core {
 
     pub(super) fn waits(&mut self, slot: Slot, kernel: u64, cost: Ns, since: Ns, out: &mut Vec<Decision>) {
         let (cost, since) = (self.cost(cost), self.past(since));
-        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Filler) else {
+        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
             return;
         };
         // Nobody waits since before he came.
@@ -295,7 +295,7 @@ impl Core {
         true
     }
 
-    /// Work of a filler was seen to end: it teaches how long it took, and how much is left on the device.
+    /// Work of a background job was seen to end: it teaches how long it took, and how much is left on the device.
     fn settled(&mut self, slot: Slot, settled: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
         let undisturbed = self.undisturbed_since(slot);
@@ -310,7 +310,7 @@ impl Core {
                 unknown,
             };
             client.pace.ended(settled, &sight);
-            if client.mode == Mode::Filler && client.pace.begins_to_be_timed() {
+            if client.mode == Mode::Background && client.pace.begins_to_be_timed() {
                 out.push(Decision::Times(client.id, true));
             }
         }
@@ -326,7 +326,7 @@ impl Core {
         }
     }
 
-    /// Since when nobody but this filler had the device: after the last holder's work, and while no other filler has any out.
+    /// Since when nobody but this background job had the device: after the last foreground job's work, and while no other background job has any out.
     fn undisturbed_since(&self, slot: Slot) -> Ns {
         let others = self.state.exposed.iter().any(|other| {
             *other != slot
@@ -339,8 +339,12 @@ impl Core {
             return Ns::MAX;
         }
         let switch = self.state.config.switch_cost;
-        let holders = self.state.holders.iter().filter_map(|slot| self.state.get(*slot));
-        let ends = holders.filter_map(|holder| holder.timeline.end_if_launched());
+        let foreground_jobs = self
+            .state
+            .foreground_jobs
+            .iter()
+            .filter_map(|slot| self.state.get(*slot));
+        let ends = foreground_jobs.filter_map(|foreground| foreground.timeline.end_if_launched());
         ends.max().unwrap_or(0).saturating_add(switch)
     }
 }

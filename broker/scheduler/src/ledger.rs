@@ -1,11 +1,11 @@
-//! A filler's account of credit.
+//! A background job's account of credit.
 //!
 //! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports; outstanding = issued - settled and never
 //! below zero. `issued` and `settled` are allegations of the client: they only grow, and they grow by no more than can be.
 
 use weft_protocol::Ns;
 
-/// A filler's account of credit. All figures are predicted GPU nanoseconds since the client attached.
+/// A background job's account of credit. All figures are predicted GPU nanoseconds since the client attached.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     granted: Ns,

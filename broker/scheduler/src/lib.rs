@@ -10,19 +10,19 @@
 //!
 //! # What holds
 //!
-//! * A holder is never told to wait, and a job that is alone is told nothing more.
-//! * What fillers have out (credit not used yet and work whose end was not seen) is at most the larger of [`Config::delay_bound`] and half of it plus one
-//!   kernel. The one exception: a filler whose own work does not end gets its next launch, one after each [`Config::stuck_after`].
+//! * A foreground job is never told to wait, and a job that is alone is told nothing more.
+//! * What background jobs have out (credit not used yet and work whose end was not seen) is at most the larger of [`Config::delay_bound`] and half of it plus one
+//!   kernel. The one exception: a background job whose own work does not end gets its next launch, one after each [`Config::stuck_after`].
 //! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
 //! * A client that is gone holds nothing.
-//! * Every filler that waits gets credit in the end: by a gap, by its turn, or by the minimum share.
-//! * Those at the top are holders, but for equals whose memory does not fit the device together: they take turns.
+//! * Every background job that waits gets credit in the end: by a gap, by its turn, or by the minimum share.
+//! * Those at the top are foreground jobs, but for equals whose memory does not fit the device together: they take turns.
 //!
 //! # Where is what
 //!
-//! `timeline` and `times` predict the holder; `ledger` keeps a filler's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
-//! clients say; `policy` says whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does not fit the device together. For policy `weft` alone: `foresight` learns what follows a holder's
-//! kernels, `pace` how long a filler's take, `device` what is still on the device by the clock. All three are blank under the other policies.
+//! `timeline` and `times` predict the foreground job; `ledger` keeps a background job's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
+//! clients say; `policy` says whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does not fit the device together. For policy `weft` alone: `foresight` learns what follows a foreground job's
+//! kernels, `pace` how long a background job's take, `device` what is still on the device by the clock. All three are blank under the other policies.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -170,12 +170,12 @@ impl Core {
                 if let Some(client) = self.state.get_mut(slot)
                     && client.timeline.idle(at)
                     && foresees
-                    && client.mode == Mode::Holder
+                    && client.mode == Mode::Foreground
                 {
                     client.foresight.ended(at);
                     client.slack.waited(at);
                     // Of several the others may have work there.
-                    if let [_] = self.state.holders[..] {
+                    if let [_] = self.state.foreground_jobs[..] {
                         self.state.worked.ended(at);
                     }
                 }
@@ -185,15 +185,15 @@ impl Core {
                 let at = self.past(at);
                 let foresees = self.state.foresees();
                 if let Some(client) = self.state.get_mut(slot) {
-                    if foresees && client.mode == Mode::Holder {
+                    if foresees && client.mode == Mode::Foreground {
                         let end = client.timeline.end_if_launched().unwrap_or(at);
                         client.foresight.stirs(at, end);
                     }
                     client.timeline.stir(at);
                     client.active_at = client.active_at.max(at);
                 }
-                if self.state.mode(slot) == Some(Mode::Holder) {
-                    self.holder_is_back(out);
+                if self.state.mode(slot) == Some(Mode::Foreground) {
+                    self.foreground_is_back(out);
                 }
             }
             Event::Waits {
@@ -274,7 +274,7 @@ impl Core {
 
     /// The state, for people and tests.
     pub fn snapshot(&self) -> Snapshot {
-        let gap = match self.state.holders.is_empty() {
+        let gap = match self.state.foreground_jobs.is_empty() {
             true => None,
             false => match self.state.phase(self.now) {
                 Phase::Busy { .. } => None,

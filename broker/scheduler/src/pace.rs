@@ -1,8 +1,8 @@
-//! How long a filler's kernels really take: learnt from the device while it serves.
+//! How long a background job's kernels really take: learnt from the device while it serves.
 //!
 //! The credit that a kernel costs is what its client's table says: the mean of its profile, or what an unknown kernel counts for. Whether a kernel *fits* is asked of a high
 //! quantile of its time in its context instead, and how much is on the device of the middle. Both come from the profile at first, then from what is seen: a
-//! filler's work that ends says how long it took, if it had the device for itself and somebody was looking when it ended.
+//! background job's work that ends says how long it took, if it had the device for itself and somebody was looking when it ended.
 //!
 //! Who waits at the gate looks. A job that launches, works on its host and synchronises an age later does not: the end is seen when the host comes back, and what lies between is the host's
 //! time. Taken for the kernel's it would let the kernel into no gap, and each of the few launches that starvation lets through would be seen as late again. Such an end only bounds what is
@@ -17,7 +17,7 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Launches whose end is awaited. A filler is seldom so far ahead: its credit bounds it.
+/// Launches whose end is awaited. A background job is seldom so far ahead: its credit bounds it.
 const AWAITED: usize = 256;
 
 /// So many ends seen of a job without a profile, and it is known.
@@ -64,7 +64,7 @@ pub(super) struct Sight {
     pub unknown: Ns,
 }
 
-/// A filler's times.
+/// A background job's times.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace {
     history: History,
@@ -159,7 +159,7 @@ impl Pace {
     }
 
     /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up on the device. A job that launches more slowly than the
-    /// device works never has more there than one kernel: it may go on for as long as the holder stays away.
+    /// device works never has more there than one kernel: it may go on for as long as the foreground job stays away.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -273,7 +273,7 @@ impl Pace {
         std::mem::take(&mut self.timed)
     }
 
-    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`: for so much of it no holder had work there, so it took no less. `unknown`: as in [`Sight`].
+    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`: for so much of it no foreground job had work there, so it took no less. `unknown`: as in [`Sight`].
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
         // Where it stood in the sequence is known of the last ones; any other counts for the kernel by itself.
         let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_holds_the_holders_work_is_a_bound_and_no_more() {
+    fn a_time_that_holds_the_foreground_jobs_work_is_a_bound_and_no_more() {
         let mut pace = Pace::default();
         let mut now = MS;
         for turn in 0..60 {
@@ -428,7 +428,7 @@ mod tests {
         let middle = pace.of_next(5).expect("measured").middle;
         assert!(
             middle > 150 * US,
-            "it was at work for 900 us when the holder came: {middle}"
+            "it was at work for 900 us when the foreground job came: {middle}"
         );
     }
 

@@ -7,14 +7,14 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | equals at the top, with nobody above them | would be holders side by side: as members they are fillers. Whose turn it is gets all that the delay bound allows, so that its turn ends within it |
-//! | equals below a holder | whose turn it is fills the holder's gaps, as the policy says. The holder's precedence is what it was |
+//! | equals at the top, with nobody above them | would be foreground jobs side by side: as members they are background jobs. Whose turn it is gets all that the delay bound allows, so that its turn ends within it |
+//! | equals below a foreground job | whose turn it is fills the foreground job's gaps, as the policy says. The foreground job's precedence is what it was |
 //! | others of the same priority | those that the planner does not name (their memory is not managed) stay what they were and wait for no turn |
 //! | less important ones | what they were: they run while nobody above them is at work |
 //!
 //! A turn ends early when its client falls silent for [`PRESENT`] of it (a Python host pauses for milliseconds between two steps), so one that stops wastes no more than that, one that stalls with work on the device a turn until
 //! that is written off, and one that is gone nothing. While nobody else of the class waits it does not end. Who had no turn for longest is next, so nobody waits for longer than the turns of all
-//! the others and a delay bound each (below a holder that leaves nothing but the minimum share: than theirs and that).
+//! the others and a delay bound each (below a foreground job that leaves nothing but the minimum share: than theirs and that).
 //!
 //! What holds: of a class with two members or more, one at most is in the queue. A member that is not, has no credit that it could use, but what lets it past work of its own that does not end.
 #![forbid(unsafe_code)]
@@ -84,7 +84,7 @@ impl Rota {
 
 /// Until when whose turn it is counts as there.
 fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
-    // One that waits for credit is there; that it has got some and does not go is no sign of life, unless a holder's sign may have voided it.
+    // One that waits for credit is there; that it has got some and does not go is no sign of life, unless a foreground job's sign may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);
@@ -115,7 +115,7 @@ impl Core {
     /// What a client's mode is among others that it takes turns with: nobody who is to stop within the delay bound can launch as he likes.
     pub(super) fn mode_in_turns(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
-            Mode::Holder if self.rota.has(client) => Mode::Filler,
+            Mode::Foreground if self.rota.has(client) => Mode::Background,
             mode => mode,
         }
     }
@@ -136,7 +136,7 @@ impl Core {
         for at in 0..self.state.order.len() {
             let slot = self.state.order[at];
             let Some(client) = self.state.get(slot) else { continue };
-            let barred = self.rota.has(client) && !self.rota.is_owner(client, slot) && client.mode == Mode::Filler;
+            let barred = self.rota.has(client) && !self.rota.is_owner(client, slot) && client.mode == Mode::Background;
             if barred != client.barred {
                 self.set_barred(slot, barred, out);
             }
@@ -173,7 +173,7 @@ impl Core {
                 continue;
             };
             let ends = absent_at(&self.state, owner, &turn).min(turn.until);
-            // Below a holder that hardly pauses the minimum share may come once in many turns, and always in the same one's: who had nothing yet keeps his until he had.
+            // Below a foreground job that hardly pauses the minimum share may come once in many turns, and always in the same one's: who had nothing yet keeps his until he had.
             let had_nothing = owner.queued.is_some() && owner.granted_at < turn.begun;
             if self.now < ends {
                 self.wake_at(Some(ends));
@@ -219,14 +219,14 @@ impl Core {
         self.wake_at(Some(turn.until));
     }
 
-    /// What to do for equals at the top whose turn it is: no holder is above them, so the policy's rules have nobody to protect.
+    /// What to do for equals at the top whose turn it is: no foreground job is above them, so the policy's rules have nobody to protect.
     pub(super) fn serve_turn(&self) -> Option<Verdict> {
         let class = self.state.queue.first_class()?;
         let slot = self.state.queue.first_in_turn(class)?;
         let client = self.state.get(slot).filter(|client| self.rota.has(client))?;
         let first = self.state.most_important()?;
-        let at_the_top = self.policy.mode(client.priority, first) == Mode::Holder;
-        // Not bound: equals that are no members may be holders, and their launches are no reason to stop.
+        let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
+        // Not bound: equals that are no members may be foreground jobs, and their launches are no reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false))
     }
 }

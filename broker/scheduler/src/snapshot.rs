@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub clients: Vec<ClientView>,
     /// The gap that is open now, if one is.
     pub gap: Option<GapView>,
-    /// Filler work granted or on the device whose end was not seen, all clients together, ns.
+    /// Background job work granted or on the device whose end was not seen, all clients together, ns.
     pub exposure: Ns,
     /// Counters since the broker started.
     pub counters: Counters,
@@ -37,7 +37,7 @@ pub struct ClientView {
     pub client: u64,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// "alone", "holder" or "filler".
+    /// "alone", "foreground job" or "background job".
     pub mode: &'static str,
     /// Whether it launched or waited lately.
     pub active: bool,
@@ -67,9 +67,9 @@ pub struct ClientView {
     pub written_off: Ns,
     /// How often it was let through although it fitted nowhere, so that it does not starve.
     pub starved: u64,
-    /// How well its gaps were foreseen while it was a holder, under `weft`.
+    /// How well its gaps were foreseen while it was a foreground job, under `weft`.
     pub gaps: ForecastView,
-    /// How well its kernels' times were foreseen while it was a filler, under `weft`.
+    /// How well its kernels' times were foreseen while it was a background job, under `weft`.
     pub times: ForecastView,
 }
 
@@ -117,12 +117,12 @@ pub struct WaitView {
     pub since: Ns,
 }
 
-/// A gap of the holders.
+/// A gap of the foreground jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GapView {
-    /// When the last holder's work ended, as predicted or seen.
+    /// When the last foreground job's work ended, as predicted or seen.
     pub since: Ns,
-    /// When the holder is predicted to be back. `None`: open-ended.
+    /// When the foreground job is predicted to be back. `None`: open-ended.
     pub until: Option<Ns>,
 }
 
@@ -133,9 +133,9 @@ pub struct Counters {
     pub events: u64,
     /// Grants given.
     pub grants: u64,
-    /// Credit taken back because a holder came back, or for somebody more important.
+    /// Credit taken back because a foreground job came back, or for somebody more important.
     pub revocations: u64,
-    /// Gaps of known length that were opened for fillers.
+    /// Gaps of known length that were opened for background jobs.
     pub gaps: u64,
     /// Gaps that became open-ended.
     pub open_gaps: u64,
@@ -160,8 +160,8 @@ pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Free => "free",
         Mode::Alone => "alone",
-        Mode::Holder => "holder",
-        Mode::Filler => "filler",
+        Mode::Foreground => "foreground",
+        Mode::Background => "background",
     }
 }
 

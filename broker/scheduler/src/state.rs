@@ -1,4 +1,4 @@
-//! What the core knows: its clients, who waits, how much filler work is out.
+//! What the core knows: its clients, who waits, how much background job work is out.
 //!
 //! Every change of a ledger goes through [`State::account`], so that the sum of all exposures and the list of clients that have any are
 //! always those of the ledgers. Policies read this and change nothing.
@@ -24,22 +24,22 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: Queue,
-    /// Filler work that is on the device or may come there without another word from us, all clients together. Credit of a client that
+    /// Background job work that is on the device or may come there without another word from us, all clients together. Credit of a client that
     /// waits for more is not in it: its gate is in order, so it can use none of it before the next grant.
     pub exposure: Ns,
     /// Clients that have unused credit or work on the device.
     pub exposed: Vec<Slot>,
-    /// Clients in [`Mode::Holder`].
-    pub holders: Vec<Slot>,
+    /// Clients in [`Mode::Foreground`].
+    pub foreground_jobs: Vec<Slot>,
     /// In the order they attached.
     pub order: Vec<Slot>,
     /// Clients that wait at their gates, those with a grant on its way included.
     pub waiting: usize,
-    /// What fillers have on the device by the clock, under `weft`.
+    /// What background jobs have on the device by the clock, under `weft`.
     pub device: Device,
-    /// When holders had work there lately, under `weft`.
+    /// When foreground jobs had work there lately, under `weft`.
     pub worked: Worked,
-    /// Last sign of work of any filler of a class.
+    /// Last sign of work of any background job of a class.
     pub class_active_at: [Ns; PRIORITIES],
     slots: Vec<Option<ClientState>>,
     free: Vec<Slot>,
@@ -54,7 +54,7 @@ impl State {
             queue: Queue::default(),
             exposure: 0,
             exposed: Vec::new(),
-            holders: Vec::new(),
+            foreground_jobs: Vec::new(),
             order: Vec::new(),
             waiting: 0,
             device: Device::default(),
@@ -109,7 +109,7 @@ impl State {
         }
         self.device.forget(slot);
         self.order.retain(|other| *other != slot);
-        self.holders.retain(|other| *other != slot);
+        self.foreground_jobs.retain(|other| *other != slot);
     }
 
     /// Changes a ledger, keeping the sums right.
@@ -212,14 +212,14 @@ impl State {
         self.recount(slot);
     }
 
-    /// Whether a filler will soon starve, if it finds no gap: it has the next one before those that are more important, and keeps what it gets.
+    /// Whether a background job will soon starve, if it finds no gap: it has the next one before those that are more important, and keeps what it gets.
     pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
         let soon = now.saturating_add(self.config.starving_after / 2);
         self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
     /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The switch to it and back is charged to it: beside
-    /// a holder that never pauses that is most of what a short kernel costs.
+    /// a foreground job that never pauses that is most of what a short kernel costs.
     pub(super) fn patience(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -290,7 +290,7 @@ impl State {
 
     /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before it that the device would run dry while the next
     /// grant is on its way, or half the bound holds it and what is out beside one long kernel. So at most the larger of the bound and half of it
-    /// plus one kernel is out. A trip between broker and filler carries an eighth of the bound at least: waking both costs as much as launching
+    /// plus one kernel is out. A trip between broker and background job carries an eighth of the bound at least: waking both costs as much as launching
     /// dozens of small kernels.
     pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
@@ -329,10 +329,10 @@ impl State {
         now.saturating_add(excess.clamp(bound / 16, bound).max(1))
     }
 
-    /// What the holders, all together, leave to others.
+    /// What the foreground jobs, all together, leave to others.
     pub(super) fn phase(&self, now: Ns) -> Phase {
         let mut all = Phase::Open { since: 0 };
-        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
             all = match (all, client.timeline.phase(now, &client.times, &self.config)) {
                 (_, busy @ Phase::Busy { .. }) => return busy,
                 (Phase::Busy { until }, _) => return Phase::Busy { until },
@@ -360,12 +360,12 @@ impl State {
         all
     }
 
-    /// How long fillers may use the device from now on, if the holders are to be kept waiting with no more than this chance. If a holder is busy, until
-    /// when at least. For several holders the one that leaves least decides.
+    /// How long background jobs may use the device from now on, if the foreground jobs are to be kept waiting with no more than this chance. If a foreground job is busy, until
+    /// when at least. For several foreground jobs the one that leaves least decides.
     pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let lead = self.lead();
-        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
             room = room.min(client.room(now, chance, lead, &self.config)?);
         }
         Ok(room)
@@ -376,35 +376,35 @@ impl State {
         self.opening_for(0, now)
     }
 
-    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance must be that the holder finds it in progress.
+    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance must be that the foreground job finds it in progress.
     pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let (lead, risk) = (self.lead(), self.risk());
-        for client in self.holders.iter().filter_map(|slot| self.get(*slot)) {
+        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
             room = room.min(client.opening(now, risk, long, lead, &self.config)?);
         }
         Ok(room)
     }
 
-    /// What fillers have launched and was not seen to end.
+    /// What background jobs have launched and was not seen to end.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether the length of the holders' gap is known, not only how gaps are distributed.
+    /// Whether the length of the foreground jobs' gap is known, not only how gaps are distributed.
     pub(super) fn is_steady(&self) -> bool {
-        let mut holders = self.holders.iter().filter_map(|slot| self.get(*slot));
-        holders.all(|client| client.foresight.is_steady())
+        let mut foreground_jobs = self.foreground_jobs.iter().filter_map(|slot| self.get(*slot));
+        foreground_jobs.all(|client| client.foresight.is_steady())
     }
 
-    /// How long before the device runs dry, or a holder's work ends, the next kernel is granted.
+    /// How long before the device runs dry, or a foreground job's work ends, the next kernel is granted.
     pub(super) fn lead(&self) -> Ns {
         self.device.lead(self.config.delay_bound / 4)
     }
 
-    /// When to look again whether so much less of fillers' work remains: by the clock, where that alone tells. Credit that lies unused and work that the
-    /// holder's has stopped do not end as time passes: what is told of them brings the next look, and the clock does not spin until then.
+    /// When to look again whether so much less of background jobs' work remains: by the clock, where that alone tells. Credit that lies unused and work that the
+    /// foreground job's has stopped do not end as time passes: what is told of them brings the next look, and the clock does not spin until then.
     pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let running = self.device.running(now);
@@ -426,14 +426,14 @@ impl State {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Work of fillers that is still to run on the device, as far as the clock tells, and credit that will be used without another word.
+    /// Work of background jobs that is still to run on the device, as far as the clock tells, and credit that will be used without another word.
     pub(super) fn remaining(&self, now: Ns) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.exposure.saturating_sub(credit);
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
-    /// The chance of keeping a holder waiting that a kernel may have. Where the device must be switched back first a wrong guess costs more than the kernel's rest.
+    /// The chance of keeping a foreground job waiting that a kernel may have. Where the device must be switched back first a wrong guess costs more than the kernel's rest.
     pub(super) fn risk(&self) -> f64 {
         /// What was best in the lab on a device that takes turns.
         const SWITCHED: f64 = 0.5;
@@ -444,8 +444,8 @@ impl State {
     }
 
     /// Whether one client fills and no other.
-    pub(super) fn has_one_filler(&self) -> bool {
-        self.order.len() == self.holders.len() + 1
+    pub(super) fn has_one_background(&self) -> bool {
+        self.order.len() == self.foreground_jobs.len() + 1
     }
 
     /// Whether a wait with this credit left would pass.
@@ -491,7 +491,7 @@ mod tests {
         // It takes longer than it was charged: until only the charge is left of it, nothing of that ends.
         state.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(state.less_remains(30 * US, 10 * US), (600 - 100 + 30) * US);
-        state.device.holder_launched();
+        state.device.foreground_launched();
         assert_eq!(
             state.less_remains(30 * US, 10 * US),
             10 * US + coarse,

@@ -139,20 +139,20 @@ fn grant(client: Client, credit: Ns, bound: bool) -> Decision {
 }
 
 #[test]
-fn a_client_by_itself_is_alone_and_two_are_holder_and_filler() {
+fn a_client_by_itself_is_alone_and_two_are_foreground_job_and_background_job() {
     let mut bench = Bench::new(PolicyName::Fikit);
     assert_eq!(bench.attach(TRAINING, 5), [Decision::Mode(TRAINING, Mode::Alone)]);
     assert_eq!(
         bench.attach(SERVICE, 0),
         [
-            Decision::Mode(TRAINING, Mode::Filler),
-            Decision::Mode(SERVICE, Mode::Holder)
+            Decision::Mode(TRAINING, Mode::Background),
+            Decision::Mode(SERVICE, Mode::Foreground)
         ]
     );
-    assert_eq!(bench.attach(OTHER, 0), [Decision::Mode(OTHER, Mode::Holder)]);
+    assert_eq!(bench.attach(OTHER, 0), [Decision::Mode(OTHER, Mode::Foreground)]);
     assert_eq!(
         bench.tell(Event::Priority(OTHER, 7)),
-        [Decision::Mode(OTHER, Mode::Filler)]
+        [Decision::Mode(OTHER, Mode::Background)]
     );
     assert_eq!(bench.tell(Event::Gone(OTHER)), []);
     assert_eq!(
@@ -162,27 +162,27 @@ fn a_client_by_itself_is_alone_and_two_are_holder_and_filler() {
 }
 
 #[test]
-fn nobody_is_a_holder_where_turns_are_taken() {
+fn nobody_is_a_foreground_job_where_turns_are_taken() {
     let mut bench = Bench::new(PolicyName::Timeslice);
     bench.attach(SERVICE, 0);
     assert_eq!(
         bench.attach(TRAINING, 5),
         [
-            Decision::Mode(SERVICE, Mode::Filler),
-            Decision::Mode(TRAINING, Mode::Filler)
+            Decision::Mode(SERVICE, Mode::Background),
+            Decision::Mode(TRAINING, Mode::Background)
         ]
     );
 }
 
 #[test]
-fn a_filler_beside_an_idle_holder_gets_the_delay_bound() {
+fn a_background_job_beside_an_idle_foreground_job_gets_the_delay_bound() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     assert_eq!(bench.waits(TRAINING, 50 * US), [grant(TRAINING, 500 * US, true)]);
     assert_eq!(bench.view(TRAINING).left, 500_000);
 }
 
 #[test]
-fn a_filler_waits_while_the_holder_works_and_fills_the_gap_after_it() {
+fn a_background_job_waits_while_the_foreground_job_works_and_fills_the_gap_after_it() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     let start = bench.now;
     bench.launch(SERVICE, STEP);
@@ -206,7 +206,7 @@ fn a_filler_waits_while_the_holder_works_and_fills_the_gap_after_it() {
 }
 
 #[test]
-fn a_copy_of_a_filler_goes_beside_the_kernels_of_the_holder() {
+fn a_copy_of_a_background_job_goes_beside_the_kernels_of_the_foreground_job() {
     let copy = |bench: &mut Bench, cost| {
         let since = bench.now;
         bench.tell(Event::Waits {
@@ -219,7 +219,7 @@ fn a_copy_of_a_filler_goes_beside_the_kernels_of_the_holder() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.launch(SERVICE, STEP);
     bench.launch(SERVICE, STEP);
-    // Longer than the holder is known to be busy: its next copy might come before this one ends.
+    // Longer than the foreground job is known to be busy: its next copy might come before this one ends.
     assert_eq!(copy(&mut bench, 201 * US), []);
     bench.launch(SERVICE, STEP);
     assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
@@ -246,7 +246,7 @@ fn a_small_gap_is_not_filled() {
 }
 
 #[test]
-fn the_way_to_a_filler_is_part_of_the_gap_once() {
+fn the_way_to_a_background_job_is_part_of_the_gap_once() {
     let late = |bench: &Bench| bench.now + 100 * US + 10 * MS - 150 * US;
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.launch(SERVICE, LAST);
@@ -323,7 +323,7 @@ fn the_longest_that_fits_of_the_most_important_goes_first() {
 }
 
 #[test]
-fn a_less_important_filler_does_not_slip_in_before_a_long_kernel() {
+fn a_less_important_background_job_does_not_slip_in_before_a_long_kernel() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.attach(OTHER, 7);
     let start = bench.now;
@@ -338,7 +338,7 @@ fn a_less_important_filler_does_not_slip_in_before_a_long_kernel() {
 }
 
 #[test]
-fn a_holder_that_comes_back_ends_the_filling() {
+fn a_foreground_job_that_comes_back_ends_the_filling() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     let start = bench.now;
     bench.launch(SERVICE, LAST);
@@ -357,7 +357,7 @@ fn a_holder_that_comes_back_ends_the_filling() {
     let view = bench.view(TRAINING);
     assert_eq!((view.left, view.outstanding, view.revoked), (0, 150 * US, 300_000));
     assert_eq!(bench.core.snapshot().counters.early_returns, 1);
-    // The holder's work starts behind what is still out: 500 us of exposure when it launched.
+    // The foreground job's work starts behind what is still out: 500 us of exposure when it launched.
     assert_eq!(
         bench.view(SERVICE).busy_until,
         start + 2 * MS + 500 * US - 50 * US + 100 * US
@@ -366,7 +366,7 @@ fn a_holder_that_comes_back_ends_the_filling() {
 }
 
 #[test]
-fn a_stir_of_the_holder_stops_filling_before_its_launch() {
+fn a_stir_of_the_foreground_job_stops_filling_before_its_launch() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.waits(TRAINING, 50 * US);
     let at = bench.now;
@@ -402,7 +402,7 @@ fn credit_follows_the_work_that_ends() {
 }
 
 #[test]
-fn a_filler_that_runs_is_topped_up_before_it_stops() {
+fn a_background_job_that_runs_is_topped_up_before_it_stops() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.waits(TRAINING, 100 * US);
     assert_eq!(
@@ -437,7 +437,7 @@ fn told_again_a_wait_is_granted_once() {
 }
 
 #[test]
-fn nobody_starves_beside_a_holder_that_never_pauses() {
+fn nobody_starves_beside_a_foreground_job_that_never_pauses() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     let start = bench.now;
     bench.launch(SERVICE, STEP);
@@ -453,7 +453,7 @@ fn nobody_starves_beside_a_holder_that_never_pauses() {
         assert_eq!(
             out,
             [grant(TRAINING, MS, false)],
-            "not bound: the holder's next launch would void it"
+            "not bound: the foreground job's next launch would void it"
         );
         granted.push(bench.now - start);
         let total = granted.len() as u64 * MS;
@@ -542,7 +542,7 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
         let mut bench = Bench::pair(policy);
         assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
         bench.progress(TRAINING, 100 * US, 100 * US);
-        // One of its threads takes all but 50 us of what is left and is never heard of again. The holder comes back, and the rest is taken from the word.
+        // One of its threads takes all but 50 us of what is left and is never heard of again. The foreground job comes back, and the rest is taken from the word.
         let left = bench.view(TRAINING).left;
         assert!(left > 60_000, "{left}");
         let decisions = bench.launch(SERVICE, LAST);
@@ -616,7 +616,7 @@ fn equals_take_turns() {
 }
 
 #[test]
-fn a_more_important_filler_takes_the_credit_of_the_others() {
+fn a_more_important_background_job_takes_the_credit_of_the_others() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.attach(OTHER, 3);
     bench.now += 100 * MS;
@@ -659,7 +659,7 @@ fn exclusive_keeps_out_everybody_until_the_grace_is_over() {
 }
 
 #[test]
-fn exclusive_runs_one_class_of_fillers_at_a_time() {
+fn exclusive_runs_one_class_of_background_jobs_at_a_time() {
     let mut bench = Bench::pair(PolicyName::Exclusive);
     bench.attach(OTHER, 7);
     bench.now += 100 * MS;
@@ -752,6 +752,6 @@ fn the_snapshot_goes_out_as_json() {
             .iter()
             .map(|view| (view.client, view.mode))
             .collect::<Vec<_>>(),
-        [(1, "holder"), (2, "filler")]
+        [(1, "foreground"), (2, "background")]
     );
 }

@@ -1,6 +1,6 @@
-//! When a holder's work ends, and what comes then.
+//! When a foreground job's work ends, and what comes then.
 //!
-//! A holder launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
+//! A foreground job launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
 //! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
 //! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
 //!
@@ -10,7 +10,7 @@
 use super::{Config, times::Times};
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// What a holder leaves to others at a time.
+/// What a foreground job leaves to others at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing before `until` at the earliest: it works, or is about to come back.
@@ -25,11 +25,11 @@ pub(super) enum Phase {
 /// many parts of it.
 const UTMOST_STRETCH: f64 = 8.0;
 
-/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the holder.
+/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the foreground job.
 const STRETCH_DECAY: f64 = 0.1;
 
-/// A holder whose ends are not seen is believed to be as slow as they last told for so many times the work that they were of; then half as much, and so on: one end that was
-/// seen late must not keep fillers away for good.
+/// A foreground job whose ends are not seen is believed to be as slow as they last told for so many times the work that they were of; then half as much, and so on: one end that was
+/// seen late must not keep background jobs away for good.
 const LESSONS: Ns = 16;
 
 /// Four ends are seen before it is believed that work ends when it should. A burst that nobody waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_gap_ends_when_the_holder_is_predicted_back() {
+    fn a_known_gap_ends_when_the_foreground_job_is_predicted_back() {
         let mut timeline = Timeline::new(0.0);
         timeline.launch(LONG, MS, 0, 0, LONGEST);
         let (until, over) = (6 * MS, 6 * MS + 200 * US);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn until_some_ends_were_seen_work_may_end_later_by_all_that_fillers_may_have_out() {
+    fn until_some_ends_were_seen_work_may_end_later_by_all_that_background_jobs_may_have_out() {
         let config = config();
         let most = config.delay_bound + 2 * config.switch_cost;
         let mut timeline = Timeline::new(0.0);

@@ -164,7 +164,7 @@ fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
     let begin = bench.now;
     assert!(
         is_grant(&bench.waits(300 * US)),
-        "at once: the holder is seen to have ended"
+        "at once: the foreground job is seen to have ended"
     );
     bench.done(300 * US);
     // Near the end of the gap what ends in time still goes, and what does not waits.
@@ -207,7 +207,7 @@ fn what_may_take_long_goes_by_that_where_the_device_switches() {
 }
 
 #[test]
-fn a_holder_that_does_not_come_when_it_is_due_is_waited_for_no_longer_than_it_was_away() {
+fn a_foreground_job_that_does_not_come_when_it_is_due_is_waited_for_no_longer_than_it_was_away() {
     let mut bench = Bench::new(profile(99, 300 * US));
     bench.requests(12, 5 * MS);
     bench.request();
@@ -218,7 +218,7 @@ fn a_holder_that_does_not_come_when_it_is_due_is_waited_for_no_longer_than_it_wa
 }
 
 #[test]
-fn of_a_holder_that_nothing_is_known_of_what_has_lasted_will_last() {
+fn of_a_foreground_job_that_nothing_is_known_of_what_has_lasted_will_last() {
     let mut bench = Bench::new(profile(99, 300 * US));
     bench.request();
     assert!(!is_grant(&bench.waits(300 * US)));
@@ -229,7 +229,7 @@ fn of_a_holder_that_nothing_is_known_of_what_has_lasted_will_last() {
 }
 
 #[test]
-fn of_a_filler_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
+fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
     let mut bench = Bench::new(None);
     bench.requests(12, 20 * MS);
     for kernel in 0..6 {
@@ -279,7 +279,7 @@ fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
 }
 
 #[test]
-fn a_filler_that_finds_no_gap_gets_its_share_in_portions() {
+fn a_background_job_that_finds_no_gap_gets_its_share_in_portions() {
     let mut bench = Bench::new(profile(99, 50 * US));
     bench.waits(50 * US);
     let begin = bench.now;
@@ -307,16 +307,16 @@ fn a_filler_that_finds_no_gap_gets_its_share_in_portions() {
 }
 
 #[test]
-fn a_priority_that_changes_makes_a_filler_of_the_holder_and_back() {
+fn a_priority_that_changes_makes_a_background_job_of_the_foreground_job_and_back() {
     let mut bench = Bench::new(profile(99, 100 * US));
     bench.requests(12, 5 * MS);
     bench.request();
     assert!(is_grant(&bench.waits(100 * US)));
     let out = bench.tell(Event::Priority(SERVICE, 9));
-    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Filler)), "{out:?}");
-    assert!(out.contains(&Decision::Mode(TRAINING, Mode::Holder)), "{out:?}");
+    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Background)), "{out:?}");
+    assert!(out.contains(&Decision::Mode(TRAINING, Mode::Foreground)), "{out:?}");
     let out = bench.tell(Event::Priority(SERVICE, 0));
-    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Holder)), "{out:?}");
+    assert!(out.contains(&Decision::Mode(SERVICE, Mode::Foreground)), "{out:?}");
     // What it did meanwhile was not watched: no gap of a second is learnt from it.
     bench.now += 1_000 * MS;
     bench.requests(3, 5 * MS);
@@ -325,13 +325,13 @@ fn a_priority_that_changes_makes_a_filler_of_the_holder_and_back() {
 }
 
 #[test]
-fn who_found_a_gap_is_not_let_through_beside_the_holder_for_a_while() {
+fn who_found_a_gap_is_not_let_through_beside_the_foreground_job_for_a_while() {
     let mut bench = Bench::new(profile(99, 500 * US));
     bench.requests(12, 5 * MS);
     bench.request();
     assert!(is_grant(&bench.waits(500 * US)), "a gap");
     bench.done(500 * US);
-    // From now on the holder never pauses.
+    // From now on the foreground job never pauses.
     let (begin, since) = (bench.now, bench.now);
     let mut let_through = None;
     while let_through.is_none() && bench.now < begin + 2_000 * MS {
@@ -358,7 +358,7 @@ fn who_found_a_gap_is_not_let_through_beside_the_holder_for_a_while() {
 }
 
 #[test]
-fn credit_that_a_silent_filler_has_left_keeps_no_other_waiting() {
+fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
     const OTHER: Client = Client(3);
     let mut bench = Bench::new(profile(99, 20 * US));
     let beside = Event::Attached {
@@ -368,7 +368,7 @@ fn credit_that_a_silent_filler_has_left_keeps_no_other_waiting() {
     };
     bench.tell(beside);
     bench.requests(30, 4 * MS);
-    // The service stays away. One filler is granted more than it uses, and falls silent.
+    // The service stays away. One background job is granted more than it uses, and falls silent.
     bench.now += 50 * MS;
     let out = bench.waits(20 * US);
     assert!(is_grant(&out), "{out:?}");

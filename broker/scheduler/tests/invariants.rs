@@ -145,7 +145,7 @@ impl World {
                 assert!(lane.attached, "{client:?} is not attached");
                 assert_ne!(lane.mode, Some(mode), "told twice");
                 lane.mode = Some(mode);
-                if mode != Mode::Filler {
+                if mode != Mode::Background {
                     // Who waits at the gate sees that he need not.
                     lane.waiting = None;
                 }
@@ -155,7 +155,7 @@ impl World {
                 let above = self.above(client.0 as usize);
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);
-                assert_eq!(lane.mode, Some(Mode::Filler), "only a filler needs credit");
+                assert_eq!(lane.mode, Some(Mode::Background), "only a background job needs credit");
                 let stale = lane.bound != bound || (bound && lane.signs != above);
                 let left = (stale && lane.credit != 0).then(|| std::mem::take(&mut lane.credit));
                 lane.credit += i64::try_from(credit).expect("credit within reason");
@@ -247,17 +247,17 @@ impl World {
         };
         match lane.mode.expect("a mode") {
             Mode::Free | Mode::Alone => {}
-            Mode::Holder => {
+            Mode::Foreground => {
                 self.signs[usize::from(lane.priority)] += 1;
                 self.tell(launched);
             }
-            Mode::Filler if lane.credit >= cost as i64 && (!lane.bound || lane.signs == above) => {
+            Mode::Background if lane.credit >= cost as i64 && (!lane.bound || lane.signs == above) => {
                 lane.credit -= cost as i64;
                 lane.issued += cost;
                 lane.waiting = None;
                 self.tell(launched);
             }
-            Mode::Filler => {
+            Mode::Background => {
                 lane.waiting = Some((kernel, cost, since));
                 self.report(who);
             }
@@ -354,10 +354,10 @@ impl World {
             let important = Some(lane.priority) == first && config.policy != PolicyName::Timeslice;
             let expected = match (attached, important) {
                 (1, _) => Mode::Alone,
-                (_, true) => Mode::Holder,
-                _ => Mode::Filler,
+                (_, true) => Mode::Foreground,
+                _ => Mode::Background,
             };
-            assert_eq!(lane.mode, Some(expected), "a holder never waits");
+            assert_eq!(lane.mode, Some(expected), "a foreground job never waits");
             let sum = i128::from(view.issued) + i128::from(view.revoked) + i128::from(view.left);
             assert_eq!(i128::from(view.granted), sum, "credit is conserved");
             books += view.outstanding + view.left.max(0).unsigned_abs();
@@ -382,7 +382,7 @@ impl World {
         }
     }
 
-    /// From here on every filler that gets credit launches and its work ends; the holders launch without a pause.
+    /// From here on every background job that gets credit launches and its work ends; the foreground jobs launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();
         let longest = if self.lied { config.longest_cost } else { LONGEST };
@@ -399,7 +399,7 @@ impl World {
             );
             for who in 0..CLIENTS {
                 let lane = &mut self.lanes[who];
-                if lane.attached && lane.mode == Some(Mode::Holder) && self.now >= next_launch {
+                if lane.attached && lane.mode == Some(Mode::Foreground) && self.now >= next_launch {
                     self.launch(who, 100 * US);
                 }
             }

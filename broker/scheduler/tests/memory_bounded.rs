@@ -8,9 +8,9 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, PolicyName};
 
 const US: u64 = 1_000;
 
-/// A holder and a filler that stay.
-const HOLDER: Client = Client(0);
-const FILLER: Client = Client(1);
+/// A foreground job and a background job that stay.
+const FOREGROUND: Client = Client(0);
+const BACKGROUND: Client = Client(1);
 
 /// Kernels of each visit.
 const KERNELS: u64 = 60;
@@ -67,11 +67,11 @@ impl World {
         }
     }
 
-    /// The holder works; a guest comes, works and goes; the filler waits and gets what it gets.
+    /// The foreground job works; a guest comes, works and goes; the background job waits and gets what it gets.
     fn visit(&mut self) {
-        self.launches(HOLDER);
+        self.launches(FOREGROUND);
         self.now += 500 * US;
-        self.tell(Event::Idle(HOLDER, self.now));
+        self.tell(Event::Idle(FOREGROUND, self.now));
         self.fresh += 1;
         let guest = Client(1_000 + self.fresh);
         let priority = 1 + (self.fresh % 9) as u8;
@@ -81,7 +81,7 @@ impl World {
             profile: None,
         });
         self.launches(guest);
-        for client in [FILLER, guest] {
+        for client in [BACKGROUND, guest] {
             self.fresh += 1;
             let (kernel, since) = (self.fresh, self.now);
             let cost = 20 * US;
@@ -94,11 +94,15 @@ impl World {
         }
         self.now += 5_000 * US;
         self.tell(Event::Tick);
-        let left = self.core.snapshot().client(FILLER).map_or(0, |view| view.left.max(0));
+        let left = self
+            .core
+            .snapshot()
+            .client(BACKGROUND)
+            .map_or(0, |view| view.left.max(0));
         self.issued += left.unsigned_abs();
-        self.launches(FILLER);
+        self.launches(BACKGROUND);
         self.tell(Event::Progress {
-            client: FILLER,
+            client: BACKGROUND,
             issued: self.issued,
             settled: self.issued,
         });
@@ -127,7 +131,7 @@ fn memory_does_not_grow_with_who_came_and_what_was_launched() {
             fresh: 0,
             issued: 0,
         };
-        for (client, priority) in [(HOLDER, 0), (FILLER, 5)] {
+        for (client, priority) in [(FOREGROUND, 0), (BACKGROUND, 5)] {
             world.tell(Event::Attached {
                 client,
                 priority,

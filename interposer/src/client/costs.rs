@@ -1,4 +1,4 @@
-//! What a kernel costs: hash of its identity -> predicted nanoseconds. Read on every launch of a filler, without a lock.
+//! What a kernel costs: hash of its identity -> predicted nanoseconds. Read on every launch of a background job, without a lock.
 //!
 //! Open addressing over two arrays of atomics, entries are added and changed, never removed. A key is claimed before its value is stored;
 //! a reader in between sees a value of 0, which means unknown.

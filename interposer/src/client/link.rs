@@ -147,7 +147,7 @@ impl BrokerLink {
         self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
-    /// Wakes the broker where the process has become idle: that also wakes a broker that naps, because a filler waits for this very moment.
+    /// Wakes the broker where the process has become idle: that also wakes a broker that naps, because a background job waits for this very moment.
     #[inline]
     pub fn ring_idle(&self) {
         if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {

@@ -70,7 +70,7 @@ pub struct Settings {
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
-    /// `WEFT_SPIN_NS`: how long a filler spins at the gate before it sleeps.
+    /// `WEFT_SPIN_NS`: how long a background job spins at the gate before it sleeps.
     pub spin: Ns,
     /// `WEFT_MEMORY`: bytes that the job takes at its peak.
     pub memory: Option<u64>,

@@ -13,8 +13,8 @@ const MOST: usize = 1_024;
 /// And bytes. Parameters take some hundred bytes a launch.
 const MOST_BYTES: usize = 4 << 20;
 
-/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that long lets all of it go at once, and a holder then finds it in its way: no
-/// more than 0.8 % of its time, so. 8 ms beside a real device: more than a filler gets through in most gaps.
+/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that long lets all of it go at once, and a foreground job then finds it in its way: no
+/// more than 0.8 % of its time, so. 8 ms beside a real device: more than a background job gets through in most gaps.
 const PART: Ns = 128;
 
 /// Contexts of which it is remembered that something failed there.

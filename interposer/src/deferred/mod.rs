@@ -1,6 +1,6 @@
-//! The launch queue: what a filler's host leaves behind at a closed gate, so that it can go on.
+//! The launch queue: what a background job's host leaves behind at a closed gate, so that it can go on.
 //!
-//! Without it a filler's thread stands at the gate with one launch, and when a gap opens the kernels come one by one, as fast as the job's own code makes
+//! Without it a background job's thread stands at the gate with one launch, and when a gap opens the kernels come one by one, as fast as the job's own code makes
 //! them. With it a plain launch that would have to wait is copied here and the call returns; the kernels then go to the device one behind the other when the gate
 //! lets them, by a thread of ours ([`drain`]) or by a thread of the job's that comes by.
 //!
@@ -15,7 +15,7 @@
 //! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more; nor, on newer devices, where it is
 //!   given one of the driver's private tables of which nobody knows what is in it ([`tables`]).
 //! * The queue is bounded, in launches, bytes and predicted work ([`fifo`]). Who finds it full waits until it is not.
-//! * A job that is no filler, or whose gate is open, pays one load a call.
+//! * A job that is no background job, or whose gate is open, pays one load a call.
 //!
 //! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left behind, and calls without a hook lead straight to the driver.
 

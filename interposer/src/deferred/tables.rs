@@ -7,7 +7,7 @@
 //!   nothing behind on such a device, and what is in the queue already goes before the table is handed out. As cuBLAS is part of nearly every PyTorch job, that turns the queue off for
 //!   nearly all of them there.
 //!
-//! What decides it is piece 1 of the GPU suite. There fillers run with `WEFT_QUEUE=always`, which passes over this rule, beside a holder. If on sm_90 their data are those of the runs without weft, with
+//! What decides it is piece 1 of the GPU suite. There background jobs run with `WEFT_QUEUE=always`, which passes over this rule, beside a foreground job. If on sm_90 their data are those of the runs without weft, with
 //! `launches.left_behind` above 0, and if weft counts as many launches as the profiler sees kernels (the fact `tables` says which tables were in use), then add these tables to [`KNOWN`]
 //! here, and take the sentence from docs/configuration.md. If data differ, they stay out, and what goes through them is to be found.
 

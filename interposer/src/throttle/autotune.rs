@@ -2,7 +2,7 @@
 //!
 //! A wait at the gate between two of its events would be taken for the kernel's time. So for a moment after code was loaded, once events are being
 //! recorded, a burst that has begun with credit goes on without, up to a bound of work on its way. That is longer than the usual delay bound:
-//! the price is paid for some seconds of a filler's start, and counted (`unsplit`).
+//! the price is paid for some seconds of a background job's start, and counted (`unsplit`).
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

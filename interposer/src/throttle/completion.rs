@@ -1,4 +1,4 @@
-//! When work has ended: events of ours behind the work of a filler, asked now and then, never waited for.
+//! When work has ended: events of ours behind the work of a background job, asked now and then, never waited for.
 //!
 //! * An event is recorded only by a thread that has just launched to the same stream, so stream and context are known to live.
 //! * No driver call at all while anything captures, nor on a capturing stream.

@@ -1,4 +1,4 @@
-//! Copies and fills, and what they are charged: those of a filler that are large go through the gate.
+//! Copies and fills, and what they are charged: those of a background job that are large go through the gate.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ impl Session {
         let cost = self.link.slowed(bytes / bandwidth);
         let own = own_stream(stream);
         let stirs = self.busy.is_idle();
-        if mode == Mode::Filler && bytes >= SMALL_TRANSFER {
+        if mode == Mode::Background && bytes >= SMALL_TRANSFER {
             let want = Want {
                 kernel,
                 cost,

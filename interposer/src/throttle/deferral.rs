@@ -21,7 +21,7 @@ impl Session {
     pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.link.lane.orders;
         !launch.capturing
-            && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Filler)
+            && Mode::from_word(orders.mode.load(Ordering::Acquire)) == Some(Mode::Background)
             && orders.flags.load(Ordering::Relaxed) & flags::PROFILE == 0
             && self.captures.load(Ordering::Acquire) == 0
             && !self.tuning.is_timing(clock::now())
@@ -32,8 +32,8 @@ impl Session {
     pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
         let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
         let step = match self.mode() {
-            Mode::Filler => self.fill_in_turn(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
-            Mode::Holder => {
+            Mode::Background => self.fill_in_turn(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint),
+            Mode::Foreground => {
                 self.hold(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint);
                 return Step::NOTHING;
             }

@@ -1,7 +1,7 @@
-//! The gate: where a filler's launches take their credit, and wait for it.
+//! The gate: where a background job's launches take their credit, and wait for it.
 //!
 //! * Launches of all threads and streams of the process leave in the order they arrived ([`Turn`](super::ticket_lock::Turn)).
-//! * A launch goes when the credit covers it. Credit that is bound to the board's signs is void once a more important holder has launched since.
+//! * A launch goes when the credit covers it. Credit that is bound to the board's signs is void once a more important foreground job has launched since.
 //! * Under a lease a launch that has credit waits only for the device: until little enough of the job's own work is left there, by the clock, or until the end of earlier work
 //!   is seen and gives credit back. That takes no trip to the broker and is not told to it, unless it takes long.
 //! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
@@ -63,7 +63,7 @@ const ASK: Ns = 2_000;
 pub enum Passed {
     /// The credit covers it.
     Credit,
-    /// No filler any more.
+    /// No background job any more.
     Mode,
     /// The longest wait is over.
     Expired,
@@ -76,7 +76,7 @@ pub enum Passed {
 }
 
 impl Session {
-    /// Takes a filler's launch through the gate if there is credit and nobody is before it. That costs one locked instruction, the one that takes
+    /// Takes a background job's launch through the gate if there is credit and nobody is before it. That costs one locked instruction, the one that takes
     /// the credit. A launch that finds the queue empty needs no place in it: what came before it (and returned before it began) has left the
     /// queue, and what comes at the same moment has no order to it.
     #[inline(always)]
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// How long the device is at work on what this process has launched as a filler, as predicted.
+    /// How long the device is at work on what this process has launched as a background job, as predicted.
     fn backlog(&self, now: Ns) -> Ns {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// Takes a filler's launch through the gate in its turn. Returns when it may go, and why.
+    /// Takes a background job's launch through the gate in its turn. Returns when it may go, and why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let _whole = thread::uncancelled();
@@ -314,7 +314,7 @@ impl Session {
             if self.leaves(takes, now) == Leave::Now && self.take_credit(want.cost) {
                 return Passed::Credit;
             }
-            if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Filler) {
+            if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Background) {
                 return Passed::Mode;
             }
             if now >= deadline || self.in_a_hurry(now) {

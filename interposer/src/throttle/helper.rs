@@ -367,8 +367,8 @@ impl Helper {
         self.judge();
         let session = self.session;
         session.link.messages.has_heard(wanted);
-        let filler = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Filler as u32;
-        if filler {
+        let background = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Background as u32;
+        if background {
             // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
             let now = clock::now();
             let gained = session.settle.by_clock(&session.streams, now);
@@ -380,7 +380,7 @@ impl Helper {
         if session.link.sampling() {
             session.tell_launches();
         }
-        let nap = if filler { WATCH } else { GLANCE };
+        let nap = if background { WATCH } else { GLANCE };
         session
             .link
             .messages

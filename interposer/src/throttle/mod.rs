@@ -2,7 +2,7 @@
 //!
 //! * The hooks call the functions of this file and nothing else of the session.
 //! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong inside, the job's call goes on to the driver.
-//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a filler, never for a capturing stream. And [`enter`]
+//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a background job, never for a capturing stream. And [`enter`]
 //!   waits before the first context of a job for which there is no memory now.
 //! * Nothing happens before [`begin`]: the preload lands in every shell and helper a job starts.
 //!
@@ -12,7 +12,7 @@
 //! | `state`, `post_launch` | the session: what each launch does in each mode; what is left to do after it |
 //! | `copies` | the same for copies and fills |
 //! | `sync_points` | synchronising calls, and streams and contexts that end |
-//! | `gate`, `ticket_lock`, `peers` | where fillers wait, and in which order; who does not |
+//! | `gate`, `ticket_lock`, `peers` | where background jobs wait, and in which order; who does not |
 //! | `deferral` | what the launch queue asks |
 //! | `streams`, `completion` | how much work is on its way, and when it has ended |
 //! | `autotune` | when kernels are being timed by the job itself |

@@ -17,7 +17,7 @@ pub struct Step {
 }
 
 const NOTHING: u64 = 0;
-const FILLER: u64 = 1;
+const BACKGROUND: u64 = 1;
 const SAMPLED: u64 = 2;
 const WAITS: u64 = 3;
 const KIND: u64 = 0xff;
@@ -30,8 +30,8 @@ const PLACE: u32 = 32;
 pub enum Rest {
     /// Nothing.
     Nothing,
-    /// The work of a filler may want a mark behind it.
-    Filler {
+    /// The work of a background job may want a mark behind it.
+    Background {
         /// Its stream's account.
         place: Place,
         /// When it went.
@@ -62,13 +62,13 @@ impl Step {
         self.what == WAITS
     }
 
-    /// See [`Rest::Filler`].
+    /// See [`Rest::Background`].
     #[inline(always)]
-    pub fn filler(place: Place, at: Ns, first: bool) -> Step {
+    pub fn background(place: Place, at: Ns, first: bool) -> Step {
         let own = if place.own { OWN } else { 0 };
         let first = if first { FIRST } else { 0 };
         Step {
-            what: FILLER | own | first | u64::from(place.at) << PLACE,
+            what: BACKGROUND | own | first | u64::from(place.at) << PLACE,
             number: at,
         }
     }
@@ -81,7 +81,7 @@ impl Step {
         }
     }
 
-    /// Whether it is of a filler's first launch since the job was idle.
+    /// Whether it is of a background job's first launch since the job was idle.
     #[inline(always)]
     pub fn is_first(self) -> bool {
         self.what & FIRST != 0
@@ -98,7 +98,7 @@ impl Step {
     pub fn rest(self) -> Rest {
         let place = (self.what >> PLACE) as u16;
         match self.what & KIND {
-            FILLER => Rest::Filler {
+            BACKGROUND => Rest::Background {
                 place: Place {
                     at: place,
                     own: self.what & OWN != 0,
@@ -156,9 +156,9 @@ mod tests {
         assert!(Step::NOTHING.is_nothing());
         for own in [false, true] {
             let place = Place { at: 63, own };
-            let step = Step::filler(place, u64::MAX, own);
+            let step = Step::background(place, u64::MAX, own);
             assert_eq!(step.is_first(), own);
-            assert_eq!(step.rest(), Rest::Filler { place, at: u64::MAX });
+            assert_eq!(step.rest(), Rest::Background { place, at: u64::MAX });
             assert!(!step.is_nothing());
         }
         let (place, sequence) = (u16::MAX, 1 << 40);

@@ -63,9 +63,9 @@ pub struct Session {
     pub(super) rested: AtomicBool,
     /// From this time on the gate is open, because somebody waits for what was left behind at it.
     pub hurry: AtomicU64,
-    /// When the device is done with what was launched as a filler, as predicted.
+    /// When the device is done with what was launched as a background job, as predicted.
     pub free_at: AtomicU64,
-    /// The account of the stream to which a filler launched last.
+    /// The account of the stream to which a background job launched last.
     last_place: AtomicU32,
     /// Its place on the device.
     pub admission: DeviceAdmission,
@@ -177,7 +177,7 @@ impl Session {
         let serving = flags & flags::SAMPLE != 0;
         match mode {
             Mode::Free | Mode::Alone => {}
-            Mode::Holder => {
+            Mode::Foreground => {
                 let onto_idle = match (launch.kind, launch.cost_hint) {
                     (LaunchKind::Kernel, 0) => self.hold_kernel(launch.kernel_hash, launch.stream),
                     (kind, hint) => self.hold(launch.kernel_hash, launch.stream, kind, hint),
@@ -186,7 +186,7 @@ impl Session {
                     return self.watch(launch, Look::Serve { onto_idle });
                 }
             }
-            Mode::Filler => {
+            Mode::Background => {
                 let step = match (launch.kind, launch.cost_hint) {
                     (LaunchKind::Kernel, 0) => self.fill_kernel(launch.kernel_hash, launch.stream),
                     (kind, hint) => self.fill(launch.kernel_hash, launch.stream, kind, hint),
@@ -285,7 +285,7 @@ impl Session {
         caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A holder's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the sign), a third where it ends a
+    /// A foreground job's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the sign), a third where it ends a
     /// silence, and one look at the clock.
     ///
     /// The order is what makes it sound:
@@ -346,7 +346,7 @@ impl Session {
         guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
     }
 
-    /// A filler's launch that has credit: four locked instructions (the credit, the stream's account, what was issued in all, the record's number), a
+    /// A background job's launch that has credit: four locked instructions (the credit, the stream's account, what was issued in all, the record's number), a
     /// fifth where it ends a silence, and one look at the clock.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
@@ -368,17 +368,17 @@ impl Session {
             }
             self.pass_in_turn(&want);
             now = clock::now();
-            if self.mode() == Mode::Holder {
+            if self.mode() == Mode::Foreground {
                 return self.let_out(&want, kind, now);
             }
         }
         self.busy.mark(own);
         self.issue(&want, now);
         self.launched(kernel, stream, kind, now, cost);
-        Step::filler(place, now, self.rested())
+        Step::background(place, now, self.rested())
     }
 
-    /// A launch that came to the gate as a filler's and leaves it as the holder's. It is booked as what it came as; but its record and its sign are a holder's, and in that order
+    /// A launch that came to the gate as a background job's and leaves it as the foreground job's. It is booked as what it came as; but its record and its sign are a foreground job's, and in that order
     /// ([`Session::hold_now`]): credit that others have for this job's silence is void before the driver hears of it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
@@ -391,7 +391,7 @@ impl Session {
         if ends_silence {
             self.link.ring();
         }
-        Step::filler(want.place, now, self.rested())
+        Step::background(want.place, now, self.rested())
     }
 
     /// Books work that went through the gate.
@@ -410,7 +410,7 @@ impl Session {
     pub fn after_launch(&self, step: Step, stream: Stream, result: u32) {
         match step.rest() {
             Rest::Nothing => {}
-            Rest::Filler { place, at } => {
+            Rest::Background { place, at } => {
                 let elsewhere = self.last_place.load(Ordering::Relaxed) != u32::from(place.at);
                 if elsewhere {
                     self.last_place.store(u32::from(place.at), Ordering::Relaxed);

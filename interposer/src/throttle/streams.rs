@@ -1,4 +1,4 @@
-//! The streams a filler launches to, and how much of the work on each has ended.
+//! The streams a background job launches to, and how much of the work on each has ended.
 //!
 //! A stream's account counts predicted nanoseconds: `issued` grows with every launch, `settled` follows as the work is seen to end, and never
 //! passes it. Lookups take no lock. Handles come and go; a handle that is used again continues its account.

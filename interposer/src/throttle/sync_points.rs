@@ -38,11 +38,11 @@ impl Session {
     /// See [`super::synced`].
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
-        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a holder's whole way here.
+        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a foreground job's whole way here.
         let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
-            Synced::Stream(stream) if mode == Mode::Holder as u32 => self.holder_synced(stream),
-            Synced::Stream(stream) if mode == Mode::Filler as u32 => self.filler_synced(stream),
+            Synced::Stream(stream) if mode == Mode::Foreground as u32 => self.foreground_synced(stream),
+            Synced::Stream(stream) if mode == Mode::Background as u32 => self.background_synced(stream),
             _ if mode == Mode::Alone as u32 && !self.link.sampling() => {}
             _ if mode.wrapping_sub(1) < 3 => self.synced_in_company(what),
             _ => {}
@@ -51,28 +51,28 @@ impl Session {
 
     /// What is synchronised most, where nothing has to be searched for: as [`Session::hold_kernel`].
     #[inline(never)]
-    fn holder_synced(&self, stream: Stream) {
+    fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
         if self.link.sampling() || fails_at("sync") || !self.busy.is_all(own) {
             return self.synced_in_company(Synced::Stream(stream));
         }
         self.busy.end_all();
         match clock::at_once() {
-            Some(now) => self.holder_idle(now),
-            None => self.holder_idle_by_system(),
+            Some(now) => self.foreground_idle(now),
+            None => self.foreground_idle_by_system(),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn holder_idle_by_system(&self) {
-        self.holder_idle(clock::system());
+    fn foreground_idle_by_system(&self) {
+        self.foreground_idle(clock::system());
     }
 
-    /// A filler's, in code of its own.
+    /// A background job's, in code of its own.
     #[inline(never)]
-    fn filler_synced(&self, stream: Stream) {
-        caught(|| self.synced_now(Mode::Filler, Synced::Stream(stream)));
+    fn background_synced(&self, stream: Stream) {
+        caught(|| self.synced_now(Mode::Background, Synced::Stream(stream)));
     }
 
     #[inline(never)]
@@ -80,7 +80,7 @@ impl Session {
         caught(|| self.synced_now(self.mode(), what));
     }
 
-    /// Where a busy time ends: one locked instruction of a holder (its time), one look at the clock; a filler has two for what has ended.
+    /// Where a busy time ends: one locked instruction of a foreground job (its time), one look at the clock; a background job has two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
         failpoint("sync");
@@ -101,25 +101,25 @@ impl Session {
             None => (self.busy.all_synced(), true),
             Some(ended) => left(ended.left),
         };
-        if mode == Mode::Holder && !idle {
+        if mode == Mode::Foreground && !idle {
             return;
         }
         let now = clock::now();
-        if mode == Mode::Filler {
+        if mode == Mode::Background {
             self.settle_after(ended, certain, now);
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
-                // Nobody waits for a filler's end who does not look for himself: a broker naps while any launch waits.
+                // Nobody waits for a background job's end who does not look for himself: a broker naps while any launch waits.
                 self.link.lane.become_idle(now);
             }
         } else if idle {
-            self.holder_idle(now);
+            self.foreground_idle(now);
         }
     }
 
-    /// Nothing of a holder is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
+    /// Nothing of a foreground job is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
     #[inline(always)]
-    fn holder_idle(&self, now: Ns) {
+    fn foreground_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
         self.link.lane.become_idle_fenced(now);
         self.link.ring_idle();

@@ -41,7 +41,7 @@ fn middle(profile: &Profile, kernel: u64) -> Ns {
 
 #[test]
 fn wrong_times_become_right_in_one_served_run() {
-    for beside in [Beside::Fillers, Beside::Holders] {
+    for beside in [Beside::BackgroundJobs, Beside::ForegroundJobs] {
         for wrong in [30 * US, 300 * US] {
             let mut profile = good();
             let seen = served(times(A, wrong, 40, beside).chain(times(B, 20 * US, 40, beside)));
@@ -57,16 +57,22 @@ fn wrong_times_become_right_in_one_served_run() {
 
 #[test]
 fn what_others_made_longer_spoils_nothing() {
-    // Of a filler's kernels two in three are cut short by somebody else's turn; beside equals all
+    // Of a background job's kernels two in three are cut short by somebody else's turn; beside equals all
     // take three times as long.
-    let cut = (0..60).map(|step| (A, if step % 3 == 0 { 100 * US } else { 1_600 * US }, Beside::Holders));
+    let cut = (0..60).map(|step| {
+        (
+            A,
+            if step % 3 == 0 { 100 * US } else { 1_600 * US },
+            Beside::ForegroundJobs,
+        )
+    });
     let beside = times(A, 300 * US, 60, Beside::Others);
-    // A holder's first kernel of a burst waits for what is left of a filler's: one in five.
+    // A foreground job's first kernel of a burst waits for what is left of a background job's: one in five.
     let first = (0..60).map(|step| {
         (
             A,
             if step % 5 == 0 { 500 * US } else { 100 * US + step },
-            Beside::Fillers,
+            Beside::BackgroundJobs,
         )
     });
     for seen in [served(cut), served(beside), served(first)] {
@@ -87,12 +93,13 @@ fn what_others_made_longer_spoils_nothing() {
 fn a_few_odd_times_change_nothing() {
     let mut profile = good();
     let few = SURE as usize - 1;
-    let seen = served(times(A, 900 * US, few, Beside::Fillers).chain(times(B, 20 * US, 20, Beside::Fillers)));
+    let seen =
+        served(times(A, 900 * US, few, Beside::BackgroundJobs).chain(times(B, 20 * US, 20, Beside::BackgroundJobs)));
     let refined = profile.refine(&seen, 1_000).expect("it is the job");
     assert_eq!((refined.replaced, refined.confirmed), (0, 1));
     assert_eq!(middle(&profile, A), middle(&good(), A));
     let before = profile.clone();
-    let little = served(times(A, 100 * US, FEW as usize - 1, Beside::Fillers));
+    let little = served(times(A, 100 * US, FEW as usize - 1, Beside::BackgroundJobs));
     assert!(matches!(profile.refine(&little, 100), Err(Unrefined::Few(_))));
     assert_eq!(profile, before);
 }
@@ -100,7 +107,8 @@ fn a_few_odd_times_change_nothing() {
 #[test]
 fn another_job_of_the_same_name_changes_nothing() {
     let mut profile = good();
-    let seen = served(times(A, 900 * US, 40, Beside::Fillers).chain(times(99, 5 * US, 41, Beside::Fillers)));
+    let seen =
+        served(times(A, 900 * US, 40, Beside::BackgroundJobs).chain(times(99, 5 * US, 41, Beside::BackgroundJobs)));
     let error = profile.refine(&seen, 1_000).expect_err("most of it is unknown");
     assert!(
         matches!(
@@ -118,7 +126,7 @@ fn another_job_of_the_same_name_changes_nothing() {
     // Another device's times are no times of this one.
     profile.gpu = crate::profile::tests::gpu("NVIDIA A100");
     let before = profile.clone();
-    let mut elsewhere = served(times(A, 900 * US, 40, Beside::Fillers));
+    let mut elsewhere = served(times(A, 900 * US, 40, Beside::BackgroundJobs));
     elsewhere.device(crate::profile::tests::gpu("NVIDIA H100"));
     assert!(matches!(profile.refine(&elsewhere, 1_000), Err(Unrefined::OtherGpu(_))));
     assert_eq!(profile, before);
@@ -127,7 +135,8 @@ fn another_job_of_the_same_name_changes_nothing() {
 #[test]
 fn what_was_not_known_is_added_with_its_part_of_the_launches() {
     let mut profile = good();
-    let seen = served(times(A, 100 * US, 60, Beside::Fillers).chain(times(3, 50 * US, 20, Beside::Holders)));
+    let seen =
+        served(times(A, 100 * US, 60, Beside::BackgroundJobs).chain(times(3, 50 * US, 20, Beside::ForegroundJobs)));
     let refined = profile.refine(&seen, 8_000).expect("it is the job");
     assert_eq!((refined.added, refined.confirmed), (1, 1));
     let new = profile.kernel(3).expect("added");
@@ -149,7 +158,7 @@ fn what_was_not_known_is_added_with_its_part_of_the_launches() {
 fn ceiling_of_what_is_kept() {
     let mut profile = good();
     for round in 0..400 {
-        let seen = served(times(A, 100 * US + round % 7, 200, Beside::Fillers));
+        let seen = served(times(A, 100 * US + round % 7, 200, Beside::BackgroundJobs));
         profile.refine(&seen, 1_000).expect("it is the job");
     }
     let kernel = profile.kernel(A).expect("listed");
@@ -161,7 +170,7 @@ fn ceiling_of_what_is_kept() {
             kernel,
             time: u64::MAX,
             gap: Some(u64::MAX),
-            beside: Beside::Fillers,
+            beside: Beside::BackgroundJobs,
         });
     }
     assert_eq!(many.samples(), MAX_KERNELS as u64);

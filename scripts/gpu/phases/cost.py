@@ -58,7 +58,7 @@ def plan(phase):
     for name, device in (("launches", phase.device(folder)), ("launches that only count", Counting())):
         if phase.wanted(name):
             yield f"{name}: bare", [BENCH], phase.environment(device)
-            for role, priority in (("no broker", 5), ("attached", 5), ("holder", 0), ("filler", 5), ("idle holder", 0)):
+            for role, priority in (("no broker", 5), ("attached", 5), ("foreground", 0), ("background", 5), ("idle foreground job", 0)):
                 yield f"{name}: {role}", [BENCH], phase.environment(device, jobs.preload(broker.variables(), priority=priority))
             command = [COMPANION, "--while", folder / "running", "--ready", folder / "ready", "--at-most", "300"]
             yield f"{name}: companion", command, phase.environment(device, jobs.preload(broker.variables(), priority=5))
@@ -109,18 +109,18 @@ def launches(phase, prefix, count, make_device):
             return process
 
         alone, holding = broker("a"), broker("h")
-        # So much credit that the measured filler never has to ask within a round.
-        # Under fikit, which gives all of it where the holder is idle; weft gives what the holder's likely return leaves, and more by and by.
+        # So much credit that the measured background job never has to ask within a round.
+        # Under fikit, which gives all of it where the foreground job is idle; weft gives what the foreground job's likely return leaves, and more by and by.
         filling = broker("f", "--policy", "fikit", "--delay-bound", "60000000")
         nobody = {**alone.variables(), "WEFT_SOCKET": str(folder / "nobody.sock")}
         processes = {
             "bare": start("bare", {}),
             "no broker": start("no broker", jobs.preload(nobody)),
             "attached": start("attached", jobs.preload(alone.variables())),
-            "holder": start("holder", jobs.preload(holding.variables(), priority=0)),
-            "filler": start("filler", jobs.preload(filling.variables(), priority=5)),
+            "foreground": start("foreground", jobs.preload(holding.variables(), priority=0)),
+            "background": start("background", jobs.preload(filling.variables(), priority=5)),
         }
-        start("idle holder", jobs.preload(filling.variables(), priority=0))
+        start("idle foreground job", jobs.preload(filling.variables(), priority=0))
         running, ready = folder / "running", folder / "ready"
         running.touch()
         companion = jobs.Job(
@@ -132,8 +132,8 @@ def launches(phase, prefix, count, make_device):
         stack.callback(companion.kill)
         if not jobs.wait_until(lambda: ready.exists() or not companion.running(), 40) or not companion.running():
             companion.kill()
-            raise failed(companion, "the filler beside the holder")
-        # It runs only while the holder is measured: else it would take the device from the others.
+            raise failed(companion, "the background job beside the foreground job")
+        # It runs only while the foreground job is measured: else it would take the device from the others.
         os.killpg(companion.pid, signal.SIGSTOP)
         samples = {}
         done, begun = 0, time.monotonic()
@@ -141,28 +141,28 @@ def launches(phase, prefix, count, make_device):
             if phase.left() < 4 or time.monotonic() - begun > LAUNCH_SECONDS:
                 break
             for name, process in processes.items():
-                if name == "holder":
+                if name == "foreground":
                     os.killpg(companion.pid, signal.SIGCONT)
                 for way in WAYS:
                     process.ask(f"{way} {count // 10} 2", 30)  # warm again: the others had the caches
                     wall, cpu = process.ask(f"{way} {count} {PARTS}", 60).split()
                     samples.setdefault((name, way), []).append((float(wall), float(cpu)))
-                if name == "holder":
+                if name == "foreground":
                     os.killpg(companion.pid, signal.SIGSTOP)
             done += 1
         os.killpg(companion.pid, signal.SIGCONT)
         seen = {
             name: client_of(broker_, processes[name].pid)
-            for name, broker_ in (("attached", alone), ("holder", holding), ("filler", filling))
+            for name, broker_ in (("attached", alone), ("foreground", holding), ("background", filling))
         }
         running.unlink()
     if not done:
         raise Failure("not even one round fitted into the time")
-    expected = {"attached": "alone", "holder": "holder", "filler": "filler"}
+    expected = {"attached": "alone", "foreground": "foreground", "background": "background"}
     wrong = [f"{name} was measured as {seen[name]['mode']}" for name, mode in expected.items() if seen[name]["mode"] != mode]
-    if seen["filler"].get("waits", 0) * 1000 > seen["filler"].get("launches", 0):
+    if seen["background"].get("waits", 0) * 1000 > seen["background"].get("launches", 0):
         wrong.append(
-            f"the filler waited {seen['filler']['waits']} times in {seen['filler']['launches']} launches, so it was not within its credit"
+            f"the background job waited {seen['background']['waits']} times in {seen['background']['launches']} launches, so it was not within its credit"
         )
     if wrong:
         raise Failure("; ".join(wrong) + ": the figure is of something else")

@@ -9,11 +9,11 @@ two may have agreed by chance. Under weft a client must
   * leave the same result, hashes of its data included,
   * have every launch named, no trouble counted, nothing said on stderr.
 
-On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too. Fillers leave launches behind whatever private tables
+On a real GPU no client runs on managed memory (safety.py); the simulated one runs those, too. Background jobs leave launches behind whatever private tables
 of the driver they have (`WEFT_QUEUE=always`): whether anything overtakes those is what their data show (interposer/src/deferred/tables.rs).
 
 Besides: what an update of a graph costs, whether the profiler still ties kernels to operators and sees as many as weft, that `CUDA_LAUNCH_BLOCKING` changes nothing but the queue, and a
-filler's end, again and again.
+background job's end, again and again.
 """
 
 import concurrent.futures
@@ -38,8 +38,8 @@ TABLE = paths.ROOT / "interposer" / "symbols" / "driver-api.tsv"
 
 # (priority of the client, of the job beside it, that job's pattern): as in tests/clients/test_matrix.py.
 BESIDE = {
-    "holder": (1, 7, ["--burst", "16", "--pause", "300"]),
-    "filler": (6, 0, ["--burst", "8", "--pause", "3000"]),
+    "foreground": (1, 7, ["--burst", "16", "--pause", "300"]),
+    "background": (6, 0, ["--burst", "8", "--pause", "3000"]),
 }
 
 # Clients that look at how much memory is free, or take all of it: nobody runs beside them. The first before the others, these after them.
@@ -74,13 +74,13 @@ UPDATE_PARTS, QUICK_UPDATE_PARTS = 9, 1
 
 # What runs under the profiler, and how: (name, role, variables).
 PROFILED = paths.ROOT / "scripts" / "gpu" / "profiled.py"
-PROFILED_AS = [("bare", None, {}), ("filler, queue off", "filler", {"WEFT_QUEUE": "off"}), ("filler, queue on", "filler", {"WEFT_QUEUE": "always"})]
+PROFILED_AS = [("bare", None, {}), ("background job, queue off", "background", {"WEFT_QUEUE": "off"}), ("background job, queue on", "background", {"WEFT_QUEUE": "always"})]
 
 # The client whose launches block, and what says so.
 BLOCKS, QUICK_BLOCKS, BLOCKING = "torch-train", "torch-elementwise", {"CUDA_LAUNCH_BLOCKING": "1"}
 
 # What roles run with besides.
-MORE = {"filler": {"WEFT_QUEUE": "always"}}
+MORE = {"background": {"WEFT_QUEUE": "always"}}
 
 # Clients at a time on a real GPU, and what one needs of the machine's cores; so many in the first wave, which reads its libraries from the disk.
 MOST_AT_ONCE, CORES_EACH, FIRST_WAVE = 10, 1.5, 4
@@ -227,28 +227,28 @@ def blocked(phase):
 
 
 def blocking(phase):
-    """A filler with CUDA_LAUNCH_BLOCKING: the same data as without weft, and nothing is left behind."""
+    """A background job with CUDA_LAUNCH_BLOCKING: the same data as without weft, and nothing is left behind."""
     client = blocked(phase)
     why = client.missing()
     if why:
         raise Skip(why)
     gathered = Gathered()
     reference = bare(client, phase.place("blocking"), BLOCKING)
-    under_weft(client, "filler", reference, gathered, {**BLOCKING, "WEFT_QUEUE": ""})
-    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as filler with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
+    under_weft(client, "background", reference, gathered, {**BLOCKING, "WEFT_QUEUE": ""})
+    phase.value("blocking.compared", gathered.compared, "hashes", n=1, how=f"{client.name} as background job with CUDA_LAUNCH_BLOCKING=1, data that two runs without weft agree in")
     phase.value("blocking.left_behind", gathered.left_behind, "launches", n=1, how="the same run")
     if gathered.left_behind:
         raise Failure(f"{gathered.left_behind} launches were left behind, though each is to return when its kernel has ended")
 
 
 def exits(phase):
-    """A filler that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
+    """A background job that begins, works and ends, again and again: does each end well, with a driver that is taken down under weft's threads?"""
     program = bundled("weft-test-client")
     folder = phase.place("exits")
     device = phase.device(folder)
     bad, tried = [], 0
     begin = time.monotonic()
-    with phase.broker(folder, device, trace=False) as broker, beside(phase, "filler", device, broker, folder) as priority:
+    with phase.broker(folder, device, trace=False) as broker, beside(phase, "background", device, broker, folder) as priority:
         variables = jobs.preload(broker.variables(), priority=priority)
         while tried < (QUICK_EXITS if phase.quick else EXITS) and phase.left() > 4 and time.monotonic() - begin < EXITS_SECONDS:
             job = jobs.Job([program, folder / "result.json"], environment=phase.environment(device, variables), folder=folder, name=f"exit{tried}")
@@ -262,7 +262,7 @@ def exits(phase):
     if not tried:
         raise NoTime("not even one began")
     seen = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
-    phase.value("exits.tried", tried, "processes", how="weft-test-client as filler, begun and ended one after another")
+    phase.value("exits.tried", tried, "processes", how="weft-test-client as background job, begun and ended one after another")
     phase.value("exits.bad", len(bad), "processes", n=tried, how="of those, ended by a signal, with an error, or not at all")
     if bad:
         raise Failure(f"{len(bad)} of {tried} processes did not end well", bad[:3])
@@ -348,7 +348,7 @@ def plan(phase):
     if phase.wanted("doctor"):
         yield "doctor", [paths.WEFT, "doctor", "--json"], {**jobs.clean_environment(), **device.environment()}
     if phase.wanted("exits"):
-        variables = jobs.preload(broker.variables(), priority=BESIDE["filler"][0])
+        variables = jobs.preload(broker.variables(), priority=BESIDE["background"][0])
         yield "exits", [paths.TARGET / "release" / "weft-test-client", folder / "result.json"], phase.environment(device, variables)
     if phase.wanted("graph updates"):
         program = [paths.TARGET / "release" / "weft-bench-launch"]
@@ -360,7 +360,7 @@ def plan(phase):
             yield f"profiler: {name}", profiled_command(phase, folder), phase.environment(device, variables)
     if phase.wanted("blocking"):
         client = blocked(phase)
-        for name, variables in (("bare", {}), ("filler", jobs.preload(broker.variables(), priority=BESIDE["filler"][0]))):
+        for name, variables in (("bare", {}), ("background", jobs.preload(broker.variables(), priority=BESIDE["background"][0]))):
             yield f"blocking: {name}", client.command(folder / "result.json"), client.environment(device, folder, {**variables, **BLOCKING})
     for name, client in chosen(phase).items():
         for run_ in (*BARE, THIRD):
@@ -453,7 +453,7 @@ class Gathered:
         phase.value("data.compared", self.compared, "hashes", n=self.runs, how="data that two runs without weft agree in")
         phase.value("data.differing", self.differing, "hashes", n=self.runs, how="of those, other under weft")
         # Without the layout of their parameters no launch is left behind at the gate: none at all says that no layout is had.
-        phase.value("launches.left_behind", self.left_behind, "launches", n=self.runs, how="fillers' launches that weft issued later")
+        phase.value("launches.left_behind", self.left_behind, "launches", n=self.runs, how="background jobs' launches that weft issued later")
         phase.fact("counters", self.counters)
         phase.fact("unhooked", {name: sorted(clients) for name, clients in sorted(self.unknown.items())})
         phase.fact("drivers", sorted(self.drivers))
@@ -547,7 +547,7 @@ def under_weft(client, role, reference, gathered, more=()):
         variables = {**jobs.preload(broker.variables(), priority=priority), **MORE.get(role, {}), **dict(more)}
         job, result, seen = client.execute(device, folder, "weft", variables)
         status = settled(broker, job.pid)
-    companion = {"holder", "filler"} & {role}
+    companion = {"foreground", "background"} & {role}
     last = [entry for entry in ended_clients(status).values() if "weft-test-companion" not in entry["command"]]
     hashes = result.pop("hashes", {})
     wrong = []
@@ -587,7 +587,7 @@ def companion_command(folder, pattern):
 
 
 class beside:
-    """The job that makes the client a holder or a filler. Yields the client's priority."""
+    """The job that makes the client a foreground job or a background job. Yields the client's priority."""
 
     def __init__(self, phase, role, device, broker, folder):
         self.phase, self.role, self.device, self.broker, self.folder = phase, role, device, broker, folder

@@ -198,7 +198,7 @@ fn delays(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
         let floor = figures.floor.mean / 1e3;
         direct.at_most(figures.direct_per_gap_us, 1.25 * floor, || {
             format!(
-                "{}: {:.0} us a filled gap, floor {floor:.0} us ({:.0} us without what fills no gap: the minimum share; fillers were let through {} times for it)",
+                "{}: {:.0} us a filled gap, floor {floor:.0} us ({:.0} us without what fills no gap: the minimum share; background jobs were let through {} times for it)",
                 name(case.weft),
                 figures.direct_per_gap_us,
                 figures.direct_filling_us,
@@ -219,7 +219,8 @@ fn delays(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
 
 fn latencies(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
     let mut mean = Judge::new("latency mean within 1.02 of alone wherever the floor is under 2 % of it");
-    let mut tail = Judge::new("latency p99 within 1.05 of alone wherever the filler's p99 residual is under 5 % of it");
+    let mut tail =
+        Judge::new("latency p99 within 1.05 of alone wherever the background job's p99 residual is under 5 % of it");
     for case in cases {
         let figures = &case.weft.figures;
         if figures.floor.mean < 0.02 * figures.alone.mean {
@@ -268,7 +269,7 @@ fn efficiency(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
         "fill efficiency at least 0.90 under MPS for predictable jobs (closed loop; gaps foreseen to 20 % in the mean)",
     );
     let mut gate = Judge::new(
-        "gate time (idle in a gap because the word was not there yet) at most a tenth of the filler's mean kernel under MPS",
+        "gate time (idle in a gap because the word was not there yet) at most a tenth of the background job's mean kernel under MPS",
     );
     let mut others = Vec::new();
     for case in cases.iter().filter(|case| case.weft.device == "mps") {
@@ -291,7 +292,7 @@ fn efficiency(cases: &[Together<'_>], aims: &mut Vec<Aim>) {
         }
         gate.at_most(figures.gate_own_us, 0.1 * kernel, || {
             format!(
-                "{}: {:.1} us ({:.1} with what was held back for the holder's sake), mean kernel {kernel:.1} us",
+                "{}: {:.1} us ({:.1} with what was held back for the foreground job's sake), mean kernel {kernel:.1} us",
                 name(case.weft),
                 figures.gate_own_us,
                 figures.gate_us

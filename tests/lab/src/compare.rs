@@ -200,7 +200,7 @@ impl Fixture {
         let warmup = self.warmup as usize;
         let mut analysis = Analysis::of(run, warmup);
         let service = &jobs[0];
-        let fillers = || jobs.iter().filter(|known| known.job.priority != service.job.priority);
+        let background_jobs = || jobs.iter().filter(|known| known.job.priority != service.job.priority);
         let latencies = run.jobs[0].latencies.get(warmup..).unwrap_or_default();
         let before = service.latencies.get(warmup..).unwrap_or_default();
         let differences: Vec<f64> = latencies
@@ -240,7 +240,7 @@ impl Fixture {
             direct_worst_us: us(analysis.direct_worst as f64),
             direct_ms: ms(analysis.direct),
             forced_ms: ms(analysis.forced),
-            floor: Floor::of(fillers().map(|known| &*known.job.program), switch),
+            floor: Floor::of(background_jobs().map(|known| &*known.job.program), switch),
             batch_sum: batch.iter().sum(),
             batch,
             gaps: analysis.windows.len() as u64,
@@ -255,8 +255,8 @@ impl Fixture {
             } else {
                 analysis.filled as f64 / most as f64
             },
-            gate_us: us(per(analysis.gate, analysis.filler_kernels)),
-            gate_own_us: us(per(why.of_the_gate(), analysis.filler_kernels)),
+            gate_us: us(per(analysis.gate, analysis.background_kernels)),
+            gate_own_us: us(per(why.of_the_gate(), analysis.background_kernels)),
             foreseen: Foreseen::of(run),
             let_through: run
                 .snapshot
@@ -318,7 +318,7 @@ pub struct CaseFigures {
     pub direct_worst_us: f64,
     /// Direct delay in all.
     pub direct_ms: f64,
-    /// Of it what fills no gap: the device was taken from a holder that had work, as the minimum
+    /// Of it what fills no gap: the device was taken from a foreground job that had work, as the minimum
     /// share does (and slices without weft).
     pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
@@ -329,7 +329,7 @@ pub struct CaseFigures {
     pub batch_sum: f64,
     /// Gaps there were.
     pub gaps: u64,
-    /// Gaps with a filler in them.
+    /// Gaps with a background job in them.
     pub filled_gaps: u64,
     /// Gap time there was.
     pub gap_ms: f64,
@@ -337,20 +337,20 @@ pub struct CaseFigures {
     pub filled_ms: f64,
     /// What the clairvoyant packer could have filled at most.
     pub oracle_ms: f64,
-    /// What it could have if fillers launched in gaps only.
+    /// What it could have if background jobs launched in gaps only.
     pub gated_ms: f64,
     /// What it could have if nothing that the run did outside of gaps were done for it.
     pub own_ms: f64,
     /// Filled over the packer's.
     pub efficiency: f64,
-    /// Device idle in a gap with a filler at the gate, per filler kernel in gaps.
+    /// Device idle in a gap with a background job at the gate, per background job kernel in gaps.
     pub gate_us: f64,
-    /// Of that what the gate alone costs: the filler may go, and the word for it is not given yet
-    /// or on its way. What is held back for the holder's sake is not in it.
+    /// Of that what the gate alone costs: the background job may go, and the word for it is not given yet
+    /// or on its way. What is held back for the foreground job's sake is not in it.
     pub gate_own_us: f64,
     /// How well the core foresaw the service's gaps in this run.
     pub foreseen: Foreseen,
-    /// How often fillers were let through so that they do not starve.
+    /// How often background jobs were let through so that they do not starve.
     pub let_through: u64,
     /// By length of gap (see [`crate::measure::EDGES`]), where its time went.
     pub spent: Vec<Spent>,
@@ -423,7 +423,7 @@ impl CaseFigures {
         }
     }
 
-    /// The packer's, of fillers whose hosts wait while the holder works, over the packer's.
+    /// The packer's, of background jobs whose hosts wait while the foreground job works, over the packer's.
     pub fn gated_share(&self) -> f64 {
         if self.oracle_ms == 0.0 {
             1.0

@@ -95,15 +95,15 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let fillers' hosts leave so many launches behind at a closed gate, in place of the 1024 that
+    /// Let background jobs' hosts leave so many launches behind at a closed gate, in place of the 1024 that
     /// the interposer's queue holds; 0: as with WEFT_QUEUE=off
     #[arg(long)]
     queue: Option<usize>,
-    /// Let fillers spin so many microseconds at a closed gate before they sleep
+    /// Let background jobs spin so many microseconds at a closed gate before they sleep
     #[arg(long, value_name = "US")]
     gate_spin: Option<u64>,
     /// Leave a part of policy weft out, to see what it is worth: the grace before a better moment,
-    /// or the stir (a holder's calls that are no launches are then no sign of it)
+    /// or the stir (a foreground job's calls that are no launches are then no sign of it)
     #[arg(long, value_parser = ["grace", "stir"])]
     without: Vec<String>,
     /// Where the time of gaps went, by their length and policy

@@ -1,6 +1,6 @@
-//! What came of a run: the holder's delays, its gaps and what filled them, latencies.
+//! What came of a run: the foreground job's delays, its gaps and what filled them, latencies.
 //!
-//! The **holder** is the most important job (several, if equal). A **gap** is a time in which
+//! The **foreground job** is the most important job (several, if equal). A **gap** is a time in which
 //! nothing of it could have run: from the end of its work to the moment when its next kernel could
 //! begin. A **direct delay** is the time from that moment to the kernel's beginning: others had the
 //! device, or it was switching. Everything counts from the arrival of the first request after the
@@ -26,9 +26,9 @@ pub struct Spent {
     pub gaps: u64,
     /// All of their time, ns.
     pub there: Ns,
-    /// Fillers ran.
+    /// Background jobs ran.
     pub filled: Ns,
-    /// In gaps that were filled: before the first filler, between two, after the last.
+    /// In gaps that were filled: before the first background job, between two, after the last.
     pub head: Ns,
     /// See `head`.
     pub between: Ns,
@@ -65,25 +65,25 @@ pub struct Analysis {
     /// Gaps.
     pub windows: Vec<(Ns, Ns)>,
     /// For each job and operation, how long it ran inside gaps; [`NOT_RUN`] if it did not run at
-    /// all. Empty for holders.
+    /// all. Empty for foreground jobs.
     pub inside: Vec<Vec<u32>>,
     /// By length of gap, where its time went.
     pub spent: [Spent; EDGES.len() + 1],
-    /// Filler work in gaps.
+    /// Background job work in gaps.
     pub filled: Ns,
-    /// Gaps in which a filler ran.
+    /// Gaps in which a background job ran.
     pub filled_gaps: u64,
     /// Direct delay: in all, the worst.
     pub direct: Ns,
     /// See `direct`.
     pub direct_worst: Ns,
-    /// Of the direct delay, what fills no gap: nothing of the fillers had reached the device while
+    /// Of the direct delay, what fills no gap: nothing of the background jobs had reached the device while
     /// there was one.
     pub forced: Ns,
-    /// Time in gaps in which the device ran nothing while a filler stood at the gate.
+    /// Time in gaps in which the device ran nothing while a background job stood at the gate.
     pub gate: Ns,
-    /// Filler kernels that ran in gaps, at least in part.
-    pub filler_kernels: u64,
+    /// Background job kernels that ran in gaps, at least in part.
+    pub background_kernels: u64,
     /// By job: device time since the warm-up.
     pub compute: Vec<Ns>,
     /// From the end of the warm-up to the end.
@@ -120,10 +120,10 @@ impl Analysis {
                 continue;
             }
             if let Some(last) = last_end {
-                // Between two holders nobody else had the device: what passes there is the device's
+                // Between two foreground jobs nobody else had the device: what passes there is the device's
                 // own change from one to the other.
                 let own = pending.is_empty() && last_job != Some(piece.job);
-                analysis.holder_piece(piece, last, &pending, own, &mut gates);
+                analysis.foreground_piece(piece, last, &pending, own, &mut gates);
             }
             pending.clear();
             last_job = Some(piece.job);
@@ -143,7 +143,7 @@ impl Analysis {
         }
     }
 
-    fn holder_piece(
+    fn foreground_piece(
         &mut self,
         piece: &KernelPiece,
         last: Ns,
@@ -155,7 +155,7 @@ impl Analysis {
         let wait = if own { 0 } else { piece.start.saturating_sub(from) };
         self.direct += wait;
         self.direct_worst = self.direct_worst.max(wait);
-        if piece.ready <= last || pending.iter().all(|filler| filler.visible >= piece.ready) {
+        if piece.ready <= last || pending.iter().all(|background| background.visible >= piece.ready) {
             self.forced += wait;
         }
         if piece.ready <= last {
@@ -166,16 +166,16 @@ impl Analysis {
         let mut filled = 0;
         let mut free_from = window.0;
         let mut first = None;
-        for filler in pending {
-            let (start, end) = (filler.start.max(window.0), filler.end.min(window.1));
+        for background in pending {
+            let (start, end) = (background.start.max(window.0), background.end.min(window.1));
             if start >= end {
                 continue;
             }
             filled += end - start;
             first.get_or_insert(start);
-            self.filler_kernels += 1;
-            let job = usize::from(filler.job);
-            self.inside[job][filler.op as usize] += (end - start) as u32;
+            self.background_kernels += 1;
+            let job = usize::from(background.job);
+            self.inside[job][background.op as usize] += (end - start) as u32;
             self.gate += gates.within(free_from, start);
             free_from = end;
         }
@@ -203,13 +203,13 @@ impl Analysis {
     }
 }
 
-/// When fillers stood at the gate.
+/// When background jobs stood at the gate.
 struct Gates<'a>(Vec<(&'a [(Ns, Ns)], usize)>);
 
 impl<'a> Gates<'a> {
     fn of(run: &'a MachineRun, holds: &[bool]) -> Gates<'a> {
-        let fillers = run.jobs.iter().zip(holds).filter(|(_, holds)| !**holds);
-        Gates(fillers.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
+        let background_jobs = run.jobs.iter().zip(holds).filter(|(_, holds)| !**holds);
+        Gates(background_jobs.map(|(job, _)| (job.waits.as_slice(), 0)).collect())
     }
 
     /// How much of a time somebody stood there: the one who stood longest. Asked in the order of
@@ -271,7 +271,7 @@ impl Latency {
     }
 }
 
-/// What an unforeseen arrival finds of a filler's kernel in progress, ns: non-preemptive filling
+/// What an unforeseen arrival finds of a background job's kernel in progress, ns: non-preemptive filling
 /// cannot do better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Floor {

@@ -1,11 +1,11 @@
-//! What a clairvoyant packer could have put into the holder's gaps, with the same kernels in the
+//! What a clairvoyant packer could have put into the foreground job's gaps, with the same kernels in the
 //! same order.
 //!
-//! It is given the gaps of a run and its fillers, and knows all of them in advance. Its rules:
+//! It is given the gaps of a run and its background jobs, and knows all of them in advance. Its rules:
 //!
-//! * A kernel runs inside a gap from its begin to its end, so the holder is never delayed. On a
+//! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed. On a
 //!   time-sliced device it may be stopped and go on in the next gap, and each gap loses one switch.
-//! * A filler's launches keep their order (in each stream, and behind events), and each comes when
+//! * A background job's launches keep their order (in each stream, and behind events), and each comes when
 //!   its host has got there: host time between calls passes, who waits for the device waits here
 //!   too, and a call that puts work on the device returns after [`DEFER_NS`] or what a launch
 //!   takes, if that is less: no sooner can a program be told that it is launched, whoever launches
@@ -15,7 +15,7 @@
 //!
 //! By the last rule the run's own schedule is one that the packer may choose, so its result is at
 //! least the run's ([`most`] is an upper bound for any policy; the tests compare it with every
-//! policy, with and without a launch queue, and with brute force). Proof, for one filler with one
+//! policy, with and without a launch queue, and with brute force). Proof, for one background job with one
 //! stream: let any schedule under these rules and the packer's be given. By induction over the
 //! calls none is made later by the packer, and no kernel of it ends later. A call comes when the
 //! one before it has returned and its host time is over; a return follows from the call, or from
@@ -23,14 +23,14 @@
 //! policy holds up comes when it is done, and is not woken); a kernel may start when it is launched
 //! and the one before it has ended, and the packer takes the first place from then on into which it
 //! fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any
-//! schedule has completed by the last gap, the packer has too: it is also exact. Several fillers,
+//! schedule has completed by the last gap, the packer has too: it is also exact. Several background jobs,
 //! and several streams of one, are each given all gaps for themselves; together they get no more
 //! than the gaps' length.
 //!
 //! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on
 //! over a gap's end, the minimum share) is free, so a policy that does more there has a higher
 //! bound, never a lower one. [`own`] is what the packer gets that must do all of it itself: no
-//! bound for a policy that delays the holder, and exact for one that never does.
+//! bound for a policy that delays the foreground job, and exact for one that never does.
 #![forbid(unsafe_code)]
 
 use weft_trace_format::Until;
@@ -47,20 +47,20 @@ const NEVER_NS: Ns = Ns::MAX / 4;
 
 /// The gaps, and what they may be used for.
 #[derive(Debug, Clone)]
-pub struct HolderGaps {
+pub struct ForegroundGaps {
     /// From, to; in order.
     pub windows: Vec<(Ns, Ns)>,
     /// Kernels may be stopped.
     pub preemptive: bool,
 }
 
-impl HolderGaps {
-    /// Of a run: on a time-sliced device each gap loses the switch to the filler.
-    pub fn of(run: &MachineRun, analysis: &Analysis) -> HolderGaps {
+impl ForegroundGaps {
+    /// Of a run: on a time-sliced device each gap loses the switch to the background job.
+    pub fn of(run: &MachineRun, analysis: &Analysis) -> ForegroundGaps {
         let sliced = run.device.mode == Mode::TimeSlice;
         let lost = if sliced { run.device.switch } else { 0 };
         let windows = analysis.windows.iter().map(|(from, to)| (from + lost, *to));
-        HolderGaps {
+        ForegroundGaps {
             windows: windows.filter(|(from, to)| from < to).collect(),
             preemptive: sliced,
         }
@@ -113,36 +113,36 @@ impl HolderGaps {
 #[derive(Debug, Default)]
 pub struct GapUse(pub Vec<Ns>);
 
-/// The same packer with fillers that cannot launch outside of gaps: their hosts stand at a gate
+/// The same packer with background jobs that cannot launch outside of gaps: their hosts stand at a gate
 /// then, as weft's do. No bound for anybody; what lies between the two is what hosts would gain by
-/// running ahead while the holder works.
+/// running ahead while the foreground job works.
 pub fn gated(run: &MachineRun, analysis: &Analysis) -> Ns {
-    together(run, analysis, |filler| filler.gated = true)
+    together(run, analysis, |background| background.gated = true)
 }
 
 /// The same packer where nothing is done for it: every kernel runs within gaps from its begin to
-/// its end. The most for any policy that never delays the holder, and less than one may get that
+/// its end. The most for any policy that never delays the foreground job, and less than one may get that
 /// does.
 pub fn own(run: &MachineRun, analysis: &Analysis) -> Ns {
-    together(run, analysis, |filler| filler.inside = &[])
+    together(run, analysis, |background| background.inside = &[])
 }
 
-fn together(run: &MachineRun, analysis: &Analysis, change: impl Fn(&mut OracleFiller<'_>)) -> Ns {
-    let gaps = HolderGaps::of(run, analysis);
+fn together(run: &MachineRun, analysis: &Analysis, change: impl Fn(&mut OracleBackground<'_>)) -> Ns {
+    let gaps = ForegroundGaps::of(run, analysis);
     let mut used = GapUse(vec![0; gaps.windows.len()]);
     let mut sum = 0;
-    for mut filler in fillers(run, analysis) {
-        change(&mut filler);
-        sum += filler.most(&gaps, &mut used);
+    for mut background in background_jobs(run, analysis) {
+        change(&mut background);
+        sum += background.most(&gaps, &mut used);
     }
     sum.min(gaps.length())
 }
 
-fn fillers<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iterator<Item = OracleFiller<'a>> {
+fn background_jobs<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iterator<Item = OracleBackground<'a>> {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let jobs = run.jobs.iter().enumerate();
     jobs.filter(move |(_, job)| job.job.priority != first)
-        .map(move |(number, job)| OracleFiller {
+        .map(move |(number, job)| OracleBackground {
             job: &job.job,
             number: number as u64,
             seed: run.seed,
@@ -152,12 +152,14 @@ fn fillers<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iterator<Ite
         })
 }
 
-/// The most filler work that could have been in the gaps of a run; where it lies by length of gap
+/// The most background job work that could have been in the gaps of a run; where it lies by length of gap
 /// is entered in `analysis`.
 pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
-    let gaps = HolderGaps::of(run, analysis);
+    let gaps = ForegroundGaps::of(run, analysis);
     let mut used = GapUse(vec![0; gaps.windows.len()]);
-    let sum: Ns = fillers(run, analysis).map(|filler| filler.most(&gaps, &mut used)).sum();
+    let sum: Ns = background_jobs(run, analysis)
+        .map(|background| background.most(&gaps, &mut used))
+        .sum();
     let lost = if gaps.preemptive { run.device.switch } else { 0 };
     for ((from, to), used) in gaps.windows.iter().zip(&used.0) {
         analysis.spent[bucket(to - from + lost)].packer += (*used).min(to - from);
@@ -165,9 +167,9 @@ pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     sum.min(gaps.length())
 }
 
-/// One filler, as the packer sees it.
+/// One background job, as the packer sees it.
 #[derive(Debug)]
-pub struct OracleFiller<'a> {
+pub struct OracleBackground<'a> {
     /// The job.
     pub job: &'a PlayedJob,
     /// Its number in the run.
@@ -190,9 +192,9 @@ struct OracleStream {
     at: usize,
 }
 
-impl OracleFiller<'_> {
+impl OracleBackground<'_> {
     /// The most of its work that fits.
-    pub fn most(&self, gaps: &HolderGaps, used: &mut GapUse) -> Ns {
+    pub fn most(&self, gaps: &ForegroundGaps, used: &mut GapUse) -> Ns {
         let program = &self.job.program;
         let mut streams = vec![OracleStream::default(); program.streams.max(1)];
         let mut events: Vec<Ns> = vec![0; program.events];
@@ -254,7 +256,7 @@ impl OracleFiller<'_> {
     #[allow(clippy::too_many_arguments)]
     fn call(
         &self,
-        gaps: &HolderGaps,
+        gaps: &ForegroundGaps,
         streams: &mut [OracleStream],
         events: &mut [Ns],
         (request, at, number): (u64, u32, usize),

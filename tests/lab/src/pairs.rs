@@ -504,8 +504,9 @@ pub fn names(jobs: &[PlayedJob]) -> (String, Vec<String>) {
         false => format!("{} (no profile)", job.name),
     };
     let first = jobs.first().map_or(0, |job| job.priority);
-    let (holders, others): (Vec<&PlayedJob>, Vec<&PlayedJob>) = jobs.iter().partition(|job| job.priority == first);
-    let service: Vec<String> = holders.into_iter().map(called).collect();
+    let (foreground_jobs, others): (Vec<&PlayedJob>, Vec<&PlayedJob>) =
+        jobs.iter().partition(|job| job.priority == first);
+    let service: Vec<String> = foreground_jobs.into_iter().map(called).collect();
     (service.join(" & "), others.into_iter().map(called).collect())
 }
 

@@ -22,7 +22,7 @@ pub enum Rule {
     Xsched(usize),
     /// nvshare's turns of so many milliseconds.
     Nvshare(u64),
-    /// So many kernels of others while the holder has none.
+    /// So many kernels of others while the foreground job has none.
     Count(usize),
 }
 
@@ -39,7 +39,7 @@ pub enum NamedRule {
     Timeslice,
 }
 
-/// Windows and turns of the projects themselves; four kernels for the count (a filler has one to
+/// Windows and turns of the projects themselves; four kernels for the count (a background job has one to
 /// run and some on their way).
 const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;

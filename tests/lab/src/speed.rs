@@ -13,7 +13,7 @@ use crate::{Ns, US};
 pub struct Speed {
     /// The policy.
     pub policy: String,
-    /// Clients: one holder, the others fillers, all of which wait.
+    /// Clients: one foreground job, the others background jobs, all of which wait.
     pub clients: u64,
     /// The best of several measurements: others use the machine too.
     pub million_events_a_second: f64,
@@ -21,7 +21,7 @@ pub struct Speed {
     pub growth_kib: u64,
 }
 
-/// A core with one holder and fillers, all of which wait.
+/// A core with one foreground and background jobs, all of which wait.
 #[derive(Debug)]
 pub struct Crowd {
     core: Core,
@@ -83,7 +83,7 @@ impl Crowd {
         });
     }
 
-    /// A request of the holder, then a gap in which whoever gets credit uses all of it and waits
+    /// A request of the foreground job, then a gap in which whoever gets credit uses all of it and waits
     /// again. Allocates nothing of its own once grown.
     pub fn round(&mut self) {
         for kernel in 0..60 {

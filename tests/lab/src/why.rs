@@ -1,8 +1,8 @@
 //! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to
 //! one cause.
 //!
-//! Of several fillers the one counts that was nearest to running. A time in which somebody was held
-//! back although nothing that he wanted would have ended before the holder came back is nobody's
+//! Of several background jobs the one counts that was nearest to running. A time in which somebody was held
+//! back although nothing that he wanted would have ended before the foreground job came back is nobody's
 //! fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is
 //! not among them).
 #![forbid(unsafe_code)]
@@ -17,33 +17,33 @@ use crate::world::{HeldReason, KernelPiece, MachineRun, Stand};
 pub const CAUSES: [(&str, &str); COUNT] = [
     (
         "switch",
-        "a filler's kernel is there and the device changes over to its process",
+        "a background job's kernel is there and the device changes over to its process",
     ),
     ("launch", "launched, and on its way to the device"),
     ("behind", "launched, and behind a copy or another stream of its own job"),
     (
         "order",
-        "granted, and the word is on its way: the filler's thread wakes up",
+        "granted, and the word is on its way: the background job's thread wakes up",
     ),
     ("news", "it waits at the gate and the broker has not looked yet"),
     (
         "bound",
         "held back: with what is out it would be beyond the delay bound",
     ),
-    ("busy", "held back: the holder is believed to be at work still"),
+    ("busy", "held back: the foreground job is believed to be at work still"),
     (
         "unseen",
-        "held back: the holder's work should have ended, and no call has told so",
+        "held back: the foreground job's work should have ended, and no call has told so",
     ),
     ("short", "held back: the gap counts as too short, or its end as near"),
     ("rule", "held back by a rule that is not weft's"),
     (
         "granularity",
-        "held back, rightly: it would not have ended before the holder came back",
+        "held back, rightly: it would not have ended before the foreground job came back",
     ),
     (
         "host",
-        "nobody asks: the fillers' hosts work, or wait for their own copies",
+        "nobody asks: the background jobs' hosts work, or wait for their own copies",
     ),
 ];
 
@@ -201,9 +201,9 @@ fn on_its_way<'a>(run: &MachineRun, pieces: impl Iterator<Item = &'a KernelPiece
 pub fn why(run: &MachineRun, windows: &[(Ns, Ns)]) -> UnfilledCauses {
     let first = run.jobs.iter().map(|job| job.job.priority).min().unwrap_or(0);
     let fills = |job: usize| run.jobs[job].job.priority != first;
-    let fillers: Vec<usize> = (0..run.jobs.len()).filter(|job| fills(*job)).collect();
+    let background_jobs: Vec<usize> = (0..run.jobs.len()).filter(|job| fills(*job)).collect();
     let mut tracks: Vec<Track> = Vec::new();
-    for job in &fillers {
+    for job in &background_jobs {
         let own = run.pieces.iter().filter(|piece| usize::from(piece.job) == *job);
         tracks.push(on_its_way(run, own));
         tracks.push(at_the_gate(run, *job));

@@ -1,5 +1,5 @@
 //! The oracle is an upper bound: for every rule in random scenarios, and exactly the best for one
-//! filler, by brute force.
+//! background job, by brute force.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use simgpu_engine::{Mode, Settings};
 use weft_lab::compare::{Fixture, Tuning};
 use weft_lab::generate;
 use weft_lab::job::{Arrivals, Jitter, PlayedJob, Program};
-use weft_lab::oracle::{GapUse, HolderGaps, OracleFiller};
+use weft_lab::oracle::{ForegroundGaps, GapUse, OracleBackground};
 use weft_lab::rule::Rule;
 use weft_lab::world::Hosts;
 use weft_lab::{Ns, US};
@@ -18,7 +18,7 @@ use weft_trace_format::Call;
 fn still(trace: &weft_trace_format::Trace) -> PlayedJob {
     PlayedJob {
         jitter: Jitter { device: 0.0, host: 0.0 },
-        ..PlayedJob::new("filler", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
+        ..PlayedJob::new("background", 5, Arc::new(Program::of(trace, 0, usize::MAX)))
     }
 }
 
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn for_one_filler_it_is_the_best_there_is(
+    fn for_one_background_job_it_is_the_best_there_is(
         kernels in prop::collection::vec((1u64..5, 0u64..4), 1..5),
         parts in prop::collection::vec((1u64..5, 1u64..7), 1..4),
         sync_every in 1usize..4,
@@ -78,7 +78,7 @@ proptest! {
         }
         // All in units that make launches and synchronisations cost nothing beside them, but for
         // the return of a synchronisation: 2 us, two units.
-        let mut builder = generate::Builder::new("filler");
+        let mut builder = generate::Builder::new("background");
         builder.step(0);
         for (kernel, (time, _)) in kernels.iter().enumerate() {
             builder.launch(kernel as u32, 0, *time * US);
@@ -101,10 +101,10 @@ proptest! {
         let mut program = (*job.program).clone();
         program.steps.push(weft_lab::job::StepProgram { think: 1 << 40, ..Default::default() });
         job.program = Arc::new(program);
-        let filler = OracleFiller { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
+        let background = OracleBackground { job: &job, number: 1, seed: 1, inside: &[], launch_latency: 0, gated: false };
         let windows: Vec<(Ns, Ns)> = gaps.iter().map(|(from, to)| (from * US, to * US)).collect();
         let mut used = GapUse(vec![0; windows.len()]);
-        let most = filler.most(&HolderGaps { windows, preemptive: false }, &mut used);
+        let most = background.most(&ForegroundGaps { windows, preemptive: false }, &mut used);
         prop_assert_eq!(used.0.iter().sum::<Ns>(), most);
         let best = Small { kernels: &kernels, sync_every, wake: 2 }.brute(&gaps, 0, 0, 0);
         prop_assert_eq!(most, best * US);
@@ -123,7 +123,7 @@ proptest! {
         think in 0u64..4_000,
         chatty in any::<bool>(),
         queue in prop::sample::select(vec![0usize, 3, 1_024]),
-        fillers in prop::collection::vec((prop::collection::vec(3u64..900, 1..12), 0u64..50, 0u64..800, any::<bool>()), 1..4),
+        background_jobs in prop::collection::vec((prop::collection::vec(3u64..900, 1..12), 0u64..50, 0u64..800, any::<bool>()), 1..4),
     ) {
         let bench = Fixture {
             device: Settings { mode: if mps { Mode::Mps } else { Mode::TimeSlice }, ..Settings::default() },
@@ -139,14 +139,14 @@ proptest! {
             generate::service(kernels, time * US, think * US)
         };
         let mut jobs = vec![PlayedJob::new("service", 0, Arc::new(Program::of(&trace, 0, usize::MAX)))];
-        for (at, (times, host, think, graph)) in fillers.into_iter().enumerate() {
+        for (at, (times, host, think, graph)) in background_jobs.into_iter().enumerate() {
             let times: Vec<Ns> = times.into_iter().map(|time| time * US).collect();
             let trace = if graph {
                 generate::decode(times.len() + 1, times[0], think * US, 3, think * US)
             } else {
                 generate::training(&times, host * US, think * US)
             };
-            jobs.push(PlayedJob::new("filler", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
+            jobs.push(PlayedJob::new("background", 3 + at as u8, Arc::new(Program::of(&trace, 0, usize::MAX))));
         }
         let known: Vec<_> = jobs.iter().enumerate().map(|(place, job)| bench.know(job, place, place == 0)).collect();
         for rule in Rule::ALL.into_iter().filter(|rule| rule.least() == 0) {

@@ -1,4 +1,4 @@
-//! The credit word between the broker and the threads of a filler.
+//! The credit word between the broker and the threads of a background job.
 #![forbid(unsafe_code)]
 
 use loom::sync::Arc;
@@ -10,7 +10,7 @@ use weft_protocol::board::Board;
 use weft_protocol::credit::Lease;
 use weft_protocol::lane::Lane;
 
-/// The filler's priority; the holder's is above.
+/// The background job's priority; the foreground job's is above.
 const PRIORITY: usize = 1;
 
 fn lane_and_board() -> (Arc<Lane>, Arc<Board>) {
@@ -106,7 +106,7 @@ pub fn renewed_once() {
     assert_eq!(2 + renewed, issued + back + word);
 }
 
-/// Two threads of a filler and credit for one launch: it goes once.
+/// Two threads of a background job and credit for one launch: it goes once.
 pub fn taken_once() {
     let (lane, board) = lane_and_board();
     lane.orders.grant(2, Some(0));
@@ -118,47 +118,47 @@ pub fn taken_once() {
     assert_eq!(taken, 2);
 }
 
-/// A holder launches, and something tells the filler so (a result that it waited for, say): credit
+/// A foreground job launches, and something tells the background job so (a result that it waited for, say): credit
 /// that was given before is void for it. The broker may meanwhile give credit bound to the signs as
 /// it read them.
 pub fn void_after_the_sign() {
     let (lane, board) = lane_and_board();
     let launched = shared(AtomicU32::new(0));
     lane.orders.grant(1, Some(board.above(PRIORITY)));
-    let holder = {
+    let foreground = {
         let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
         thread::spawn(move || {
             board.raise(0);
             launched.store(1, Ordering::Release);
         })
     };
-    let filler = {
+    let background = {
         let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
         thread::spawn(move || {
             let knows = launched.load(Ordering::Acquire) == 1;
             (knows, lane.orders.take(&board, 1))
         })
     };
-    let (knows, took) = filler.join().expect("it ends");
+    let (knows, took) = background.join().expect("it ends");
     assert!(!(knows && took), "credit that is void was taken");
-    holder.join().expect("it ends");
+    foreground.join().expect("it ends");
 }
 
 /// The broker reads the signs and gives under them what it takes back from the credit under older
-/// ones. Whatever the filler takes while the holder's sign is up, and it knows, was given by a
+/// ones. Whatever the background job takes while the foreground job's sign is up, and it knows, was given by a
 /// broker that had read that sign.
 pub fn old_credit_stays_void() {
     let (lane, board) = lane_and_board();
     let launched = shared(AtomicU32::new(0));
     lane.orders.grant(1, Some(board.above(PRIORITY)));
-    let holder = {
+    let foreground = {
         let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
         thread::spawn(move || {
             board.raise(0);
             launched.store(1, Ordering::Release);
         })
     };
-    let filler = {
+    let background = {
         let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
         thread::spawn(move || {
             let knows = launched.load(Ordering::Acquire) == 1;
@@ -167,10 +167,10 @@ pub fn old_credit_stays_void() {
     };
     let reading = board.above(PRIORITY);
     lane.orders.grant(1, Some(reading));
-    let (knows, took) = filler.join().expect("it ends");
+    let (knows, took) = background.join().expect("it ends");
     assert!(
         !(knows && took && reading == 0),
         "credit of before the sign was taken after it"
     );
-    holder.join().expect("it ends");
+    foreground.join().expect("it ends");
 }

@@ -96,11 +96,11 @@ pub fn a_lap_over_a_sleeping_writer() {
     sleeper.join().expect("a writer ends");
 }
 
-/// The holder writes its record, then raises its sign: a broker that sees the sign finds the
+/// The foreground job writes its record, then raises its sign: a broker that sees the sign finds the
 /// record.
 pub fn a_sign_means_a_record() {
     let (lane, board) = (lane(), shared(Board::default()));
-    let holder = {
+    let foreground = {
         let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
         thread::spawn(move || {
             lane.record(record(1, 0));
@@ -110,13 +110,13 @@ pub fn a_sign_means_a_record() {
     let sign = board.above(1);
     let found = Reader::default().next(&lane).map(whole);
     assert!(sign == 0 || found == Some((1, 0)), "a sign and no record");
-    holder.join().expect("the holder ends");
+    foreground.join().expect("the foreground job ends");
 }
 
-/// The same where a second thread of the holder is in the middle of a record.
+/// The same where a second thread of the foreground job is in the middle of a record.
 pub fn a_sign_means_a_record_of_two_threads() {
     let (lane, board) = (lane(), shared(Board::default()));
-    let holders = [1, 2].map(|number| {
+    let foreground_jobs = [1, 2].map(|number| {
         let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
         thread::spawn(move || {
             lane.record(record(number, 0));
@@ -127,8 +127,8 @@ pub fn a_sign_means_a_record_of_two_threads() {
     let (mut reader, mut seen) = (Reader::default(), Vec::new());
     drain(&mut reader, &lane, &mut seen);
     assert!(seen.len() as u64 >= sign, "{sign} signs and {seen:?}");
-    for holder in holders {
-        holder.join().expect("the holder ends");
+    for foreground in foreground_jobs {
+        foreground.join().expect("the foreground job ends");
     }
 }
 

@@ -1,5 +1,5 @@
 //! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and
-//! a turn of the broker on one side, the gate (`wait_for_credit`), the holder's launch (`hold_now`)
+//! a turn of the broker on one side, the gate (`wait_for_credit`), the foreground job's launch (`hold_now`)
 //! and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other. The words
 //! are the lane's own; the few lines that use them are written down again here, because they stand
 //! among code that waits for real.
@@ -38,10 +38,10 @@ fn asks_to_be_rung(lane: &Lane, board: &Board, for_what: u32) -> u64 {
     board.above(1)
 }
 
-/// A filler begins to wait: the broker sees it or is rung.
-pub fn a_filler_waits() {
+/// A background job begins to wait: the broker sees it or is rung.
+pub fn a_background_waits() {
     let (lane, board) = (shared(Lane::default()), shared(Board::default()));
-    let filler = {
+    let background = {
         let lane = Arc::clone(&lane);
         thread::spawn(move || {
             lane.reports.wanted_kernel.store(7, Ordering::Relaxed);
@@ -52,14 +52,14 @@ pub fn a_filler_waits() {
     asks_to_be_rung(&lane, &board, bells::ALL);
     let seen = lane.reports.waiting.load(Ordering::Acquire) == 1;
     assert!(!seen || lane.reports.wanted_kernel.load(Ordering::Relaxed) == 7);
-    let rung = filler.join().expect("it ends");
-    assert!(seen || rung, "the broker sleeps and a filler waits");
+    let rung = background.join().expect("it ends");
+    assert!(seen || rung, "the broker sleeps and a background job waits");
 }
 
-/// A holder ends a silence: the broker sees its record or is rung.
-pub fn a_holder_ends_a_silence() {
+/// A foreground job ends a silence: the broker sees its record or is rung.
+pub fn a_foreground_job_ends_a_silence() {
     let (lane, board) = (shared(Lane::default()), shared(Board::default()));
-    let holder = {
+    let foreground = {
         let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
         thread::spawn(move || {
             lane.record(Record {
@@ -76,15 +76,15 @@ pub fn a_holder_ends_a_silence() {
     };
     asks_to_be_rung(&lane, &board, bells::ALL);
     let seen = Reader::default().next(&lane).is_some();
-    let rung = holder.join().expect("it ends");
+    let rung = foreground.join().expect("it ends");
     assert!(seen || rung, "the broker sleeps and a silence is over");
 }
 
-/// A holder becomes idle while the broker naps between two turns: the broker sees its record or is
+/// A foreground job becomes idle while the broker naps between two turns: the broker sees its record or is
 /// rung.
-pub fn a_holder_becomes_idle() {
+pub fn a_foreground_becomes_idle() {
     let (lane, board) = (shared(Lane::default()), shared(Board::default()));
-    let holder = {
+    let foreground = {
         let lane = Arc::clone(&lane);
         thread::spawn(move || {
             lane.become_idle_fenced(1);
@@ -95,14 +95,14 @@ pub fn a_holder_becomes_idle() {
     let seen = Reader::default()
         .next(&lane)
         .is_some_and(|record| record.kind == Kind::Idle);
-    let rung = holder.join().expect("it ends");
+    let rung = foreground.join().expect("it ends");
     assert!(seen || rung, "the broker naps and a gap is open");
 }
 
 /// What is no idleness does not end such a nap.
 pub fn a_launch_ends_no_nap() {
     let (lane, board) = (shared(Lane::default()), shared(Board::default()));
-    let holder = {
+    let foreground = {
         let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
         thread::spawn(move || {
             board.raise(0);
@@ -111,7 +111,7 @@ pub fn a_launch_ends_no_nap() {
     };
     asks_to_be_rung(&lane, &board, bells::IDLE);
     assert!(
-        !holder.join().expect("it ends"),
-        "a holder that launches pays for no ring"
+        !foreground.join().expect("it ends"),
+        "a foreground job that launches pays for no ring"
     );
 }

@@ -76,9 +76,9 @@ fn nobody_waits_for_a_broker_that_sleeps() {
     // Rests on the order of sequentially consistent accesses, which loom takes for less: on C11 it
     // finds a false alarm, so the check is known to bite.
     for model in [
-        sleep::a_filler_waits,
-        sleep::a_holder_ends_a_silence,
-        sleep::a_holder_becomes_idle,
+        sleep::a_background_waits,
+        sleep::a_foreground_job_ends_a_silence,
+        sleep::a_foreground_becomes_idle,
     ] {
         check(Machine::X86, 2, model);
         assert!(fails(Machine::C11, 2, model));

@@ -1,4 +1,4 @@
-// A filler at a closed gate, with launches of its own in the queue, that launches a collective of NCCL's: it reaches the driver at once, and all that was launched before it has.
+// A background job at a closed gate, with launches of its own in the queue, that launches a collective of NCCL's: it reaches the driver at once, and all that was launched before it has.
 #include "strict.h"
 
 int main(void) {

@@ -24,7 +24,7 @@ int main(int count, char **words) {
     shut_in();
     launch();
     check(call(cuStreamSynchronize, stream));
-    if (!strcmp(words[1], "filler")) leave_behind();
+    if (!strcmp(words[1], "background")) leave_behind();
     check(call(cuStreamSynchronize, stream));
     printf("%ld left\n", left());
     return 0;

@@ -69,7 +69,7 @@ int main(int count, char **words) {
     int steps = 0;
     double begin = now() + warmup, end = begin + seconds, worst = 0, sum = 0;
     for (double before = now(); before < end;) {
-        /* 64 threads: the device's settings give this size a short kernel, and the holder's a long one. */
+        /* 64 threads: the device's settings give this size a short kernel, and the foreground job's a long one. */
         for (int i = 0; i < kernels; i++) DO(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, 0))
         struct timespec work = {host / 1000000, host % 1000000 * 1000};
         if (host > 0) nanosleep(&work, 0);

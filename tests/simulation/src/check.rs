@@ -1,13 +1,13 @@
 //! What holds after every event that the core takes in, and after every turn of the broker.
 //!
-//! * **The holder never waits**: whoever is of the most important priority present is a holder (or
-//!   alone, or under `timeslice` and where equals take long turns a filler like everybody); so says
+//! * **The foreground job never waits**: whoever is of the most important priority present is a foreground job (or
+//!   alone, or under `timeslice` and where equals take long turns a background job like everybody); so says
 //!   the core after every event, and so says its lane after every turn. And no thread of it stands
 //!   at the gate, but those that stood there when it became one, until they are out.
-//! * **The bound**: no event raises what fillers have out above the larger of the delay bound and
+//! * **The bound**: no event raises what background jobs have out above the larger of the delay bound and
 //!   half of it plus the one kernel the credit is given for. What raises it beyond is counted and
-//!   must be one of: a filler whose own work does not end gets its next launch (a stuck grant), a
-//!   client that took more than it had. And over all honest fillers, by their own lanes (credit in
+//!   must be one of: a background job whose own work does not end gets its next launch (a stuck grant), a
+//!   client that took more than it had. And over all honest background jobs, by their own lanes (credit in
 //!   the word that they can use, plus what they issued and did not report as ended), the same bound
 //!   holds.
 //! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say
@@ -26,7 +26,7 @@
 //!
 //! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if
 //! nobody else were there: what neighbours do to each other's times is in the draw alone. So a
-//! holder's delay on the device is not judged here (the lab does), only that nothing but the stated
+//! foreground job's delay on the device is not judged here (the lab does), only that nothing but the stated
 //! bound is ever out. A graph is a launch like others.
 #![forbid(unsafe_code)]
 
@@ -62,11 +62,11 @@ fn broken(what: &'static str, how: impl FnOnce() -> String) -> Check {
 
 /// The invariants' names: each is shown to be able to fail in `sabotage`.
 pub(crate) mod name {
-    pub(crate) const HOLDER: &str = "the holder never waits";
-    pub(crate) const BOUND: &str = "what fillers have out is bounded";
+    pub(crate) const FOREGROUND: &str = "the foreground job never waits";
+    pub(crate) const BOUND: &str = "what background jobs have out is bounded";
     pub(crate) const CREDIT: &str = "credit is conserved";
     pub(crate) const ORDER: &str = "a client's launches are told in order";
-    pub(crate) const PROGRESS: &str = "every filler makes progress";
+    pub(crate) const PROGRESS: &str = "every background job makes progress";
     pub(crate) const DEAD: &str = "a dead client holds nothing";
     pub(crate) const WAKE: &str = "somebody wakes the broker";
     pub(crate) const HONEST: &str = "an honest client is never let go";
@@ -254,14 +254,14 @@ impl Books {
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
             }
         }
-        // Who becomes a holder while he stands at the gate goes, without credit: that is in the
-        // books and no filler's work. A lease that was told before knew nothing of it, and goes on
-        // beside it as it was given until the holder's sign or the revocation ends it. So credit
-        // may come back beside it, as long as fillers alone have no more out than they may.
+        // Who becomes a foreground job while he stands at the gate goes, without credit: that is in the
+        // books and no background job's work. A lease that was told before knew nothing of it, and goes on
+        // beside it as it was given until the foreground job's sign or the revocation ends it. So credit
+        // may come back beside it, as long as background jobs alone have no more out than they may.
         if let Event::Renewed { .. } = event {
-            let of_fillers = now.clients.iter().filter(|view| view.mode == "filler").map(out_of);
-            if of_fillers.fold(0, Ns::saturating_add) <= most {
-                room = room.max(most.saturating_add(let_go_as_holders(now)));
+            let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
+            if of_background_jobs.fold(0, Ns::saturating_add) <= most {
+                room = room.max(most.saturating_add(let_go_as_foreground_jobs(now)));
             }
         }
         if now.exposure > room.max(most) {
@@ -293,19 +293,19 @@ impl Books {
             credit(process, view, word)?;
             let told = process.mode();
             let meant = match view.mode {
-                "holder" => Mode::Holder,
-                "filler" => Mode::Filler,
+                "foreground" => Mode::Foreground,
+                "background" => Mode::Background,
                 // A client that is sampled tells its launches even when it is alone.
-                "alone" if told == Mode::Holder => Mode::Holder,
+                "alone" if told == Mode::Foreground => Mode::Foreground,
                 "alone" => Mode::Alone,
                 _ => Mode::Free,
             };
             if told != meant {
-                return broken(name::HOLDER, || {
+                return broken(name::FOREGROUND, || {
                     format!("client {} is told {told:?}, meant is {meant:?}", view.client)
                 });
             }
-            if told == Mode::Filler {
+            if told == Mode::Background {
                 let waits = view
                     .waiting
                     .is_some_and(|wait| word < i64::try_from(wait.cost).unwrap_or(i64::MAX));
@@ -363,11 +363,11 @@ impl Books {
     }
 }
 
-/// What holders launched without credit on their way out of the gate, and was not seen to end.
-fn let_go_as_holders(snapshot: &Snapshot) -> Ns {
-    let holders = snapshot.clients.iter().filter(|view| view.mode == "holder");
+/// What foreground jobs launched without credit on their way out of the gate, and was not seen to end.
+fn let_go_as_foreground_jobs(snapshot: &Snapshot) -> Ns {
+    let foreground_jobs = snapshot.clients.iter().filter(|view| view.mode == "foreground");
     let without_credit = |view: &ClientView| view.outstanding.min(view.left.min(0).unsigned_abs());
-    holders.map(without_credit).fold(0, Ns::saturating_add)
+    foreground_jobs.map(without_credit).fold(0, Ns::saturating_add)
 }
 
 /// The books of one client against its memory.
@@ -403,7 +403,7 @@ fn turns(snapshot: &Snapshot) -> Check {
             .iter()
             .filter(|other| other.turns && other.priority == view.priority);
         if equals.count() < 2 {
-            return broken(name::HOLDER, || {
+            return broken(name::FOREGROUND, || {
                 format!("client {} takes turns with nobody", view.client)
             });
         }
@@ -416,12 +416,12 @@ fn modes(core: &Core, snapshot: &Snapshot) -> Check {
     for view in &snapshot.clients {
         let expected = match (snapshot.clients.len(), core.config().policy) {
             (1, _) => "alone",
-            (_, PolicyName::Timeslice) => "filler",
-            _ if Some(view.priority) == first && !view.turns => "holder",
-            _ => "filler",
+            (_, PolicyName::Timeslice) => "background",
+            _ if Some(view.priority) == first && !view.turns => "foreground",
+            _ => "background",
         };
         if view.mode != expected {
-            return broken(name::HOLDER, || {
+            return broken(name::FOREGROUND, || {
                 format!("client {} is {}, should be {expected}", view.client, view.mode)
             });
         }
@@ -438,19 +438,19 @@ mod tests {
 
     use super::*;
 
-    const HOLDER: Client = Client(1);
+    const FOREGROUND: Client = Client(1);
     const NEXT: Client = Client(2);
-    const FILLER: Client = Client(3);
+    const BACKGROUND: Client = Client(3);
     const US: Ns = 1_000;
 
-    /// A holder dies while two fillers stand at the gate. The more important one becomes the holder
+    /// A foreground job dies while two background jobs stand at the gate. The more important one becomes the foreground job
     /// and goes without credit; the other one, under the lease that it was given before that was
     /// told, has back what it used. What does not hold of it, if the bound is divided by `strict`
     /// at that moment.
-    fn goes_on_beside_a_new_holder(strict: Ns) -> Option<Broken> {
+    fn goes_on_beside_a_new_foreground_job(strict: Ns) -> Option<Broken> {
         let mut run = Aggregator::new();
         (0..20).for_each(|_| run.sampled(9, 100 * US, None));
-        let profile = Arc::new(run.finish("filler", 0));
+        let profile = Arc::new(run.finish("background", 0));
         let mut core = Core::new(Config {
             policy: PolicyName::Weft,
             switch_cost: 0,
@@ -488,32 +488,32 @@ mod tests {
         };
         let long = 1_500 * US;
         let busy = Event::Launched {
-            client: HOLDER,
+            client: FOREGROUND,
             kernel: 1,
             cost: 100 * US,
             at: begin,
         };
         for event in [
-            attached(HOLDER, 0, None),
+            attached(FOREGROUND, 0, None),
             attached(NEXT, 5, None),
-            attached(FILLER, 9, Some(profile)),
+            attached(BACKGROUND, 9, Some(profile)),
             busy,
         ] {
             tell(&mut core, begin, event).0.expect("nothing is out");
         }
-        for event in [waits(NEXT, 5, long), waits(FILLER, 9, 100 * US)] {
+        for event in [waits(NEXT, 5, long), waits(BACKGROUND, 9, 100 * US)] {
             let (checked, decisions) = tell(&mut core, begin, event);
             checked.expect("nothing is out");
-            assert_eq!(decisions, [], "the holder works");
+            assert_eq!(decisions, [], "the foreground job works");
         }
-        // Before anybody is due beside the holder. Nobody knows when the new one begins, so the gap
+        // Before anybody is due beside the foreground job. Nobody knows when the new one begins, so the gap
         // opens after some silence.
         let mut now = begin + MS;
-        let (mut checked, mut decisions) = tell(&mut core, now, Event::Gone(HOLDER));
+        let (mut checked, mut decisions) = tell(&mut core, now, Event::Gone(FOREGROUND));
         let granted = |decisions: &[Decision]| {
             decisions.iter().find_map(|decision| match decision {
                 Decision::Grant {
-                    client: FILLER,
+                    client: BACKGROUND,
                     credit,
                     bound: true,
                 } => Some(*credit),
@@ -528,16 +528,16 @@ mod tests {
         checked.expect("what was granted is within the bound");
         let leased = decisions
             .iter()
-            .any(|decision| matches!(decision, Decision::Lease(FILLER, Some(_))));
+            .any(|decision| matches!(decision, Decision::Lease(BACKGROUND, Some(_))));
         let credit = granted(&decisions).expect("nobody else waits");
         assert!(leased && credit > 100 * US, "{decisions:?}");
-        // The new holder's launch is told by its figures first; then the filler's, which has used
+        // The new foreground job's launch is told by its figures first; then the background job's, which has used
         // all of its credit and seen the end of a part.
         for event in [
             progress(NEXT, long, 0),
-            progress(FILLER, credit, 100 * US),
+            progress(BACKGROUND, credit, 100 * US),
             Event::Renewed {
-                client: FILLER,
+                client: BACKGROUND,
                 total: 100 * US,
             },
         ] {
@@ -551,10 +551,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_holder_launched_is_no_fillers_work() {
-        assert_eq!(goes_on_beside_a_new_holder(1), None);
-        // It is not excused that fillers themselves have more out.
-        let broken = goes_on_beside_a_new_holder(10).expect("it is ten times the bound");
+    fn what_a_new_foreground_job_launched_is_no_background_jobs_work() {
+        assert_eq!(goes_on_beside_a_new_foreground_job(1), None);
+        // It is not excused that background jobs themselves have more out.
+        let broken = goes_on_beside_a_new_foreground_job(10).expect("it is ten times the bound");
         assert_eq!(broken.what, name::BOUND);
     }
 }

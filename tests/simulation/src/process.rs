@@ -99,8 +99,8 @@ pub(crate) struct SimProcess {
     pub standstill: Option<u32>,
     pub clock_offset: i64,
     pub stalled_until: Ns,
-    /// Since when its lane says that it is a holder.
-    pub holder_since: Option<Ns>,
+    /// Since when its lane says that it is a foreground job.
+    pub foreground_since: Option<Ns>,
     /// All that was ever taken from its credit word, with and without credit in it.
     pub taken: i64,
     /// Of that, without.
@@ -149,7 +149,7 @@ impl SimProcess {
             standstill: None,
             clock_offset: 0,
             stalled_until: 0,
-            holder_since: None,
+            foreground_since: None,
             taken: 0,
             overdrawn: 0,
             let_go: false,
@@ -172,9 +172,9 @@ impl SimProcess {
         &self.lane
     }
 
-    /// The launch of an honest filler that waits at the gate and, as things stand, may not go.
+    /// The launch of an honest background job that waits at the gate and, as things stand, may not go.
     pub(crate) fn at_the_gate(&self) -> Option<Sleep> {
-        if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Filler {
+        if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Background {
             return None;
         }
         let orders = &self.lane.orders;
@@ -190,19 +190,19 @@ impl SimProcess {
         })
     }
 
-    /// A thread at the gate of a holder, and how long after the process was told that it is one,
+    /// A thread at the gate of a foreground job, and how long after the process was told that it is one,
     /// and had a core, it stands there.
-    pub(crate) fn holds_up_a_holder(&self, now: Ns) -> Option<(usize, Ns)> {
+    pub(crate) fn holds_up_a_foreground(&self, now: Ns) -> Option<(usize, Ns)> {
         if self.lies
             || self.let_go
             || self.life != ProcessLife::Lives
             || self.client.is_none()
-            || self.mode() != Mode::Holder
+            || self.mode() != Mode::Foreground
         {
             return None;
         }
         let stalled = self.threads.iter().map(|thread| thread.stalled_until).max();
-        let since = self.holder_since?.max(self.stalled_until).max(stalled.unwrap_or(0));
+        let since = self.foreground_since?.max(self.stalled_until).max(stalled.unwrap_or(0));
         let at = |thread: &SimThread| matches!(thread.stage, Stage::Queued { .. } | Stage::Asleep(_));
         Some((self.threads.iter().position(at)?, now.saturating_sub(since)))
     }

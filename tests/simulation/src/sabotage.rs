@@ -18,8 +18,8 @@ pub(crate) enum Sabotage {
     DropRevoke,
     /// A grant is given twice.
     DoubleGrant,
-    /// A holder is told to wait.
-    HolderWaits,
+    /// A foreground job is told to wait.
+    ForegroundWaits,
     /// A place in the queue at the gate is given to nobody.
     LosesATurn,
     /// The checker is shown each grant as one to a client that is gone.
@@ -64,12 +64,16 @@ impl FaultWorld {
                 let credit = *credit as i64;
                 self.word(*client, |word| word.saturating_add(credit));
             }
-            (Some(Sabotage::HolderWaits), Decision::Mode(client, Mode::Holder)) => {
+            (Some(Sabotage::ForegroundWaits), Decision::Mode(client, Mode::Foreground)) => {
                 if let Some(process) = self.processes.iter().find(|process| process.client == Some(*client)) {
-                    process.lane.orders.mode.store(Mode::Filler as u32, Ordering::Relaxed);
+                    process
+                        .lane
+                        .orders
+                        .mode
+                        .store(Mode::Background as u32, Ordering::Relaxed);
                 }
             }
-            (Some(Sabotage::LosesATurn), Decision::Mode(client, Mode::Filler)) => {
+            (Some(Sabotage::LosesATurn), Decision::Mode(client, Mode::Background)) => {
                 if let Some(process) = self
                     .processes
                     .iter_mut()
@@ -119,7 +123,7 @@ impl FaultWorld {
         }
     }
 
-    /// The share that fillers are promised.
+    /// The share that background jobs are promised.
     pub(crate) fn stated_share(&self, configured: f64) -> f64 {
         match self.sabotage {
             Some(Sabotage::NoShare) => 0.02,
@@ -156,13 +160,13 @@ fn a_grant_that_is_doubled_is_caught() {
 }
 
 #[test]
-fn a_holder_that_is_told_to_wait_is_caught() {
-    assert!(caught(Sabotage::HolderWaits).contains(name::HOLDER));
+fn a_foreground_job_that_is_told_to_wait_is_caught() {
+    assert!(caught(Sabotage::ForegroundWaits).contains(name::FOREGROUND));
 }
 
 #[test]
-fn a_holder_whose_launch_stays_at_the_gate_is_caught() {
-    // A filler of 30 s of patience that becomes a holder while it waits for a turn that never
+fn a_foreground_job_whose_launch_stays_at_the_gate_is_caught() {
+    // A background job of 30 s of patience that becomes a foreground job while it waits for a turn that never
     // comes.
     let mut scenario = beside_one_that_never_pauses(PolicyName::Weft);
     let becomes = PlannedTrouble::Priority { job: 1, priority: 0 };
@@ -172,7 +176,7 @@ fn a_holder_whose_launch_stays_at_the_gate_is_caught() {
     let lost = start(&scenario, Manner::default(), |world| {
         world.sabotage = Some(Sabotage::LosesATurn)
     });
-    assert_eq!(lost.broken.map(|broken| broken.what), Some(name::HOLDER));
+    assert_eq!(lost.broken.map(|broken| broken.what), Some(name::FOREGROUND));
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn an_honest_client_that_is_let_go_is_caught() {
     assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
 }
 
-/// A holder that never pauses and a filler beside it, for three seconds of which nothing goes
+/// A foreground job that never pauses and a background job beside it, for three seconds of which nothing goes
 /// wrong.
 fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
     let mut scenario = FaultScenario::of(1, Some(policy));
@@ -235,7 +239,7 @@ fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
 }
 
 #[test]
-fn a_filler_that_starves_is_caught() {
+fn a_background_job_that_starves_is_caught() {
     for policy in [PolicyName::Exclusive, PolicyName::Fikit, PolicyName::Weft] {
         let mut scenario = beside_one_that_never_pauses(policy);
         let whole = start(&scenario, Manner::default(), |_| {});

@@ -3,8 +3,8 @@
 //!
 //! | here | interposer |
 //! |---|---|
-//! | `Next` of a holder, `Told` | `Session::hold_now` |
-//! | `Next` of a filler, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
+//! | `Next` of a foreground job, `Told` | `Session::hold_now` |
+//! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
 //! | `Took` | `Session::issue` |
 //! | `Booked` | `Session::launched` |
 //! | `Queues` | the driver's own launch, `Session::marks` |
@@ -78,7 +78,7 @@ pub(crate) struct Sleep {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
-    /// A holder's record is written, the sign comes.
+    /// A foreground job's record is written, the sign comes.
     Told {
         launch: PendingLaunch,
         ends_silence: bool,
@@ -105,7 +105,7 @@ pub(crate) enum Stage {
     },
     Queues {
         launch: PendingLaunch,
-        filler: bool,
+        background: bool,
     },
     Syncs,
     /// A forked child that has nothing more to do.
@@ -133,7 +133,10 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             if ends_silence {
                 stepped.rings = process.ring();
             }
-            Stage::Queues { launch, filler: false }
+            Stage::Queues {
+                launch,
+                background: false,
+            }
         }
         Stage::Queued {
             launch,
@@ -203,12 +206,15 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             if launch.copies.is_some() && process.mark_busy(at) {
                 stepped.rings = process.ring();
             }
-            Stage::Queues { launch, filler: true }
+            Stage::Queues {
+                launch,
+                background: true,
+            }
         }
-        Stage::Queues { launch, filler } => {
+        Stage::Queues { launch, background } => {
             process.threads[at].stream.queue(now, launch.time, launch.spins);
             next = LAUNCH_NS;
-            if filler {
+            if background {
                 marks(process, at, now);
             }
             advance(process, at)
@@ -279,17 +285,20 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
         copies,
     };
     let clock = process.clock(now);
-    let passes = Stage::Queues { launch, filler: false };
+    let passes = Stage::Queues {
+        launch,
+        background: false,
+    };
     match (process.mode(), copies) {
         (Mode::Free | Mode::Alone, _) => passes,
-        (Mode::Holder, None) => {
+        (Mode::Foreground, None) => {
             let ends_silence = process.mark_busy(at);
             process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
             Stage::Told { launch, ends_silence }
         }
-        (Mode::Filler, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
-        (Mode::Holder, Some(_)) => copy(process, at, clock, launch, stepped),
-        (Mode::Filler, _) => {
+        (Mode::Background, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
+        (Mode::Foreground, Some(_)) => copy(process, at, clock, launch, stepped),
+        (Mode::Background, _) => {
             // `pass`: who finds the queue empty needs no place in it.
             if process.next_ticket == process.serving && process.take_credit(cost) {
                 return Stage::Took(launch);
@@ -331,7 +340,10 @@ fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, s
     if process.mark_busy(at) {
         stepped.rings = process.ring();
     }
-    Stage::Queues { launch, filler: false }
+    Stage::Queues {
+        launch,
+        background: false,
+    }
 }
 
 /// `wait_for_credit`: at the head of the queue.
@@ -407,7 +419,7 @@ fn asleep(
     if process.take_credit(sleep.launch.cost) {
         return pass(WaitEnd::Credit);
     }
-    if process.mode() != Mode::Filler {
+    if process.mode() != Mode::Background {
         return pass(WaitEnd::Mode);
     }
     if clock >= sleep.deadline {
@@ -486,7 +498,7 @@ fn syncs(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     }
     let (idle, certain) = process.busy_synced(at);
     let clock = process.clock(now);
-    if mode == Mode::Filler {
+    if mode == Mode::Background {
         let mut gained = 0;
         for (other, thread) in process.threads.iter_mut().enumerate() {
             if other == at || (idle && certain) {
@@ -500,7 +512,7 @@ fn syncs(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     }
     if idle {
         process.lane().become_idle_fenced(clock);
-        if mode != Mode::Filler {
+        if mode != Mode::Background {
             stepped.rings = process.ring_idle();
         }
     }

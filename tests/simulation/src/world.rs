@@ -75,7 +75,7 @@ pub(crate) struct FaultWorld {
     /// Clients beside whom a clock jumped, until all that they had launched is told.
     unsure: HashSet<Client>,
     pub(crate) books: Books,
-    /// Time that a filler may have to wait for reasons beyond the broker.
+    /// Time that a background job may have to wait for reasons beyond the broker.
     excuse: Ns,
     outcome: RunOutcome,
     keep_log: bool,

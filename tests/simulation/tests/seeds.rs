@@ -27,7 +27,7 @@ const ONCE_FAILED: [u64; 20] = [
     20_778_001_222, // a client that launched on behind work that never ended kept the others waiting with it
     3002, // a long kernel that had ended counted as out, since an earlier one of another stream had not
     20_778_007_246, // what was given up as never reported was counted again with the next report
-    20_778_013_864, // a lease went on beside what two fillers launched, without credit, as they became holders (the check took that for fillers' work)
+    20_778_013_864, // a lease went on beside what two background jobs launched, without credit, as they became foreground jobs (the check took that for background jobs' work)
     20_778_010_742, // timeslice: turns by predicted time alone gave a job whose kernels take a hundred times longer than predicted the device for a second
 ];
 

@@ -258,7 +258,7 @@ impl Client {
         self.ring();
     }
 
-    /// Launches as a holder does.
+    /// Launches as a foreground job does.
     pub fn launch(&self, kernel: u64, cost: u64) {
         let lane = self.lane();
         lane.counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -268,7 +268,7 @@ impl Client {
         self.record(Kind::Launch, kernel, cost, 0);
     }
 
-    /// Comes to the gate as a filler does.
+    /// Comes to the gate as a background job does.
     pub fn come_to_gate(&self, kernel: u64, cost: u64) {
         let reports = &self.lane().reports;
         reports.wanted_kernel.store(kernel, Ordering::Relaxed);

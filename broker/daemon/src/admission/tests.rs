@@ -141,10 +141,10 @@ fn standing(entry: &Entry) -> Standing {
 fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
-    let (holder, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
+    let (foreground, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
     let mut first = Broker::begin(Some(&file));
     assert_eq!(
-        standing(&first.comes(holder.pid(), "a", 5 * GB, None)),
+        standing(&first.comes(foreground.pid(), "a", 5 * GB, None)),
         Standing::Admitted
     );
     assert_eq!(standing(&first.comes(waiter.pid(), "b", 4 * GB, None)), Standing::Waits);
@@ -155,14 +155,14 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     let queue = second.handle.queue();
     assert_eq!(
         queue.running.iter().map(|row| (row.pid, row.share)).collect::<Vec<_>>(),
-        [(holder.pid(), 5 * GB)]
+        [(foreground.pid(), 5 * GB)]
     );
     assert_eq!(
         queue.waiting.iter().map(|row| row.pid).collect::<Vec<_>>(),
         [waiter.pid(), late.pid()]
     );
     // Back: the one that ran keeps what it has, also what it got last; the other one its place.
-    let back = second.comes(holder.pid(), "a", 5 * GB, Some(5 * GB + 7));
+    let back = second.comes(foreground.pid(), "a", 5 * GB, Some(5 * GB + 7));
     assert_eq!(standing(&back), Standing::Admitted);
     assert_eq!(back.lane.seat.share.load(Ordering::Relaxed), 5 * GB + 7);
     let queued = second.comes(waiter.pid(), "b", 4 * GB, None);
@@ -184,10 +184,10 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
 #[test]
 fn without_the_book_a_newcomer_slips_in() {
     // What the book is there for: this is how it was.
-    let (holder, late) = (Somebody::new(), Somebody::new());
+    let (foreground, late) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(None);
     assert_eq!(
-        standing(&first.comes(holder.pid(), "a", 5 * GB, None)),
+        standing(&first.comes(foreground.pid(), "a", 5 * GB, None)),
         Standing::Admitted
     );
     let mut second = Broker::begin(None);
@@ -201,12 +201,12 @@ fn without_the_book_a_newcomer_slips_in() {
 fn who_died_while_there_was_no_broker_holds_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
-    let (holder, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
+    let (foreground, waiter, late) = (Somebody::new(), Somebody::new(), Somebody::new());
     let mut first = Broker::begin(Some(&file));
-    first.comes(holder.pid(), "a", 5 * GB, None);
+    first.comes(foreground.pid(), "a", 5 * GB, None);
     first.comes(waiter.pid(), "b", 4 * GB, None);
     let waiting = waiter.pid();
-    drop(holder);
+    drop(foreground);
     let mut second = Broker::begin(Some(&file));
     // The waiter was let in before it is back; it learns that when it is.
     assert_eq!(
@@ -233,8 +233,8 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
 fn who_does_not_come_back_but_runs_keeps_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
-    let (holder, late) = (Somebody::new(), Somebody::new());
-    Broker::begin(Some(&file)).comes(holder.pid(), "a", 5 * GB, None);
+    let (foreground, late) = (Somebody::new(), Somebody::new());
+    Broker::begin(Some(&file)).comes(foreground.pid(), "a", 5 * GB, None);
     // One broker after another, and it never comes.
     let mut second = Broker::begin(Some(&file));
     assert_eq!(second.handle.queue().running.len(), 1);
@@ -242,8 +242,8 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     let mut third = Broker::begin(Some(&file));
     let newcomer = third.comes(late.pid(), "c", 4 * GB, None);
     assert_eq!(standing(&newcomer), Standing::Waits);
-    let pid = holder.pid();
-    drop(holder);
+    let pid = foreground.pid();
+    drop(foreground);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while standing(&newcomer) != Standing::Admitted {
         assert!(

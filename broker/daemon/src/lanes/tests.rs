@@ -188,7 +188,7 @@ fn credit_given_is_credit_left_and_taken_back() {
 #[test]
 fn a_change_of_mode_ends_credit_and_rings() {
     let mut watch = watch();
-    watch.tell_mode(Mode::Filler);
+    watch.tell_mode(Mode::Background);
     watch.grant(500, None);
     let bell = watch.entry.lane.orders.bell.load(Ordering::Relaxed);
     watch.tell_mode(Mode::Alone);

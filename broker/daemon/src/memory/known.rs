@@ -60,7 +60,7 @@ pub(super) struct Known {
     pub told: HashSet<u64>,
     /// It has changed since the planner was told.
     pub dirty: bool,
-    /// It is a holder: its granules stay on the device, while it is at work.
+    /// It is a foreground job: its granules stay on the device, while it is at work.
     pub pinned: bool,
     /// When it was last seen at work, and by which signs.
     pub active_at: Instant,

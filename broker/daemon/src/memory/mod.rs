@@ -74,7 +74,7 @@ pub enum MemoryMessage {
     Unbacked(u64, u64),
     /// The device is this client's from now on.
     Runs(u64),
-    /// A client is the holder from now on, or is it no more.
+    /// A client is the foreground job from now on, or is it no more.
     Holds(u64, bool),
     /// The broker ends.
     Stop,

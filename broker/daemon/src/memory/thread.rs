@@ -276,7 +276,7 @@ impl Thread {
         }
     }
 
-    /// Who runs now, then the others in turn: holders, which may come back at any time, then who has not run for longest. Of those who take turns only those who are at work.
+    /// Who runs now, then the others in turn: foreground jobs, which may come back at any time, then who has not run for longest. Of those who take turns only those who are at work.
     pub(super) fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };

@@ -47,7 +47,7 @@ fn let_in(listener: &mut Listener, host: &Arc<Host>, count: usize) -> Vec<Attach
                 let number = threads.len() as u64;
                 threads.push(thread::spawn(move || {
                     pending.welcome(&host, number, vec![(7, 700)], |lane| {
-                        lane.orders.mode.store(Mode::Holder as u32, Ordering::Release);
+                        lane.orders.mode.store(Mode::Foreground as u32, Ordering::Release);
                     })
                 }));
             }
@@ -80,7 +80,7 @@ fn a_client_attaches_shares_a_lane_talks_and_is_missed() {
 
     let lane = Place::<Lane>::reserve().expect("a place");
     lane.put(&job.lane).expect("mapped");
-    assert_eq!(lane.get().orders.mode.load(Ordering::Acquire), Mode::Holder as u32);
+    assert_eq!(lane.get().orders.mode.load(Ordering::Acquire), Mode::Foreground as u32);
     lane.get().counters.launches.fetch_add(5, Ordering::Relaxed);
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 5);
 

@@ -51,7 +51,7 @@ struct Guests {
 }
 
 /// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever has one can ring it a million times a second, and each ring is a turn of the scheduler's.
-/// It naps beside a filler that waits, so honest jobs of that user are then looked at a little later.
+/// It naps beside a background job that waits, so honest jobs of that user are then looked at a little later.
 const RINGS: u32 = 50;
 
 /// So long. The scheduler waits no longer while a bell is not heard.

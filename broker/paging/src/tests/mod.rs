@@ -139,8 +139,8 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
-/// A holder of twenty granules that uses ten of them, and a filler of twenty that uses all, on room for thirty.
-fn beside_a_holder() -> (World, Vec<Turn>) {
+/// A foreground job of twenty granules that uses ten of them, and a background job of twenty that uses all, on room for thirty.
+fn beside_a_foreground() -> (World, Vec<Turn>) {
     let mut world = World::new(
         config(30, Options::default()),
         vec![sweep(10, 100, Access::ReadWrite), sweep(20, 100, Access::ReadWrite)],
@@ -157,8 +157,8 @@ fn beside_a_holder() -> (World, Vec<Turn>) {
 }
 
 #[test]
-fn what_a_holder_does_not_use_makes_room() {
-    let (mut world, timeline) = beside_a_holder();
+fn what_a_foreground_job_does_not_use_makes_room() {
+    let (mut world, timeline) = beside_a_foreground();
     world.pinned.clear();
     world.turn(&timeline);
     let turned = [timeline[1], timeline[0]];
@@ -169,14 +169,14 @@ fn what_a_holder_does_not_use_makes_room() {
             .filter(|granule| world.planner.is_there(Client(client), *granule))
             .count()
     };
-    assert_eq!(there(0, 0..10), 10, "what the holder uses stays");
+    assert_eq!(there(0, 0..10), 10, "what the foreground job uses stays");
     assert_eq!(there(0, 10..20), 0, "what it does not use goes");
-    assert_eq!(there(1, 0..20), 20, "and the filler finds room");
+    assert_eq!(there(1, 0..20), 20, "and the background job finds room");
 }
 
 #[test]
-fn of_a_holder_of_whom_nothing_is_known_nothing_goes() {
-    let (mut world, timeline) = beside_a_holder();
+fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
+    let (mut world, timeline) = beside_a_foreground();
     world.planner.learn(Client(0), WorkingSet::default(), 0);
     for granule in 0..10 {
         let one = Range {

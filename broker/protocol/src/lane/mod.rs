@@ -6,7 +6,7 @@
 //! * what the client reports: whether it waits and for what, how much work it issued and how much of it has ended, counters;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
-//! Credit is work in predicted GPU nanoseconds that a filler may still issue. It is one atomic number: the broker adds, the
+//! Credit is work in predicted GPU nanoseconds that a background job may still issue. It is one atomic number: the broker adds, the
 //! client takes, a revocation swaps it to zero, so credit given = credit taken + credit revoked + credit left, at every instruction.
 //!
 //! Everything is an atomic, so a reference to a lane in shared memory is sound whatever the other side does. Neither side trusts the other.
@@ -34,9 +34,9 @@ pub enum Mode {
     /// Nobody else is attached: count, launch.
     Alone = 1,
     /// Raise the sign, record, launch. Never wait.
-    Holder = 2,
+    Foreground = 2,
     /// Launch within the credit, else wait at the gate (bounded).
-    Filler = 3,
+    Background = 3,
 }
 
 impl Mode {
@@ -46,8 +46,8 @@ impl Mode {
         match word {
             0 => Some(Mode::Free),
             1 => Some(Mode::Alone),
-            2 => Some(Mode::Holder),
-            3 => Some(Mode::Filler),
+            2 => Some(Mode::Foreground),
+            3 => Some(Mode::Background),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ pub mod bells {
     pub const NONE: u32 = 0;
     /// At the next record that matters: the broker sleeps.
     pub const ALL: u32 = 1;
-    /// At the next [`super::Kind::Idle`] alone: the broker naps while a filler waits for that gap.
+    /// At the next [`super::Kind::Idle`] alone: the broker naps while a background job waits for that gap.
     pub const IDLE: u32 = 2;
 }
 
@@ -84,11 +84,11 @@ pub struct Orders {
     pub mode: AtomicU32,
     /// [`flags`].
     pub flags: AtomicU32,
-    /// Counts every change of an order. A waiting filler sleeps on it as a shared futex.
+    /// Counts every change of an order. A waiting background job sleeps on it as a shared futex.
     pub bell: AtomicU32,
     /// The client's [`sign`](super::board::sign): its priority now (`weft set` changes it while it runs) on its device.
     pub sign: AtomicU32,
-    /// Work the filler may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
+    /// Work the background job may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
     pub credit: AtomicI64,
     /// The board's signs that the credit is bound to.
     pub signs: AtomicU64,
@@ -125,7 +125,7 @@ pub struct Reports {
     pub wanted_cost: AtomicU64,
     /// Since when it waits.
     pub waiting_since: AtomicU64,
-    /// Predicted work issued so far as a filler, in all.
+    /// Predicted work issued so far as a background job, in all.
     pub issued: AtomicU64,
     /// Of that, predicted work whose end was seen on the device.
     pub settled: AtomicU64,

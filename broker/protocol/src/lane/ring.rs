@@ -24,7 +24,7 @@ pub enum Kind {
     Wait = 6,
     /// The first driver call of an idle client that is no launch (its input copy, say).
     Stir = 7,
-    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a holder or alone.
+    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a foreground job or alone.
     Counted = 8,
     /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them
     /// come again as samples when the rate is known; they are what is learnt of a client that is

@@ -217,10 +217,10 @@ mod tests {
             .put(&lane.memory().try_clone_to_owned().expect("dup"))
             .expect("mapped");
         assert_eq!(seen.magic.load(Ordering::Relaxed), MAGIC);
-        lane.orders.mode.store(Mode::Filler as u32, Ordering::Relaxed);
+        lane.orders.mode.store(Mode::Background as u32, Ordering::Relaxed);
         assert_eq!(
             Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
-            Some(Mode::Filler)
+            Some(Mode::Background)
         );
         let record = Record {
             kind: Kind::Launch,
@@ -237,7 +237,7 @@ mod tests {
             Mode::from_word(seen.orders.mode.load(Ordering::Relaxed)),
             Some(Mode::Free)
         );
-        assert_eq!(lane.orders.mode.load(Ordering::Relaxed), Mode::Filler as u32);
+        assert_eq!(lane.orders.mode.load(Ordering::Relaxed), Mode::Background as u32);
     }
 
     #[test]

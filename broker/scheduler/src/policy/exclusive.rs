@@ -2,11 +2,11 @@
 //!
 //! A job is active while it has work and for the idle grace after it. Nobody less important runs meanwhile, not even in gaps; then
 //! the next class runs, as far as the delay bound goes, so that the more important job finds the device nearly free when it comes
-//! back. Jobs of equal importance share: as holders side by side, as fillers in turns.
+//! back. Jobs of equal importance share: as foreground jobs side by side, as background jobs in turns.
 
 use super::{
     super::{queue::Slot, state::State},
-    Policy, Verdict, holder_and_fillers,
+    Policy, Verdict, foreground_and_background,
     turns::Turns,
 };
 use weft_protocol::{Ns, lane::Mode};
@@ -18,7 +18,7 @@ pub(super) struct Exclusive {
 
 impl Policy for Exclusive {
     fn mode(&self, priority: u8, first: u8) -> Mode {
-        holder_and_fillers(priority, first)
+        foreground_and_background(priority, first)
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
@@ -26,20 +26,22 @@ impl Policy for Exclusive {
             return Verdict::Nothing(None);
         };
         let grace = state.config.idle_grace;
-        let holders = state
-            .holders
+        let foreground_jobs = state
+            .foreground_jobs
             .iter()
             .filter_map(|slot| state.get(*slot)?.timeline.last_active())
             .max();
-        // Class 0 of fillers would be the holders' own; whoever never showed any work is not active.
-        let fillers = state
+        // Class 0 of background jobs would be the foreground jobs' own; whoever never showed any work is not active.
+        let background_jobs = state
             .class_active_at
             .iter()
             .take(class)
             .copied()
             .filter(|at| *at > 0)
             .max();
-        let active_until = holders.max(fillers).map_or(0, |last| last.saturating_add(grace));
+        let active_until = foreground_jobs
+            .max(background_jobs)
+            .map_or(0, |last| last.saturating_add(grace));
         if now < active_until {
             return Verdict::Nothing(Some(active_until));
         }

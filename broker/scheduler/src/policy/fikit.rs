@@ -10,17 +10,17 @@
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
-//! | feedback, early stop | credit is bound to the holder's sign and revoked at its launch |
+//! | feedback, early stop | credit is bound to the foreground job's sign and revoked at its launch |
 //!
 //! Where it differs: the paper releases one kernel at a time from a process that launches and waits. Here a job launches ahead, so a gap begins when the
-//! holder's last launch is predicted to *end*, and permission is credit. Filler work that is out never exceeds the delay
+//! foreground job's last launch is predicted to *end*, and permission is credit. Background job work that is out never exceeds the delay
 //! bound, however long the predicted gap, because the prediction may be wrong (a kernel longer than the bound goes alone, where
-//! the gap has room for it). Where the device switches between processes, the way to the first filler of a gap is part of the gap, and so is that to another
-//! one. The way back is not: it begins when the holder's next kernel is there, however long before that the fillers were done. Copies between host and device are held back as well, but not while the holder runs kernels. Between requests, when no gap is predicted or the predicted one is over, fillers go in turns within that bound.
+//! the gap has room for it). Where the device switches between processes, the way to the first background job of a gap is part of the gap, and so is that to another
+//! one. The way back is not: it begins when the foreground job's next kernel is there, however long before that the background jobs were done. Copies between host and device are held back as well, but not while the foreground job runs kernels. Between requests, when no gap is predicted or the predicted one is over, background jobs go in turns within that bound.
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, copies, holder_and_fillers,
+    Policy, Verdict, copies, foreground_and_background,
     turns::{Turns, make_room, more_important_runs},
 };
 use weft_protocol::{Ns, lane::Mode};
@@ -34,12 +34,12 @@ pub(super) struct Fikit {
 
 impl Policy for Fikit {
     fn mode(&self, priority: u8, first: u8) -> Mode {
-        holder_and_fillers(priority, first)
+        foreground_and_background(priority, first)
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
         match state.phase(now) {
-            Phase::Busy { until } => copies::beside_holder(state, until, now),
+            Phase::Busy { until } => copies::beside_foreground(state, until, now),
             Phase::Gap { since, until, over } => {
                 let there = self.there.filter(|(_, gap)| *gap == since).map(|(slot, _)| slot);
                 let verdict = fill(state, there, until, over, now);
@@ -63,7 +63,7 @@ impl Policy for Fikit {
     }
 }
 
-/// Fills a gap that lasts until `until`. If the holder has not come back at `over`, it counts as open-ended. `there`: whose kernels the device has
+/// Fills a gap that lasts until `until`. If the foreground job has not come back at `over`, it counts as open-ended. `there`: whose kernels the device has
 /// got in this gap.
 fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
@@ -78,7 +78,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             state.queue.best_fit(class, within).or(Some(slot))
         })
     };
-    // What is left of the gap when the device has gone over to a filler.
+    // What is left of the gap when the device has gone over to a background job.
     let left = |slot: Slot| match there == Some(slot) || copies::waits_with_one(state, slot) {
         true => gap,
         false => gap.saturating_sub(state.config.switch_cost),
@@ -101,7 +101,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             other => other,
         };
     }
-    // A more important filler that works on its credit keeps the device; switching to this one and back would cost both.
+    // A more important background job that works on its credit keeps the device; switching to this one and back would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }

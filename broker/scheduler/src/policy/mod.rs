@@ -24,7 +24,7 @@ pub(super) enum Verdict {
     Grant {
         slot: Slot,
         total: Ns,
-        /// Void when a more important holder launches.
+        /// Void when a more important foreground job launches.
         bound: bool,
     },
     /// Take this client's unused credit back.
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
     Nothing(Option<Ns>),
 }
 
-/// Whether a filler gets more before it asks.
+/// Whether a background job gets more before it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopUp {
     /// Now, so that it has so much left.
@@ -66,7 +66,7 @@ pub(super) trait Policy: Debug + Send {
         true
     }
 
-    /// Whether a filler that runs on credit while nobody else wants any gets more before it asks: one stop at the gate less.
+    /// Whether a background job that runs on credit while nobody else wants any gets more before it asks: one stop at the gate less.
     fn top_up(&self, state: &State, slot: Slot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
@@ -76,7 +76,7 @@ pub(super) trait Policy: Debug + Send {
         TopUp::No
     }
 
-    /// What a client may do by itself with credit that is bound to the holder's sign, and when that is to be looked at again.
+    /// What a client may do by itself with credit that is bound to the foreground job's sign, and when that is to be looked at again.
     fn lease(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(Lease, Ns)> {
         None
     }
@@ -94,7 +94,11 @@ pub(super) fn by_name(name: PolicyName) -> Box<dyn Policy> {
     }
 }
 
-/// The most important is the holder, everybody else a filler.
-fn holder_and_fillers(priority: u8, first: u8) -> Mode {
-    if priority == first { Mode::Holder } else { Mode::Filler }
+/// The most important is the foreground job, everybody else a background job.
+fn foreground_and_background(priority: u8, first: u8) -> Mode {
+    if priority == first {
+        Mode::Foreground
+    } else {
+        Mode::Background
+    }
 }

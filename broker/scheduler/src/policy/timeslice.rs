@@ -1,6 +1,6 @@
 //! `timeslice`: turns of fixed length among all jobs that have work. Priorities do not count.
 //!
-//! Nobody is a holder: a launch-ahead of a thousand kernels would run far beyond the turn. Everybody works on credit, within the delay
+//! Nobody is a foreground job: a launch-ahead of a thousand kernels would run far beyond the turn. Everybody works on credit, within the delay
 //! bound, so a turn ends within that bound. A turn ends early when its job has nothing to launch.
 
 use super::{
@@ -17,7 +17,7 @@ pub(super) struct Timeslice {
 
 impl Policy for Timeslice {
     fn mode(&self, _priority: u8, _first: u8) -> Mode {
-        Mode::Filler
+        Mode::Background
     }
 
     fn class(&self, _priority: u8) -> usize {

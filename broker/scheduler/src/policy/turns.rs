@@ -29,7 +29,7 @@ struct Turn {
 }
 
 impl Turns {
-    /// What to do for the clients of a class in which somebody waits, when fillers may run freely within the delay bound.
+    /// What to do for the clients of a class in which somebody waits, when background jobs may run freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound),
@@ -106,7 +106,7 @@ fn revocable(state: &State, slot: Slot) -> bool {
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
-/// Whose credit lies unused the longest of those that are in this filler's way, and from when on it counts as lying there.
+/// Whose credit lies unused the longest of those that are in this background job's way, and from when on it counts as lying there.
 pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     let others = state
         .exposed

@@ -2,19 +2,19 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | may this kernel run now? | if the holder comes back before it has ended (and before the device is back) with a chance of [`Config::risk`](crate::Config::risk) at most, its time taken as a high quantile |
+//! | may this kernel run now? | if the foreground job comes back before it has ended (and before the device is back) with a chance of [`Config::risk`](crate::Config::risk) at most, its time taken as a high quantile |
 //! | how long is the gap? | it is not asked: what is asked is the chance that it ends within a kernel's time, given that it has lasted so long. Gaps of known length, arrivals at random and open-ended gaps are one case |
-//! | and where the device switches between processes? | the way there is part of the gap; it is gone if the gap leaves fillers as much time as going there and back costs the device. The way back begins when the holder's kernel comes, so none of the gap is kept free for it |
-//! | what if it lasts beyond the gap? | between two launches of a holder whose host is slower than the device nobody waits for the kernel that is delayed: there it may, by a hundredth or so of the time between two waits of the holder ([`Slack`](crate::slack::Slack)) |
+//! | and where the device switches between processes? | the way there is part of the gap; it is gone if the gap leaves background jobs as much time as going there and back costs the device. The way back begins when the foreground job's kernel comes, so none of the gap is kept free for it |
+//! | what if it lasts beyond the gap? | between two launches of a foreground job whose host is slower than the device nobody waits for the kernel that is delayed: there it may, by a hundredth or so of the time between two waits of the foreground job ([`Slack`](crate::slack::Slack)) |
 //! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
-//! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::device::Device::lead)), also before the holder's own work ends. More where the holder is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
-//! | who launches the next kernel? | a filler that is alone and has a profile goes on by itself under a [`Lease`]: the broker says until when the holder is not expected, the filler's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
-//! | a holder that comes back | its sign voids all credit at once; any driver call of it takes credit back before it launches |
+//! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::device::Device::lead)), also before the foreground job's own work ends. More where the foreground job is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
+//! | who launches the next kernel? | a background job that is alone and has a profile goes on by itself under a [`Lease`]: the broker says until when the foreground job is not expected, the background job's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
+//! | a foreground job that comes back | its sign voids all credit at once; any driver call of it takes credit back before it launches |
 //! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
-//! | a kernel that fits no gap | (a graph: one piece of work) runs when the holder has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
+//! | a kernel that fits no gap | (a graph: one piece of work) runs when the foreground job has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
 //! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
 //!
-//! Tried and not kept: where the device switches between processes, to start the switch back at the holder's stir with an empty kernel of its process at every copy of an idle holder (in the lab alone,
+//! Tried and not kept: where the device switches between processes, to start the switch back at the foreground job's stir with an empty kernel of its process at every copy of an idle foreground job (in the lab alone,
 //! in one crude form). It switched more often and gained nothing; no command repeats it.
 
 use super::{
@@ -23,15 +23,15 @@ use super::{
         queue::{Entry, Slot},
         state::State,
     },
-    Policy, TopUp, Verdict, copies, holder_and_fillers,
+    Policy, TopUp, Verdict, copies, foreground_and_background,
     turns::{Turns, make_room, more_important_runs, unused},
 };
 use weft_protocol::{Ns, PRIORITIES, credit::Lease, lane::Mode};
 
-/// With no more than this chance the holder comes back while a full bound of work is out: then fillers may run ahead of what the way of orders asks for.
+/// With no more than this chance the foreground job comes back while a full bound of work is out: then background jobs may run ahead of what the way of orders asks for.
 const HARDLY: f64 = 0.02;
 
-/// A moment counts as good if the holder comes back within the kernel's time with no more than this chance.
+/// A moment counts as good if the foreground job comes back within the kernel's time with no more than this chance.
 const GOOD: f64 = 0.1;
 
 /// Chances between good and the utmost risk that are told apart.
@@ -44,13 +44,13 @@ pub(super) struct Weft {
 
 impl Policy for Weft {
     fn mode(&self, priority: u8, first: u8) -> Mode {
-        holder_and_fillers(priority, first)
+        foreground_and_background(priority, first)
     }
 
     fn next(&mut self, state: &State, now: Ns) -> Verdict {
         let room = match state.opening(now) {
             Ok(room) => room,
-            Err(until) => return copies::beside_holder(state, until, now),
+            Err(until) => return copies::beside_foreground(state, until, now),
         };
         let remaining = state.remaining(now);
         match self.fitting(state, room, remaining, now) {
@@ -74,7 +74,7 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (state.remaining(now), state.lead());
         let due = remaining.saturating_sub(2 * lead);
-        // Where the holder comes at random it always finds what is ahead: no more is added than it finds of a kernel in progress anyway.
+        // Where the foreground job comes at random it always finds what is ahead: no more is added than it finds of a kernel in progress anyway.
         let calm = match state.is_steady() {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
@@ -160,7 +160,7 @@ impl Weft {
     }
 }
 
-/// Who has found no gap for so long that he has the next one before everybody else: in a gap that costs the holder nothing, later he would be let through beside it.
+/// Who has found no gap for so long that he has the next one before everybody else: in a gap that costs the foreground job nothing, later he would be let through beside it.
 fn starving(state: &State, now: Ns) -> Option<Entry> {
     let (_, slot) = state.queue.first_due()?;
     state.get(slot)?.queued.filter(|_| state.is_hungry(slot, now))
@@ -196,13 +196,13 @@ fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
         .saturating_add(way_there(state, entry.slot))
 }
 
-/// What takes longer than this is a graph, or as bad as one: it goes by the chance that one as long as this may have of keeping the holder waiting, on any device.
+/// What takes longer than this is a graph, or as bad as one: it goes by the chance that one as long as this may have of keeping the foreground job waiting, on any device.
 fn graph(state: &State) -> Ns {
     4 * state.config.delay_bound
 }
 
-/// Whether it ends in time. Where the device switches between processes also by the chance that one as long as this may have of keeping the holder waiting. (Under MPS that took 6 %
-/// from fillers and gave the holder 0.1 %.)
+/// Whether it ends in time. Where the device switches between processes also by the chance that one as long as this may have of keeping the foreground job waiting. (Under MPS that took 6 %
+/// from background jobs and gave the foreground job 0.1 %.)
 fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool {
     let takes = takes(state, entry, remaining);
     let short = match state.config.switch_cost {
@@ -212,10 +212,10 @@ fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool 
     takes <= room && (entry.long <= short || state.opening_for(entry.long, now).is_ok_and(|room| takes <= room))
 }
 
-/// What room must be left for going over to a filler, where the device switches between processes.
+/// What room must be left for going over to a background job, where the device switches between processes.
 ///
-/// Nothing to the one whose it is: the way back begins when the holder's kernel comes, however long before that the fillers were done, so keeping it free wins nothing. From one filler
-/// to another the switch. From the holder to a filler twice the way there and back: a gap that goes into switching for more than half is not worth what the way back costs the holder.
+/// Nothing to the one whose it is: the way back begins when the foreground job's kernel comes, however long before that the background jobs were done, so keeping it free wins nothing. From one background job
+/// to another the switch. From the foreground job to a background job twice the way there and back: a gap that goes into switching for more than half is not worth what the way back costs the foreground job.
 fn way_there(state: &State, slot: Slot) -> Ns {
     let switches = match state.device.owner() {
         Some(owner) if owner == slot => 0,
@@ -228,7 +228,7 @@ fn way_there(state: &State, slot: Slot) -> Ns {
 /// When to look again whether there is room: the longer nothing has changed, the longer nothing will.
 fn later(state: &State, now: Ns) -> Ns {
     let since = state
-        .holders
+        .foreground_jobs
         .iter()
         .filter_map(|slot| state.get(*slot)?.timeline.last_active())
         .max()
@@ -263,13 +263,13 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
-/// How long fillers may run ahead of what the way of an order asks for: until the holder comes back with hardly any chance.
+/// How long background jobs may run ahead of what the way of an order asks for: until the foreground job comes back with hardly any chance.
 fn calm(state: &State, now: Ns) -> Ns {
     state.room(now, HARDLY).unwrap_or(0)
 }
 
-/// What a filler that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the holder's sign
-/// ends it. As long as the holder is not due.
+/// What a background job that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the foreground job's sign
+/// ends it. As long as the foreground job is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
     // Whether it launches more slowly is told of what is charged: not of one whose kernels take much longer than that.
@@ -280,7 +280,7 @@ fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     }
 }
 
-/// The most that may be out of a filler that runs ahead, so that whatever kernel of its usual ones comes next is admitted before the end of these is seen.
+/// The most that may be out of a background job that runs ahead, so that whatever kernel of its usual ones comes next is admitted before the end of these is seen.
 fn most_ahead(state: &State, client: &ClientState) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {
@@ -307,7 +307,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     if remaining > ahead_of {
         let again = state.less_remains(remaining - ahead_of, now);
-        // Credit that another one has and does not use ends by nothing but the holder's next sign: it is taken back for who waits.
+        // Credit that another one has and does not use ends by nothing but the foreground job's next sign: it is taken back for who waits.
         return match unused(state, entry.slot) {
             Some((slot, at)) if now >= at => Verdict::Revoke(slot),
             Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
@@ -331,7 +331,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
             true => 1,
             false => (entry.long / entry.cost.max(1)).max(1),
         };
-        match client.pace.is_profiled() && state.has_one_filler() {
+        match client.pace.is_profiled() && state.has_one_background() {
             // Its lease says how far ahead it may be: in a calm time by all of the bound, and a long kernel goes when what is before it has ended, without a word from here.
             true => state
                 .config

@@ -98,7 +98,7 @@ impl World {
                     Decision::Mode(client, mode) => {
                         if let Some(at) = of(&mut self.jobs, client) {
                             self.jobs[at].mode = mode;
-                            if mode != Mode::Filler {
+                            if mode != Mode::Background {
                                 self.jobs[at].waits = None;
                             }
                         }
@@ -127,7 +127,7 @@ impl World {
             return false;
         }
         let client = job.client;
-        if job.mode == Mode::Filler {
+        if job.mode == Mode::Background {
             if job.credit < KERNEL as i64 {
                 if job.waits.is_none() {
                     job.waits = Some(now);
@@ -146,7 +146,7 @@ impl World {
             job.issued += KERNEL;
             job.waits = None;
         } else if self.device.iter().filter(|other| **other == at).count() > 3 {
-            // A holder launches ahead as far as it likes; here four kernels.
+            // A foreground job launches ahead as far as it likes; here four kernels.
             return false;
         }
         job.launched += 1;
@@ -167,7 +167,7 @@ impl World {
 
     fn reports(&mut self, at: usize) {
         let job = &self.jobs[at];
-        if job.mode == Mode::Filler && !job.stalled {
+        if job.mode == Mode::Background && !job.stalled {
             let (client, issued, settled) = (job.client, job.issued, job.settled);
             self.tell(Event::Progress {
                 client,
@@ -196,7 +196,7 @@ impl World {
                 let job = &mut self.jobs[at];
                 job.settled = (job.settled + KERNEL).min(job.issued);
                 let (client, now) = (job.client, self.now);
-                let ended = !self.device.contains(&at) && job.mode == Mode::Holder;
+                let ended = !self.device.contains(&at) && job.mode == Mode::Foreground;
                 if ended {
                     self.tell(Event::Idle(client, now));
                 }
@@ -244,15 +244,15 @@ impl World {
 fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some() {
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5]);
-        assert_eq!(world.modes(), [Mode::Holder; 2]);
+        assert_eq!(world.modes(), [Mode::Foreground; 2]);
         world.crowded(&[1], Some(TURN));
         assert_eq!(
             world.modes(),
-            [Mode::Holder; 2],
+            [Mode::Foreground; 2],
             "one alone has nobody to take turns with"
         );
         world.crowded(&[2], Some(TURN));
-        assert_eq!(world.modes(), [Mode::Filler; 2], "{policy}");
+        assert_eq!(world.modes(), [Mode::Background; 2], "{policy}");
         assert!(world.view(1).turns && world.view(2).turns);
         let begin = world.now;
         world.run(2_000 * MS);
@@ -266,7 +266,7 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
             assert!(away <= TURN + MS, "{policy}: {client} was away for {} us", away / US);
         }
         world.crowded(&[1], None);
-        assert_eq!(world.modes(), [Mode::Holder; 2], "{policy}");
+        assert_eq!(world.modes(), [Mode::Foreground; 2], "{policy}");
         let begin = world.now;
         world.run(20 * MS);
         assert!(world.changes(&[1, 2], begin) > 40, "{policy}: side by side");
@@ -362,11 +362,15 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
 }
 
 #[test]
-fn fillers_without_room_take_long_turns_in_the_holders_gaps() {
+fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
     for policy in [PolicyName::Weft, PolicyName::Fikit] {
         let mut world = World::new(policy, &[0, 5, 5]);
         world.crowded(&[1, 2, 3], Some(TURN));
-        assert_eq!(world.modes(), [Mode::Holder, Mode::Filler, Mode::Filler], "{policy}");
+        assert_eq!(
+            world.modes(),
+            [Mode::Foreground, Mode::Background, Mode::Background],
+            "{policy}"
+        );
         assert!(!world.view(1).turns && world.view(2).turns);
         // A request of a millisecond every 20 ms.
         world.jobs[0].pauses = Some((20, 19 * MS));
@@ -378,7 +382,7 @@ fn fillers_without_room_take_long_turns_in_the_holders_gaps() {
             let kernels = world.kernels(client, begin);
             assert!(kernels > 6_000, "{policy}: {client} ran {kernels}");
         }
-        // The holder's precedence is what it was: it waits for no more than the delay bound.
+        // The foreground job's precedence is what it was: it waits for no more than the delay bound.
         assert!(away <= 21 * MS, "{policy}: {} us", away / US);
         assert!(world.kernels(1, begin) >= 1_800, "{policy}");
     }
@@ -389,7 +393,11 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5, 5]);
         world.crowded(&[1, 2], Some(TURN));
-        assert_eq!(world.modes(), [Mode::Filler, Mode::Filler, Mode::Holder], "{policy}");
+        assert_eq!(
+            world.modes(),
+            [Mode::Background, Mode::Background, Mode::Foreground],
+            "{policy}"
+        );
         let begin = world.now;
         world.run(1_000 * MS);
         let changes = world.changes(&[1, 2], begin);

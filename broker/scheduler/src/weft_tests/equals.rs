@@ -1,4 +1,4 @@
-//! Several holders of one priority: who leaves least of the device decides, and nobody else.
+//! Several foreground jobs of one priority: who leaves least of the device decides, and nobody else.
 
 use super::*;
 
@@ -62,16 +62,16 @@ impl Bench {
 }
 
 #[test]
-fn both_are_holders_and_neither_is_told_to_wait() {
+fn both_are_foreground_jobs_and_neither_is_told_to_wait() {
     let bench = Bench::both_pause();
     for client in [SERVICE, PEER] {
         let view = bench.core.snapshot().client(client).cloned().expect("attached");
-        assert_eq!(view.mode, "holder", "{view:?}");
+        assert_eq!(view.mode, "foreground", "{view:?}");
     }
 }
 
 #[test]
-fn nothing_goes_while_one_of_two_holders_works() {
+fn nothing_goes_while_one_of_two_foreground_jobs_works() {
     let mut bench = Bench::both_pause();
     bench.now += 2 * MS;
     bench.begins(PEER);
@@ -86,7 +86,7 @@ fn nothing_goes_while_one_of_two_holders_works() {
 }
 
 #[test]
-fn a_kernel_has_to_fit_what_the_earlier_of_two_holders_leaves() {
+fn a_kernel_has_to_fit_what_the_earlier_of_two_foreground_jobs_leaves() {
     let mut bench = Bench::both_pause();
     let begin = bench.now;
     assert!(is_grant(&bench.waits(300 * US)), "2 ms and 5 ms are left");
@@ -102,11 +102,11 @@ fn a_kernel_has_to_fit_what_the_earlier_of_two_holders_leaves() {
 }
 
 #[test]
-fn a_holder_made_less_important_no_longer_decides() {
+fn a_foreground_job_made_less_important_no_longer_decides() {
     let mut bench = Bench::both_pause();
     bench.now += 1_850 * US;
     assert!(!is_grant(&bench.waits(300 * US)));
     let out = bench.tell(Event::Priority(PEER, 7));
-    assert!(out.contains(&Decision::Mode(PEER, Mode::Filler)), "{out:?}");
+    assert!(out.contains(&Decision::Mode(PEER, Mode::Background)), "{out:?}");
     assert!(is_grant(&out) || bench.granted().is_some(), "{out:?}");
 }

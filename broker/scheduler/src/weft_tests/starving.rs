@@ -1,13 +1,13 @@
 //! Jobs without a profile whose ends nobody looks for: they launch, their hosts work, and then they synchronise. In virtual time, under `weft` and under `fikit`.
 //!
-//! The holder works for 1.2 ms and pauses for 1.5. `weft` is to give such jobs about as much as `fikit`, which believes nothing, and never to have one wait for the minimum share. And the
-//! holder is not to pay for that: what is long is found to be, though its end is never seen in time either.
+//! The foreground job works for 1.2 ms and pauses for 1.5. `weft` is to give such jobs about as much as `fikit`, which believes nothing, and never to have one wait for the minimum share. And the
+//! foreground job is not to pay for that: what is long is found to be, though its end is never seen in time either.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::*;
 
-const HOLDER: Client = Client(0);
+const FOREGROUND: Client = Client(0);
 const BURST: u64 = 8;
 const KERNEL: Ns = 150 * US;
 const PAUSE: Ns = 1_500 * US;
@@ -27,20 +27,20 @@ const END: Ns = 2_500 * MS;
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    HolderLaunches,
-    HolderEnds,
+    ForegroundLaunches,
+    ForegroundEnds,
     Tick,
-    /// A filler goes on.
+    /// A background job goes on.
     Goes(usize),
-    /// A filler that waits looks at the device.
+    /// A background job that waits looks at the device.
     Looks(usize),
-    /// The device told of a launch of a filler: when it was, and how long it took.
+    /// The device told of a launch of a background job: when it was, and how long it took.
     Timed(usize, Ns, Ns),
 }
 
 /// A background job.
 #[derive(Debug, Default)]
-struct Filler {
+struct Background {
     /// Kernels launched in this step.
     launched: u64,
     waits_since: Option<Ns>,
@@ -72,11 +72,11 @@ struct World {
     shape: Shape,
     now: Ns,
     agenda: BinaryHeap<Reverse<(Ns, What)>>,
-    fillers: Vec<Filler>,
+    background_jobs: Vec<Background>,
     signs: u64,
     /// When the device has ended all that it has.
     free_at: Ns,
-    /// When the holder came back last, and the sum of what it found in its way, over so many bursts.
+    /// When the foreground job came back last, and the sum of what it found in its way, over so many bursts.
     delays: Ns,
     bursts: u64,
 }
@@ -86,7 +86,7 @@ struct World {
 struct Outcome {
     steps: u64,
     worst: Ns,
-    /// What the holder found in its way when it came back, on the average.
+    /// What the foreground job found in its way when it came back, on the average.
     delay: Ns,
 }
 
@@ -100,14 +100,14 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
         shape,
         now: 0,
         agenda: BinaryHeap::new(),
-        fillers: (0..shape.jobs).map(|_| Filler::default()).collect(),
+        background_jobs: (0..shape.jobs).map(|_| Background::default()).collect(),
         signs: 0,
         free_at: 0,
         delays: 0,
         bursts: 0,
     };
     world.tell(Event::Attached {
-        client: HOLDER,
+        client: FOREGROUND,
         priority: 0,
         profile: None,
     });
@@ -119,19 +119,19 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
         });
         world.plan(50 * MS + at as Ns * 77 * US, What::Goes(at));
     }
-    world.plan(0, What::HolderLaunches);
+    world.plan(0, What::ForegroundLaunches);
     world.run(LEARNT);
-    for filler in &mut world.fillers {
-        (filler.steps, filler.worst) = (0, 0);
+    for background in &mut world.background_jobs {
+        (background.steps, background.worst) = (0, 0);
     }
     (world.delays, world.bursts) = (0, 0);
     world.run(END);
     Outcome {
-        steps: world.fillers.iter().map(|filler| filler.steps).sum(),
+        steps: world.background_jobs.iter().map(|background| background.steps).sum(),
         worst: world
-            .fillers
+            .background_jobs
             .iter()
-            .map(|filler| filler.worst.max(END.saturating_sub(filler.since)))
+            .map(|background| background.worst.max(END.saturating_sub(background.since)))
             .max()
             .unwrap_or(0),
         delay: world.delays / world.bursts.max(1),
@@ -151,17 +151,17 @@ impl World {
             }
             self.now = at;
             match what {
-                What::HolderLaunches => self.holder(),
-                What::HolderEnds => self.tell(Event::Idle(HOLDER, self.now)),
+                What::ForegroundLaunches => self.foreground(),
+                What::ForegroundEnds => self.tell(Event::Idle(FOREGROUND, self.now)),
                 What::Tick => {
                     if self.core.next_wake(self.now).is_some_and(|due| due <= self.now) {
                         self.tell(Event::Tick);
                     }
                 }
-                What::Goes(filler) => self.goes(filler),
-                What::Looks(filler) => self.looks(filler),
-                What::Timed(filler, at, time) => self.tell(Event::Sampled {
-                    client: Client(1 + filler as u64),
+                What::Goes(background) => self.goes(background),
+                What::Looks(background) => self.looks(background),
+                What::Timed(background, at, time) => self.tell(Event::Sampled {
+                    client: Client(1 + background as u64),
                     kernel: 99,
                     time,
                     at,
@@ -178,26 +178,26 @@ impl World {
             at += 1;
             match decision {
                 Decision::Grant { client, credit, bound } => {
-                    let filler = &mut self.fillers[client.0 as usize - 1];
-                    let left = if (filler.bound, filler.signs) != (bound, self.signs) {
-                        std::mem::take(&mut filler.credit)
+                    let background = &mut self.background_jobs[client.0 as usize - 1];
+                    let left = if (background.bound, background.signs) != (bound, self.signs) {
+                        std::mem::take(&mut background.credit)
                     } else {
                         0
                     };
-                    filler.credit += credit as i64;
-                    (filler.bound, filler.signs) = (bound, self.signs);
+                    background.credit += credit as i64;
+                    (background.bound, background.signs) = (bound, self.signs);
                     if left != 0 {
                         self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                     }
-                    if self.fillers[client.0 as usize - 1].waits_since.is_some() {
+                    if self.background_jobs[client.0 as usize - 1].waits_since.is_some() {
                         self.plan(self.now + WAY, What::Looks(client.0 as usize - 1));
                     }
                 }
                 Decision::Revoke(client) => {
-                    let left = std::mem::take(&mut self.fillers[client.0 as usize - 1].credit);
+                    let left = std::mem::take(&mut self.background_jobs[client.0 as usize - 1].credit);
                     self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                 }
-                Decision::Times(client, wanted) => self.fillers[client.0 as usize - 1].timed = wanted,
+                Decision::Times(client, wanted) => self.background_jobs[client.0 as usize - 1].timed = wanted,
                 Decision::Mode(..) | Decision::Lease(..) => {}
             }
         }
@@ -206,50 +206,50 @@ impl World {
         }
     }
 
-    fn holder(&mut self) {
+    fn foreground(&mut self) {
         self.delays += self.free_at.saturating_sub(self.now);
         self.bursts += 1;
         self.signs += 1;
         self.free_at = self.free_at.max(self.now) + BURST * KERNEL;
         for kernel in 1..=BURST {
             self.tell(Event::Launched {
-                client: HOLDER,
+                client: FOREGROUND,
                 kernel,
                 cost: COST,
                 at: self.now,
             });
         }
-        self.plan(self.free_at, What::HolderEnds);
-        self.plan(self.free_at + PAUSE, What::HolderLaunches);
+        self.plan(self.free_at, What::ForegroundEnds);
+        self.plan(self.free_at + PAUSE, What::ForegroundLaunches);
     }
 
-    /// A filler launches what it has credit for, and waits with the next; or works and synchronises, and so comes to its next step.
+    /// A background job launches what it has credit for, and waits with the next; or works and synchronises, and so comes to its next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
-        if self.fillers[at].launched == shape.kernels {
-            let filler = &mut self.fillers[at];
+        if self.background_jobs[at].launched == shape.kernels {
+            let background = &mut self.background_jobs[at];
             // It has worked, and now waits for the device.
-            let end = filler.out.iter().copied().max().unwrap_or(0);
+            let end = background.out.iter().copied().max().unwrap_or(0);
             if end > now {
                 return self.plan(end, What::Goes(at));
             }
-            filler.out.clear();
-            filler.settled = filler.issued;
-            (filler.launched, filler.steps) = (0, filler.steps + 1);
-            filler.worst = filler.worst.max(now - filler.since);
-            filler.since = now;
+            background.out.clear();
+            background.settled = background.issued;
+            (background.launched, background.steps) = (0, background.steps + 1);
+            background.worst = background.worst.max(now - background.since);
+            background.since = now;
             self.progress(at);
         }
         loop {
-            let filler = &mut self.fillers[at];
-            if filler.launched == shape.kernels {
-                filler.waits_since = None;
+            let background = &mut self.background_jobs[at];
+            if background.launched == shape.kernels {
+                background.waits_since = None;
                 return self.plan(now + shape.host, What::Goes(at));
             }
-            let covered = filler.credit >= COST as i64 && (!filler.bound || filler.signs == self.signs);
+            let covered = background.credit >= COST as i64 && (!background.bound || background.signs == self.signs);
             if !covered {
-                let since = *filler.waits_since.get_or_insert(now);
+                let since = *background.waits_since.get_or_insert(now);
                 self.plan(now + LOOK, What::Looks(at));
                 return self.tell(Event::Waits {
                     client,
@@ -258,16 +258,16 @@ impl World {
                     since,
                 });
             }
-            filler.credit -= COST as i64;
-            filler.issued += COST;
-            filler.waits_since = None;
-            filler.launched += 1;
-            filler.launches += 1;
-            let (timed, launches) = (filler.timed, filler.launches);
+            background.credit -= COST as i64;
+            background.issued += COST;
+            background.waits_since = None;
+            background.launched += 1;
+            background.launches += 1;
+            let (timed, launches) = (background.timed, background.launches);
             let begin = self.free_at.max(now);
             self.free_at = begin + shape.takes;
             let end = self.free_at;
-            self.fillers[at].out.push(end);
+            self.background_jobs[at].out.push(end);
             if timed && launches % SAMPLED == 0 {
                 self.plan(end + TOLD, What::Timed(at, now, end - now));
             }
@@ -284,14 +284,14 @@ impl World {
     /// It waits at the gate: it looks what has ended, and whether it may go.
     fn looks(&mut self, at: usize) {
         let now = self.now;
-        let filler = &mut self.fillers[at];
-        if filler.waits_since.is_none() {
+        let background = &mut self.background_jobs[at];
+        if background.waits_since.is_none() {
             return;
         }
-        let before = filler.out.len();
-        filler.out.retain(|end| *end > now);
-        let ended = before - filler.out.len();
-        filler.settled += ended as Ns * COST;
+        let before = background.out.len();
+        background.out.retain(|end| *end > now);
+        let ended = before - background.out.len();
+        background.settled += ended as Ns * COST;
         if ended > 0 {
             self.progress(at);
         }
@@ -299,8 +299,8 @@ impl World {
     }
 
     fn progress(&mut self, at: usize) {
-        let filler = &self.fillers[at];
-        let (client, issued, settled) = (Client(1 + at as u64), filler.issued, filler.settled);
+        let background = &self.background_jobs[at];
+        let (client, issued, settled) = (Client(1 + at as u64), background.issued, background.settled);
         self.tell(Event::Progress {
             client,
             issued,
@@ -321,7 +321,7 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                     jobs,
                 };
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
-                // Here every launch has its place in the holder's period: among several jobs a hundredth of it decides who gets a gap.
+                // Here every launch has its place in the foreground job's period: among several jobs a hundredth of it decides who gets a gap.
                 let least = if jobs == 1 { 7 } else { 5 };
                 assert!(
                     weft.steps * 10 >= fikit.steps * least,

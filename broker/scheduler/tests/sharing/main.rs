@@ -148,14 +148,14 @@ fn a_service_that_synchronises_after_every_kernel_keeps_its_pace() {
 }
 
 #[test]
-fn several_fillers_of_different_importance_come_in_order() {
-    let filler = |name, priority| Job::new(name, priority).training(&[100 * US]);
+fn several_background_jobs_of_different_importance_come_in_order() {
+    let background = |name, priority| Job::new(name, priority).training(&[100 * US]);
     for policy in FILLING {
         let outcome = by(policy)
             .with(service())
-            .with(filler("second", 3))
-            .with(filler("third", 6))
-            .with(filler("fourth", 9))
+            .with(background("second", 3))
+            .with(background("third", 6))
+            .with(background("fourth", 9))
             .run(SPAN);
         println!("{policy} {outcome}");
         let [second, third, fourth] = ["second", "third", "fourth"].map(|name| outcome.gpu(name));

@@ -14,7 +14,7 @@ const STEP: Ns = 5_000;
 /// The broker looks at the lanes this often while somebody waits: the daemon naps 50 to 500 us on a small machine.
 const LOOK: Ns = 100_000;
 
-/// From an order in the lane to the waking of the filler, and from a wait to the waking of the broker: 25-65 us a sleeping core.
+/// From an order in the lane to the waking of the background job, and from a wait to the waking of the broker: 25-65 us a sleeping core.
 const HOP: Ns = 50_000;
 
 /// A job's launches that the driver takes ahead: channels hold about a thousand.
@@ -252,12 +252,12 @@ impl World {
         };
         match process.mode {
             Mode::Free | Mode::Alone => true,
-            Mode::Holder => {
+            Mode::Foreground => {
                 self.signs[usize::from(process.job.priority)] += 1;
                 process.records.push(launched);
                 true
             }
-            Mode::Filler => {
+            Mode::Background => {
                 let above: u64 = self.signs.iter().take(usize::from(process.job.priority)).sum();
                 let awake = process.waiting.is_none() || now >= process.woken_at;
                 if awake && process.credit >= cost as i64 && (!process.bound || process.signs == above) {
@@ -356,7 +356,7 @@ impl World {
             core.handle(now, event, &mut decisions);
         }
         for decision in decisions {
-            // The lane is written at once; what takes time is that the filler wakes.
+            // The lane is written at once; what takes time is that the background job wakes.
             let signs = match decision {
                 Decision::Grant { client, .. } => {
                     let priority = usize::from(self.processes[client.0 as usize].job.priority);

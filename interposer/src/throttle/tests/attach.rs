@@ -46,7 +46,7 @@ fn let_in(listener: &mut Listener, host: &Host) -> Attached {
             let welcome = pending.welcome(host, 1, vec![(7, 700), (8, 800)], |lane| {
                 lane.orders.unknown_cost.store(20_000, Ordering::Relaxed);
                 lane.orders.longest_wait.store(LONG, Ordering::Relaxed);
-                lane.orders.mode.store(Mode::Filler as u32, Ordering::Release);
+                lane.orders.mode.store(Mode::Background as u32, Ordering::Release);
             });
             return welcome.expect("attached");
         }

@@ -15,7 +15,7 @@ use crate::driver::symbols::StreamOp;
 
 #[test]
 fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
-    let (session, mut broker) = attached(Mode::Filler);
+    let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 300);
     broker.grant(100_000);
     for _ in 0..10 {
@@ -33,7 +33,7 @@ fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
 #[test]
 fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
     const THREADS: u32 = 8;
-    let (session, mut broker) = attached(Mode::Filler);
+    let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -64,7 +64,7 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
 
 #[test]
 fn a_wait_without_an_answer_ends_and_is_counted() {
-    let (session, mut broker) = attached(Mode::Filler);
+    let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.lane.orders.longest_wait.store(20_000_000, Ordering::Relaxed);
     let before = clock::now();
@@ -83,7 +83,7 @@ fn a_wait_without_an_answer_ends_and_is_counted() {
 
 #[test]
 fn those_behind_one_that_waits_wait_no_longer_than_it() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.lane.orders.longest_wait.store(100_000_000, Ordering::Relaxed);
     thread::scope(|scope| {
@@ -98,7 +98,7 @@ fn those_behind_one_that_waits_wait_no_longer_than_it() {
 
 #[test]
 fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
     orders.signs.store(broker.board.above(5), Ordering::Release);
@@ -132,7 +132,7 @@ fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
 
 #[test]
 fn a_revoked_credit_stops_and_another_mode_lets_go() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.grant(10_000);
     launch(session, &kernel(7, 0x5000));
@@ -148,8 +148,8 @@ fn a_revoked_credit_stops_and_another_mode_lets_go() {
 }
 
 #[test]
-fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
-    let (session, mut broker) = attached(Mode::Filler);
+fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_sign() {
+    let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     let raised = || broker.board.above(6);
     let before = raised();
@@ -161,8 +161,8 @@ fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
         until("one waits for credit", || {
             broker.lane.reports.waiting.load(Ordering::Acquire) == 1
         });
-        assert_eq!(raised(), before, "a filler at the gate raises none");
-        broker.order(Mode::Holder);
+        assert_eq!(raised(), before, "a background job at the gate raises none");
+        broker.order(Mode::Foreground);
     });
     // One for each launch, as if it had been made in the new mode; and both are on record.
     assert_eq!(raised(), before + 2);
@@ -173,7 +173,7 @@ fn who_waits_while_his_job_becomes_the_holder_raises_its_sign() {
 
 #[test]
 fn work_that_waits_for_a_later_launch_gets_it() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
     // Stuck after an eighth, a second; seven lie between that and the bound.
@@ -199,7 +199,7 @@ fn work_that_waits_for_a_later_launch_gets_it() {
 
 #[test]
 fn a_broker_that_stands_still_is_waited_for_once() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     for _ in 0..50 {
         // Each would wait half a minute; the first finds out, the others know.
@@ -220,7 +220,7 @@ fn a_broker_that_stands_still_is_waited_for_once() {
 #[test]
 fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
     const HOUR: u64 = 3_600_000_000_000;
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     session.link.costs.set(8, 1_000);
     session.know_long(&[(7, 3 * HOUR)]);
@@ -256,7 +256,7 @@ fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() 
 
 #[test]
 fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 60_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.link.bell.hang(bell.try_clone().expect("dup"));
@@ -282,7 +282,7 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
 
 #[test]
 fn a_synchronising_call_settles_and_tells() {
-    let (session, mut broker) = attached(Mode::Filler);
+    let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     broker.grant(1_000_000);
     launch(session, &kernel(7, 0x9000));
@@ -304,7 +304,7 @@ fn a_synchronising_call_settles_and_tells() {
 
 #[test]
 fn nothing_waits_and_no_event_is_made_while_something_captures() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 500_000);
     broker.grant(10_000_000);
     session.captures.fetch_add(1, Ordering::AcqRel);
@@ -328,7 +328,7 @@ fn nothing_waits_and_no_event_is_made_while_something_captures() {
 
 #[test]
 fn big_copies_are_charged_and_small_ones_pass() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     broker.grant(10_000_000);
     session.before_stream_op(StreamOp::CopyToDevice, 20_000_000, 0xb000);
     assert_eq!(broker.issued(), 1_000_000);
@@ -342,7 +342,7 @@ fn big_copies_are_charged_and_small_ones_pass() {
 
 #[test]
 fn a_burst_that_times_new_code_is_not_split() {
-    let (session, broker) = attached(Mode::Filler);
+    let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000_000);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
     // A burst is one within a time after the load: not in the system's, which a busy machine may
@@ -373,7 +373,7 @@ fn a_burst_that_times_new_code_is_not_split() {
 
 #[test]
 fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
-    let (session, mut broker) = attached(Mode::Filler);
+    let (session, mut broker) = attached(Mode::Background);
     const COLLECTIVE: u64 = 0x0c01_1ec7_14e5;
     peers::kernel_seen(
         COLLECTIVE,

@@ -41,8 +41,8 @@ fn alone_it_counts_and_writes_nothing() {
 }
 
 #[test]
-fn a_broker_that_naps_is_rung_for_by_an_idle_holder_and_not_by_its_launches() {
-    let (session, broker) = attached(Mode::Holder);
+fn a_broker_that_naps_is_rung_for_by_an_idle_foreground_job_and_not_by_its_launches() {
+    let (session, broker) = attached(Mode::Foreground);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.link.bell.hang(bell.try_clone().expect("dup"));
     let rang = || rustix::io::read(&bell, &mut [0u8; 8]).is_ok();
@@ -61,7 +61,7 @@ fn a_broker_that_naps_is_rung_for_by_an_idle_holder_and_not_by_its_launches() {
 
 #[test]
 fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
-    let (session, mut broker) = attached(Mode::Holder);
+    let (session, mut broker) = attached(Mode::Foreground);
     for dilation in [0, DILATION_ONE, 20 * DILATION_ONE] {
         broker.lane.orders.dilation.store(dilation, Ordering::Relaxed);
         session.before_stream_op(StreamOp::CopyToDevice, 2_000_000, 0);
@@ -75,8 +75,8 @@ fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
 }
 
 #[test]
-fn a_holder_raises_its_sign_and_records_and_never_waits() {
-    let (session, mut broker) = attached(Mode::Holder);
+fn a_foreground_job_raises_its_sign_and_records_and_never_waits() {
+    let (session, mut broker) = attached(Mode::Foreground);
     broker.lane.orders.sign.store(2, Ordering::Relaxed);
     session.link.costs.set(7, 70_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
@@ -113,8 +113,8 @@ fn a_holder_raises_its_sign_and_records_and_never_waits() {
 }
 
 #[test]
-fn a_holder_that_ends_by_an_event_is_seen_idle() {
-    let (session, mut broker) = attached(Mode::Holder);
+fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
+    let (session, mut broker) = attached(Mode::Foreground);
     let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     let (compute, copies, event, done) = (0x100, 0x200, 0xe0, 0xf0);
     launch(session, &kernel(7, compute));
@@ -144,7 +144,7 @@ fn a_holder_that_ends_by_an_event_is_seen_idle() {
 
 #[test]
 fn two_streams_are_idle_when_both_are() {
-    let (session, mut broker) = attached(Mode::Holder);
+    let (session, mut broker) = attached(Mode::Foreground);
     let idle = |records: Vec<super::Record>| records.iter().filter(|record| record.kind == Kind::Idle).count();
     launch(session, &kernel(7, 0x100));
     launch(session, &kernel(7, 0x200));
@@ -177,7 +177,7 @@ fn memory_is_held_given_back_and_its_peak_kept() {
 
 #[test]
 fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
-    let (parents, mut broker) = attached(Mode::Holder);
+    let (parents, mut broker) = attached(Mode::Foreground);
     crate::process::watch_forks(crate::lifecycle::in_child);
     devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
@@ -202,7 +202,7 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     assert_eq!(broker.lane.counters.troubles.load(Ordering::Relaxed), 0);
     assert_eq!(
         parents.link.lane.orders.mode.load(Ordering::Relaxed),
-        Mode::Holder as u32
+        Mode::Foreground as u32
     );
     devices::forget();
 }

@@ -201,7 +201,7 @@ fn a_context_that_ends_takes_its_events_along() {
 
 #[test]
 fn every_launch_is_counted_once_alone_and_beside_others() {
-    for mode in [Mode::Alone, Mode::Holder] {
+    for mode in [Mode::Alone, Mode::Foreground] {
         let (session, mut broker, _time) = profiled();
         broker.order(mode);
         let mut counted = std::collections::HashMap::<u64, u64>::new();
@@ -256,7 +256,7 @@ fn a_device_that_never_gets_there_costs_a_bounded_number_of_events() {
 
 #[test]
 fn a_job_that_serves_is_sampled_now_and_then() {
-    for mode in [Mode::Holder, Mode::Filler] {
+    for mode in [Mode::Foreground, Mode::Background] {
         let (session, mut broker, _time) = profiled();
         broker.order(mode);
         broker.grant(i64::MAX / 2);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`decode_with_graphs`] | a launch is a whole token: it fits few gaps, and hides its kernels; requests are of any length |
 //! | [`bursty`] | a gap between requests is tiny or huge, and nothing before tells which |
-//! | [`long_kernels`] | as a filler, one kernel outlasts any gap |
+//! | [`long_kernels`] | as a background job, one kernel outlasts any gap |
 //! | [`loader_stalls`] | an iteration is always the same, the pause before it is not |
 //! | [`syncs_after_every_kernel`] | a gap behind each kernel, too short for most |
 //!

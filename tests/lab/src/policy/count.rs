@@ -27,7 +27,7 @@ impl LabPolicy for Count {
         if jobs[job].priority == first {
             return true;
         }
-        let holder_idle = jobs
+        let foreground_idle = jobs
             .iter()
             .filter(|job| job.priority == first)
             .all(|job| job.outstanding == 0);
@@ -36,6 +36,6 @@ impl LabPolicy for Count {
             .filter(|job| job.priority != first)
             .map(|job| job.outstanding)
             .sum();
-        holder_idle && out < self.window
+        foreground_idle && out < self.window
     }
 }

@@ -153,7 +153,7 @@ fn line(out: &mut String, causes: &Causes, of: f64) {
 /// For the page: why filling falls short of the packer.
 pub(crate) fn section(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
-        "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several fillers the one counts that was nearest to \
+        "<h2>Why gap time was not filled</h2><p>Every moment of a gap in which the device ran nothing is put down to one cause; of several background jobs the one counts that was nearest to \
          running. In per cent of the gap time. A packer that knows everything in advance leaves what is missing from its own column to 100; what it leaves lies under granularity and host. \
          A host that waited at its gate while the service worked is later in the next gap: what <b>host</b> has beyond what the packer leaves is due to that.</p><ul>",
     );

@@ -87,13 +87,13 @@ pub fn page(
 
 const METHOD: &str = "<h2>How to read it</h2><ul>\
 <li><b>Direct delay</b>: time in which a kernel of the service could have run and the device ran others or switched; per filled gap. \
-<b>Floor</b>: the mean rest of a filler's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time. A graph counts by its kernels there, although all of it runs once it is launched.</li>\
+<b>Floor</b>: the mean rest of a background job's kernel that an unforeseen arrival finds, E[S&sup2;]/(2E[S]), plus one switch where the device slices time. A graph counts by its kernels there, although all of it runs once it is launched.</li>\
 <li><b>Added</b>: what a request's latency gained over the same request alone.</li>\
-<li><b>Efficiency</b>: filler work in the service's idle time over what a packer could have done that knows everything in advance, keeps each filler's launch order and host, and \
+<li><b>Efficiency</b>: background job work in the service's idle time over what a packer could have done that knows everything in advance, keeps each background job's launch order and host, and \
 never delays the service. The packer is given the gaps of the same run, so each policy has a denominator of its own (one that delays the service leaves other gaps): efficiencies of two policies \
-say how much of what each left was used, and who did more in all is told by <b>batch</b>, whose denominator is the same for all. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if fillers launch in gaps only, since their hosts stand at a gate while the service works: \
+say how much of what each left was used, and who did more in all is told by <b>batch</b>, whose denominator is the same for all. <b>Filled</b>: over the idle time itself; the difference is what nobody could have filled. <b>Gated packer</b>: what of the packer's work is left if background jobs launch in gaps only, since their hosts stand at a gate while the service works: \
 a job whose host is slower than its kernels then has nothing queued when a gap begins.</li>\
-<li><b>Gate</b>: time in gaps in which the device was idle while a filler stood at the gate, per filler kernel. <b>Its own</b>: of that, the time in which the filler might go and the word for it was not \
+<li><b>Gate</b>: time in gaps in which the device was idle while a background job stood at the gate, per background job kernel. <b>Its own</b>: of that, the time in which the background job might go and the word for it was not \
 given yet or on its way; the rest was held back for the service's sake, rightly or by a wrong forecast. The aim is judged by its own.</li>\
 <li><b>Gaps foreseen</b>: the part of the service's gaps in this run that were no shorter than the forecast's low value (0.90 is right), and the mean error of the forecast as a part of the mean gap.</li>\
 <li><b>default</b>: the device without weft: slices of 1.5 ms and 100 us a switch, or (MPS) turns among clients kernel by kernel. <b>xsched</b>, <b>nvshare</b>, <b>count</b>: the rules of \
@@ -338,8 +338,8 @@ fn section_cases(out: &mut String, rows: &[CaseRow]) {
 /// Why filling falls short: where the time of gaps went.
 fn section_gaps(out: &mut String, rows: &[CaseRow]) {
     out.push_str(
-        "<h2>Where the gaps' time went</h2><p>Parts of the gap time of each length, over all cases. <b>Head</b>: before the first filler (the gap was not foreseen, or the order was on its way); \
-         <b>between</b>: between two fillers (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the holder was expected); <b>unused</b>: gaps with no filler at all; \
+        "<h2>Where the gaps' time went</h2><p>Parts of the gap time of each length, over all cases. <b>Head</b>: before the first background job (the gap was not foreseen, or the order was on its way); \
+         <b>between</b>: between two background jobs (one order a kernel, or hosts that were not ready); <b>tail</b>: after the last (nothing that fits, or the foreground job was expected); <b>unused</b>: gaps with no background job at all; \
          <b>packer</b>: what could be filled at most, with everything known.</p>",
     );
     for device in ["mps", "time-sliced"] {

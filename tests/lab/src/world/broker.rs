@@ -13,7 +13,7 @@ use crate::{Ns, US};
 
 /// The scheduler's.
 const ROUNDS: usize = 16;
-/// The lanes': a holder is asked to ring for its idleness no more often.
+/// The lanes': a foreground job is asked to ring for its idleness no more often.
 const RING_PAUSE_NS: Ns = 1_000 * US;
 /// A turn of a spinning broker: lanes are read that often.
 const ITERATION_NS: Ns = US;
@@ -30,7 +30,7 @@ pub(super) struct Broker {
     token: u32,
     next: Ns,
     last_record: Ns,
-    filler_waits: bool,
+    background_waits: bool,
     events: Vec<(Ns, Event)>,
     decisions: Vec<Decision>,
 }
@@ -47,7 +47,7 @@ impl Broker {
             token: 0,
             next: Ns::MAX,
             last_record: 0,
-            filler_waits: false,
+            background_waits: false,
             events: Vec::new(),
             decisions: Vec::new(),
         }
@@ -57,13 +57,13 @@ impl Broker {
         self.core.snapshot()
     }
 
-    /// Filler work that the core takes for out, and when it expects the last holder's work to end.
+    /// Background job work that the core takes for out, and when it expects the last foreground job's work to end.
     pub(super) fn believes(&self) -> (Ns, Ns) {
         let snapshot = self.core.snapshot();
-        let holders = snapshot.clients.iter().filter(|client| client.mode == "holder");
+        let foreground_jobs = snapshot.clients.iter().filter(|client| client.mode == "foreground");
         (
             snapshot.exposure,
-            holders.map(|client| client.busy_until).max().unwrap_or(0),
+            foreground_jobs.map(|client| client.busy_until).max().unwrap_or(0),
         )
     }
 
@@ -81,7 +81,7 @@ impl Broker {
         let wait = self.waiting.choose(
             now,
             &Scene {
-                filler_waits: self.filler_waits,
+                background_waits: self.background_waits,
                 alone,
                 last_record: self.last_record,
                 next_wake,
@@ -142,7 +142,7 @@ impl LabMachine {
         let now = self.now;
         for process in &mut self.processes {
             let lane = &mut process.lane;
-            let wanted = if lane.mode == Mode::Filler {
+            let wanted = if lane.mode == Mode::Background {
                 GateBell::All
             } else {
                 GateBell::Idle
@@ -158,13 +158,13 @@ impl LabMachine {
         }
     }
 
-    /// Before a sleep (`Some`: by anybody, or by fillers alone) and after it.
+    /// Before a sleep (`Some`: by anybody, or by background jobs alone) and after it.
     fn want_bells(&mut self, by_anybody: Option<bool>) {
         for process in &mut self.processes {
             let lane = &mut process.lane;
             lane.bell_asked = None;
             lane.bell = match by_anybody {
-                Some(by_anybody) if by_anybody || lane.mode != Mode::Holder => GateBell::All,
+                Some(by_anybody) if by_anybody || lane.mode != Mode::Foreground => GateBell::All,
                 _ => GateBell::None,
             };
         }
@@ -223,7 +223,7 @@ impl LabMachine {
     fn read_lanes(&mut self) {
         let now = self.now;
         let Some(broker) = &mut self.broker else { return };
-        broker.filler_waits = false;
+        broker.background_waits = false;
         for (job, process) in self.processes.iter_mut().enumerate() {
             let client = Client(job as u64);
             let lane = &mut process.lane;
@@ -267,7 +267,7 @@ impl LabMachine {
                 };
                 broker.events.push((now, event));
             }
-            broker.filler_waits |= lane.waiting.is_some() && lane.mode == Mode::Filler;
+            broker.background_waits |= lane.waiting.is_some() && lane.mode == Mode::Background;
         }
         broker.events.sort_by_key(|(at, _)| *at);
         for (_, event) in broker.events.drain(..) {
@@ -304,7 +304,7 @@ impl LabMachine {
                 let job = client.0 as usize;
                 let lane = &mut self.processes[job].lane;
                 let mut left = 0;
-                if (mode == Mode::Filler) != (lane.mode == Mode::Filler) {
+                if (mode == Mode::Background) != (lane.mode == Mode::Background) {
                     left = std::mem::take(&mut lane.credit);
                     lane.lease = None;
                 }

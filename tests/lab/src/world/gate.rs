@@ -91,7 +91,7 @@ pub(super) struct GateLane {
     free_at: Ns,
     pub(super) told: (Ns, Ns, Ns),
     pub(super) told_wait: Option<WaitingLaunch>,
-    /// When the broker wants to be rung, and when it last asked for a holder's idleness.
+    /// When the broker wants to be rung, and when it last asked for a foreground job's idleness.
     pub(super) bell: GateBell,
     pub(super) bell_asked: Option<Ns>,
     /// Whether the last that was told of it is that its work has ended.
@@ -204,7 +204,7 @@ impl LabMachine {
     pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
         let process = &self.processes[job];
         let lane = &process.lane;
-        if self.broker.is_none() || lane.mode != Mode::Filler {
+        if self.broker.is_none() || lane.mode != Mode::Background {
             return true;
         }
         let cost = lane.cost(play);
@@ -220,7 +220,7 @@ impl LabMachine {
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
         let lane = &self.processes[job].lane;
         let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER_BYTES);
-        if lane.mode != Mode::Filler || small {
+        if lane.mode != Mode::Background || small {
             return true;
         }
         if lane.waiting.is_some() || lane.paced.is_some() {
@@ -359,7 +359,7 @@ impl LabMachine {
         true
     }
 
-    /// A filler at the gate looks again.
+    /// A background job at the gate looks again.
     pub(super) fn gate_look(&mut self, job: usize, token: u32) {
         let lane = &self.processes[job].lane;
         if lane.token != token {
@@ -378,7 +378,7 @@ impl LabMachine {
         if self.poll(job) {
             self.ring(job, false);
         }
-        let passes = if self.processes[job].lane.mode != Mode::Filler || self.leaves(job, &waiting) {
+        let passes = if self.processes[job].lane.mode != Mode::Background || self.leaves(job, &waiting) {
             true
         } else if now >= waiting.since + MAX_WAIT_NS {
             self.processes[job].lane.credit -= waiting.cost as i64;
@@ -474,7 +474,7 @@ impl LabMachine {
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.busy.iter().all(Option::is_none);
-        let charged = mode == Mode::Filler && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
+        let charged = mode == Mode::Background && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
         if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::Stirred(client, now)));
         }
@@ -493,7 +493,7 @@ impl LabMachine {
         if stirs || transfer.is_none() {
             process.lane.records.push((now, told));
         }
-        if mode == Mode::Holder && transfer.is_none() {
+        if mode == Mode::Foreground && transfer.is_none() {
             self.signs[usize::from(priority.min(9))] += 1;
         }
         self.news();
@@ -505,7 +505,7 @@ impl LabMachine {
         }
     }
 
-    /// Books a filler's work that went through the gate.
+    /// Books a background job's work that went through the gate.
     fn issue(&mut self, job: usize, stream: u16, cost: Ns) {
         let now = self.now;
         let process = &mut self.processes[job];
@@ -523,7 +523,7 @@ impl LabMachine {
         }
     }
 
-    /// After a filler's launch: it may be time for a mark, and for a look at the device.
+    /// After a background job's launch: it may be time for a mark, and for a look at the device.
     fn mark_now(&mut self, job: usize, stream: u16) {
         let now = self.now;
         let process = &mut self.processes[job];
@@ -554,7 +554,7 @@ impl LabMachine {
         let now = self.now;
         let process = &mut self.processes[job];
         let mode = process.lane.mode;
-        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Holder && synced == SyncResult::Event) {
+        if matches!(mode, Mode::Free | Mode::Alone) || (mode == Mode::Foreground && synced == SyncResult::Event) {
             return;
         }
         let had_work = process.lane.busy.iter().any(Option::is_some);
@@ -575,7 +575,7 @@ impl LabMachine {
             SyncResult::Event => {}
         }
         let idle = synced != SyncResult::Event && had_work && process.lane.busy.iter().all(Option::is_none);
-        if mode == Mode::Filler {
+        if mode == Mode::Background {
             for (at, stream) in process.streams.iter_mut().enumerate() {
                 if synced == SyncResult::All || synced == SyncResult::Stream(at as u16) {
                     stream.reached = stream.issued;
@@ -588,7 +588,7 @@ impl LabMachine {
             let event = Event::Idle(Client(job as u64), now);
             self.processes[job].lane.records.push((now, event));
             self.news();
-            if mode != Mode::Filler {
+            if mode != Mode::Background {
                 self.ring(job, true);
             }
         }

@@ -58,12 +58,12 @@ pub struct Hosts {
     pub oversleep: (Ns, Ns),
     /// Whether the broker has a core to spin on.
     pub spin: bool,
-    /// How long a filler spins at the gate before it sleeps.
+    /// How long a background job spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a filler's host may leave behind at a closed gate (`interposer/src/deferred`,
+    /// Launches that a background job's host may leave behind at a closed gate (`interposer/src/deferred`,
     /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
-    /// Whether a holder's calls that are no launches are told (a copy to an idle device): the first
+    /// Whether a foreground job's calls that are no launches are told (a copy to an idle device): the first
     /// sign of it.
     pub stirs: bool,
 }
@@ -187,7 +187,7 @@ enum MachineEvent {
     Begin { job: u16 },
     /// A request is answered.
     Answer { job: u16 },
-    /// A filler at the gate looks, or wakes.
+    /// A background job at the gate looks, or wakes.
     Gate { job: u16, token: u32 },
     /// A turn of the broker.
     Turn { token: u32 },

@@ -30,7 +30,7 @@ pub(super) struct InFlight {
     pub(super) compute: bool,
     /// The last kernel of a launch: with it the launch has ended.
     pub(super) last: bool,
-    /// The filler's account of the stream up to here, and whether an event of ours stands behind
+    /// The background job's account of the stream up to here, and whether an event of ours stands behind
     /// it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
@@ -47,7 +47,7 @@ pub(super) struct ProcessStream {
     /// When the last of them ended.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
-    /// The filler's account: predicted work issued, behind a mark, marked and reached by the
+    /// The background job's account: predicted work issued, behind a mark, marked and reached by the
     /// device, seen by the client.
     pub(super) issued: Ns,
     pub(super) marked: Ns,

@@ -15,9 +15,9 @@ use crate::job::Play;
 pub enum HeldReason {
     /// What is out and this together are beyond the delay bound.
     Bound,
-    /// The holder is believed to be at work.
+    /// The foreground job is believed to be at work.
     Busy,
-    /// The holder's work should have ended, but no call of it has told.
+    /// The foreground job's work should have ended, but no call of it has told.
     Unseen,
     /// The end was told: the gap counts as too short, or as about to end.
     Short,
@@ -81,7 +81,7 @@ impl LabMachine {
         let mut seen = None;
         for job in 0..self.processes.len() {
             let lane = &self.processes[job].lane;
-            let Some(WaitingLaunch { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Filler) else {
+            let Some(WaitingLaunch { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Background) else {
                 continue;
             };
             let granted = lane.credit >= cost as i64
@@ -95,7 +95,7 @@ impl LabMachine {
                 let (exposure, busy_until) = *seen.get_or_insert_with(|| broker.believes());
                 Stand::Held(if exposure > 0 && exposure + cost > broker.delay_bound() {
                     HeldReason::Bound
-                } else if self.holders_seen() {
+                } else if self.foreground_jobs_seen() {
                     HeldReason::Short
                 } else if self.now < busy_until {
                     HeldReason::Busy
@@ -107,11 +107,11 @@ impl LabMachine {
         }
     }
 
-    /// Whether the core was told of every holder that its work has ended.
-    fn holders_seen(&self) -> bool {
+    /// Whether the core was told of every foreground job that its work has ended.
+    fn foreground_jobs_seen(&self) -> bool {
         self.processes
             .iter()
-            .filter(|process| process.lane.mode == Mode::Holder)
+            .filter(|process| process.lane.mode == Mode::Foreground)
             .all(|process| process.lane.told_idle)
     }
 }

@@ -84,8 +84,8 @@ impl FaultWorld {
     pub(super) fn wake_sleepers(&mut self) {
         let now = self.now;
         for process in &mut self.processes {
-            let holds = process.mode() == Mode::Holder;
-            process.holder_since = holds.then(|| process.holder_since.unwrap_or(now));
+            let holds = process.mode() == Mode::Foreground;
+            process.foreground_since = holds.then(|| process.foreground_since.unwrap_or(now));
             let bell = process.lane().orders.bell.load(Ordering::Relaxed);
             for thread in &mut process.threads {
                 if let Stage::Asleep(sleep) = &mut thread.stage
@@ -160,28 +160,28 @@ impl FaultWorld {
             self.count("long turns");
         }
         self.long_turns = turns;
-        self.holders_go();
+        self.foreground_jobs_go();
         self.progress(core);
     }
 
-    /// Nothing of a holder stands at the gate, but what stood there when it became one and is on
+    /// Nothing of a foreground job stands at the gate, but what stood there when it became one and is on
     /// its way out.
-    fn holders_go(&mut self) {
+    fn foreground_jobs_go(&mut self) {
         /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms;
         /// one thread after another.
         const OUT_NS: Ns = 25 * MS;
         let late = self.processes.iter().find_map(|process| {
-            let (thread, time) = process.holds_up_a_holder(self.now)?;
+            let (thread, time) = process.holds_up_a_foreground(self.now)?;
             let most = OUT_NS * process.threads.len() as Ns;
             (time > most).then(|| {
                 format!(
-                    "job {}.{thread} stands at the gate {time} ns after its process was told that it is a holder: {:?}",
+                    "job {}.{thread} stands at the gate {time} ns after its process was told that it is a foreground job: {:?}",
                     process.number, process.threads[thread].stage
                 )
             })
         });
         if let Some(how) = late {
-            self.fail(name::HOLDER, how);
+            self.fail(name::FOREGROUND, how);
         }
     }
 
@@ -211,7 +211,7 @@ impl FaultWorld {
             );
         }
         let starving = self.processes.iter().find_map(|process| {
-            if process.life != ProcessLife::Lives || process.lies || process.mode() != Mode::Filler {
+            if process.life != ProcessLife::Lives || process.lies || process.mode() != Mode::Background {
                 return None;
             }
             process.threads.iter().find_map(|thread| match thread.stage {

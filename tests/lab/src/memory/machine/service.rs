@@ -10,7 +10,7 @@
 //! | batch kernels that are on the device when a request comes | 16: its in-flight window, highest priority first | the one in progress, and those behind it that fit the delay bound |
 //! | what happens to them | they share the device with the request, a slice each in turn, until they are through | the same |
 //! | the batch job's next kernel | when the request is answered | the same |
-//! | memory | faults | the broker's planner: the service is pinned, as the daemon pins a holder; the batch job moves its own through what is left |
+//! | memory | faults | the broker's planner: the service is pinned, as the daemon pins a foreground job; the batch job moves its own through what is left |
 //!
 //! What favours XSched: the hop that its suspension takes is not modelled, nor its launches' cost.
 //! What is the same for both: requests, thoughts, kernels, the page ledger. A rule may be had with
@@ -29,7 +29,7 @@ use weft_paging::Turn;
 /// XSched's in-flight window, the default of its sources.
 const WINDOW: usize = 16;
 
-/// What weft lets be on the device beside the holder: the broker's default.
+/// What weft lets be on the device beside the foreground job: the broker's default.
 const DELAY_BOUND_NS: Ns = 500 * US;
 
 /// What the daemon asks of the planner for the length of turns
@@ -204,7 +204,7 @@ impl PagingMachine {
         }
     }
 
-    /// The timeline as the daemon makes it beside a holder: the filler, then the holder, which may
+    /// The timeline as the daemon makes it beside a foreground job: the background job, then the foreground job, which may
     /// come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
