@@ -85,7 +85,7 @@ def test_managed_memory_under_a_driver_without_the_newer_prefetch(scene):
         scene.finish(job)
         assert job.stdout() == b"7 19\n", job.explain()
         last = counters(scene, job)
-        assert last["errands_refused"] == last["troubles"] == 0, last
+        assert last["page_ops_refused"] == last["troubles"] == 0, last
         assert not any("cuMemPrefetchAsync_" in line for line in job.stderr().splitlines()), job.explain()
     says(both[0], "cuMemPrefetchAsync")
 

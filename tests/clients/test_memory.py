@@ -367,7 +367,7 @@ def run_arm(place, kind, percent, profiles, steps):
 
 
 # What weft says of what it moved, and of the link.
-MOVED = ("prefetched", "evicted", "faulted", "errands_refused", "errands_late", "memory_waited_ns", "memory_waits_expired", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
+MOVED = ("prefetched", "evicted", "faulted", "page_ops_refused", "page_ops_late", "memory_waited_ns", "memory_waits_expired", "unmanaged", "to_device_bytes_per_s", "to_host_bytes_per_s", "turns")
 
 
 def together(folder, percent, arms=ARMS, steps=LONG):
@@ -626,7 +626,7 @@ def test_refused(folder, percent, tells):
     device.wait_gone()
     for job in (one, two):
         same(want, folder / "log", job.pid)
-    refused = [last["errands_refused"] for last in ended.values()]
+    refused = [last["page_ops_refused"] for last in ended.values()]
     if not all(refused):
         pytest.fail(f"refusals counted: {refused}")
     faulted = {pid: last["faulted"] for pid, last in ended.items()}

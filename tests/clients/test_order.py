@@ -38,7 +38,7 @@ WITH_BROKER = ("alone", *BESIDE)
 # What runs where none is named. A background job three times: at which calls the gate is closed is chance.
 ROLES = ["bare", "free", "alone", "foreground", "unqueued", *3 * ["background"]]
 
-# And under the paper's policy, which has no leases.
+# And under the paper's policy, which has no run-ahead windows.
 OTHER_POLICY = ["foreground", "background", "unqueued"]
 
 

@@ -37,8 +37,8 @@ def user(uid):
         os.setegid(0)
 
 
-def seat(client, share):
-    """Where a client's seat lies in its lane, found by what it may have (broker/protocol/src/seat.rs: standing, answers, share); None where it has no such share."""
+def admission_slot(client, share):
+    """Where a client's admission slot lies in its lane, found by what it may have (broker/protocol/src/admission_slot.rs: state, answers, quota); None where it has no such share."""
     at = client.lane[:].find(struct.pack("Q", share)) - 8
     return at if at >= 0 and struct.unpack_from("I", client.lane, at)[0] == ADMITTED else None
 
@@ -164,11 +164,11 @@ def test_who_waits_for_more_keeps_out_only_whom_it_would_wait_longer_for(scene, 
 def test_one_users_look_keeps_no_other_user_out_and_no_change_blinds_the_broker(scene, rust):
     share = (1 << 20) + 0x5EA7
     liar = scene.job(ANN, "liar", share)
-    scene.until("the liar is let in", lambda: seat(liar, share) is not None)
+    scene.until("the liar is let in", lambda: admission_slot(liar, share) is not None)
     liar.send(wire.context(0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("its look was taken in", lambda: scene.queue()["devices"][0]["foreign"] > 70 * GB)
-    # A change that never ends: seven have begun and six ended, in the words behind the seat, which has 64 bytes.
-    struct.pack_into("QQQ", liar.lane, seat(liar, share) + 64, 7, 6, 0)
+    # A change that never ends: seven have begun and six ended, in the words behind the admission slot, which has 64 bytes.
+    struct.pack_into("QQQ", liar.lane, admission_slot(liar, share) + 64, 7, 6, 0)
     # She who waits finds out for herself after some seconds, though there is nobody else who could look.
     bea = scene.job(BEA, "bea", GB)
     scene.waits("bea")
@@ -279,7 +279,7 @@ def test_what_is_learnt_in_private_is_not_shown_to_all(scene, rust):
     # What it learns itself lies beside its socket, and is nobody else's to read.
     first.send(wire.context(TOTAL - (300 << 20), 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
     scene.until("it has written what a context takes", scene.known.exists)
-    for file in (scene.known, scene.place / "broker.sock.seats"):
+    for file in (scene.known, scene.place / "broker.sock.admission_slots"):
         mode = stat.S_IMODE(file.stat().st_mode)
         assert mode == 0o600, f"{file.name} has mode {mode:o}"
     assert json.loads(private.read_text())["contexts"] == {UUID: 5}

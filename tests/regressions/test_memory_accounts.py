@@ -117,7 +117,7 @@ def test_a_job_that_is_killed_keeps_the_samples_that_were_taken_of_it(scene):
 
 @pytest.mark.finding("correctness-18")
 def test_no_claim_sees_a_block_twice(scene, rust):
-    rust("weft-interposer", "throttle::tests::seat::no_claim_sees_a_block_twice")
+    rust("weft-interposer", "throttle::tests::admission_slot::no_claim_sees_a_block_twice")
 
 
 @pytest.mark.finding("hardware-F16")

@@ -226,7 +226,7 @@ class Attack:
         time.sleep(0.1)
         for _ in range(50):
             one.send(wire.context(0, 0, time.monotonic_ns() + self.rng.choice((0, 10**15))))
-        # Wherever "begun" and "done" stand in this build: near the seat, which lies before the ring.
+        # Wherever "begun" and "done" stand in this build: near the admission slot, which lies before the ring.
         for at in range(4096, 6144, 8):
             struct.pack_into("<Q", one.lane, at, self.rng.choice((6, 7)))
         time.sleep(0.5)

@@ -52,9 +52,9 @@ pub struct Args {
     /// Turn length of the timeslice policy
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub turn: Option<u64>,
-    /// How long a job may be away while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
+    /// How long a job may be swapped out while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
-    pub away: Option<u64>,
+    pub max_swapped_out: Option<u64>,
     /// What it costs the device to go from one process to another; default 100, and 0 on a device that its jobs share under MPS
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
@@ -143,8 +143,8 @@ fn options(args: &Args) -> Options {
     if let Some(us) = args.turn {
         core.turn = us.saturating_mul(1_000);
     }
-    if let Some(ms) = args.away {
-        core.away = ms.saturating_mul(1_000_000);
+    if let Some(ms) = args.max_swapped_out {
+        core.max_swapped_out = ms.saturating_mul(1_000_000);
     }
     Options {
         door: match args.shared {
@@ -200,7 +200,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         ("--delay-bound", args.delay_bound),
         ("--longest-wait", args.longest_wait),
         ("--turn", args.turn),
-        ("--away", args.away),
+        ("--max-swapped-out", args.max_swapped_out),
         ("--switch-cost", args.switch_cost),
     ] {
         if let Some(value) = value {

@@ -186,8 +186,8 @@ fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
                 text::size(client.evicted),
                 text::size(client.discarded),
                 text::size(client.faulted),
-                client.errands_refused,
-                client.errands_late,
+                client.page_ops_refused,
+                client.page_ops_late,
             )));
             if client.memory_waited_ns > 0 || client.memory_waits_expired > 0 {
                 lines.push(named(format!(

@@ -378,7 +378,7 @@ fn a_priority_can_be_changed_while_a_job_runs() {
             .status
             .success()
     );
-    until("it is told", || other.lane().orders.sign.load(Ordering::Acquire) == 0);
+    until("it is told", || other.lane().orders.epoch.load(Ordering::Acquire) == 0);
     other.launch(1, 1000);
     until("the second holds", || {
         other.mode() == Some(Mode::Foreground) && one.mode() == Some(Mode::Background)

@@ -24,13 +24,13 @@ use super::said::clean;
 use super::status::Ending;
 use super::store;
 use crate::server::{Asker, Host, Incoming, Listener, Pending, Question, ToTheClient};
-use weft_protocol::board;
 use weft_protocol::control::{Hello, Refusal, ToClient};
+use weft_protocol::epoch_page;
 use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use weft_protocol::transport::Error;
 use weft_protocol::{Ns, PRIORITIES};
 
-/// How often the signs of the end are looked at.
+/// How often the launch epochs of the end are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// Clients at once, where the process may have so many descriptors.
@@ -75,7 +75,7 @@ const LONGEST_COMMAND: usize = 1024;
 /// What the door needs.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
-    /// Board and doorbell.
+    /// Epoch page and doorbell.
     pub host: Arc<Host>,
     /// Who is attached.
     pub registry: Arc<Registry>,
@@ -358,8 +358,8 @@ const OWNERS: Most = Most {
 pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
     // The row of the device that was heard of first, until it says its own.
-    let sign = board::sign(0, usize::from(priority));
-    orders.sign.store(sign as u32, Ordering::Relaxed);
+    let epoch = epoch_page::epoch(0, usize::from(priority));
+    orders.epoch.store(epoch as u32, Ordering::Relaxed);
     let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
     orders.longest_wait.store(longest, Ordering::Relaxed);
     orders.unknown_cost.store(unknown_cost, Ordering::Relaxed);

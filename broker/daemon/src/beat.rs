@@ -1,4 +1,4 @@
-//! The beat of the seats: those who wait for device memory wait as long as it moves, and begin without where it stands (`DEAD_BEAT` in the interposer's `seat`).
+//! The beat of the admission slots: those who wait for device memory wait as long as it moves, and begin without where it stands (`DEAD_BEAT` in the interposer's `admission_slot`).
 //!
 //! A thread of its own, which touches nothing of a client's but a word of its lane, and waits for no lock that the control thread holds: whatever holds that thread up for a moment lets
 //! nobody begin beside the memory of others. It beats as long as the control thread was seen to go round within [`STANDS`], so that a queue that nobody keeps holds nobody for ever.
@@ -57,7 +57,7 @@ fn run(registry: &Registry, rounds: &AtomicU64, ends: &Receiver<()>) {
         stood = !beats;
         if beats {
             registry.each(|entry| {
-                entry.lane.seat.beat.fetch_add(1, Ordering::Relaxed);
+                entry.lane.admission_slot.heartbeat.fetch_add(1, Ordering::Relaxed);
             });
         }
     }

@@ -24,8 +24,8 @@ use super::said::{LONGEST_LABEL, clean};
 use super::status::Ending;
 use crate::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::{ToBroker, ToClient, Wants};
-use weft_protocol::seat::Standing;
 
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -192,7 +192,7 @@ impl Control {
     /// Who waits for device memory has no role among those who run, and has one again before it begins.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
-            let waits = peer.entry.lane.seat.standing() == Standing::Waits;
+            let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
             if waits != peer.waits {
                 peer.waits = waits;
                 self.to_scheduler.tell(Notice::Waits(*client, waits));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use weft_profiles::Profile;
 
 use weft_protocol::Ns;
-use weft_protocol::board::ROWS;
+use weft_protocol::epoch_page::ROWS;
 use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
 
 /// No machine has more devices, instances included; what is beyond is with the first. A client that makes UUIDs up costs no more than that.
@@ -165,7 +165,7 @@ impl Cores {
         }
     }
 
-    /// A client says its device. What it said first counts. Answers the row of that device on the board, if it had said nothing before.
+    /// A client says its device. What it said first counts. Answers the row of that device on the epoch page, if it had said nothing before.
     pub(super) fn says(
         &mut self,
         now: Ns,
@@ -209,7 +209,7 @@ impl Cores {
         }
     }
 
-    /// Rows of the board that are in use.
+    /// Rows of the epoch page that are in use.
     pub(super) fn rows(&self) -> usize {
         self.all.len().min(ROWS)
     }

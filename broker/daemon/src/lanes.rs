@@ -13,8 +13,8 @@ use weft_profiles::refine::{Beside, Timed};
 use super::registry::Entry;
 use super::rota::Slot;
 use super::trace::{Line, Trace};
-use weft_protocol::board;
-use weft_protocol::credit::Lease;
+use weft_protocol::credit::RunAheadWindow;
+use weft_protocol::epoch_page;
 use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Record, bells, flags};
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
@@ -68,7 +68,7 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// A launch among them: what raises a foreground job's sign.
+    /// A launch among them: what raises a foreground job's launch epoch.
     pub launches: bool,
     /// Anything new at all.
     pub news: bool,
@@ -82,7 +82,7 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
-    /// Of its device, on the board.
+    /// Of its device, on the epoch page.
     row: usize,
     /// Issued, settled, renewed.
     progress: (Ns, Ns, Ns),
@@ -391,7 +391,7 @@ impl LaneWatch {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
         if (mode == Mode::Background) != (self.mode == Mode::Background) {
-            orders.let_out(None);
+            orders.set_window(None);
             left = orders.take_back();
             self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         }
@@ -405,31 +405,35 @@ impl LaneWatch {
     /// Tells the priority.
     pub fn tell_priority(&self, priority: u8) {
         self.entry.priority.store(priority, Ordering::Relaxed);
-        self.tell_sign();
+        self.tell_epoch();
     }
 
-    /// Tells the row of its device on the board.
+    /// Tells the row of its device on the epoch page.
     pub fn tell_row(&mut self, row: usize) {
         self.row = row;
-        self.tell_sign();
+        self.tell_epoch();
     }
 
-    /// The row of its device on the board.
+    /// The row of its device on the epoch page.
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// Its sign on the board.
-    pub fn sign(&self) -> usize {
-        board::sign(self.row, usize::from(self.entry.priority.load(Ordering::Relaxed)))
+    /// Its launch epoch on the epoch page.
+    pub fn epoch(&self) -> usize {
+        epoch_page::epoch(self.row, usize::from(self.entry.priority.load(Ordering::Relaxed)))
     }
 
-    fn tell_sign(&self) {
-        self.entry.lane.orders.sign.store(self.sign() as u32, Ordering::Release);
+    fn tell_epoch(&self) {
+        self.entry
+            .lane
+            .orders
+            .epoch
+            .store(self.epoch() as u32, Ordering::Release);
         self.ring();
     }
 
-    /// Gives credit. Where it is bound to other signs than the credit that is left, that is taken back first and returned.
+    /// Gives credit. Where it is bound to other launch epochs than the credit that is left, that is taken back first and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -460,8 +464,8 @@ impl LaneWatch {
     }
 
     /// Says what the client may do with its credit by itself.
-    pub fn let_out(&self, lease: Option<Lease>) {
-        self.entry.lane.orders.let_out(lease);
+    pub fn set_window(&self, window: Option<RunAheadWindow>) {
+        self.entry.lane.orders.set_window(window);
         self.ring();
     }
 
@@ -477,7 +481,7 @@ impl LaneWatch {
 
     /// Takes back what is left.
     pub fn revoke(&self) -> i64 {
-        self.entry.lane.orders.let_out(None);
+        self.entry.lane.orders.set_window(None);
         let left = self.entry.lane.orders.take_back();
         self.entry.figures.revoked.fetch_add(left as u64, Ordering::Relaxed);
         self.ring();

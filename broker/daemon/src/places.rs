@@ -63,7 +63,7 @@ impl Places {
 
     /// Who holds and awaits device memory, for a broker that comes after this one.
     pub fn ledger(&self) -> PathBuf {
-        self.beside("seats")
+        self.beside("admission_slots")
     }
 
     /// What a shared broker has learnt; a private one keeps that beside its user's profiles.

@@ -16,9 +16,9 @@ use super::said::clean;
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::server::UserPage;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::fit::{ENOUGH, Fit};
 use weft_protocol::lane::Mode;
-use weft_protocol::seat::Standing;
 use weft_protocol::transport::map::SharedLane;
 
 /// Ended clients that are remembered.
@@ -284,8 +284,8 @@ impl Entry {
             uid: self.uid,
             command: self.command.clone(),
             priority: self.priority.load(Ordering::Relaxed),
-            mode: match self.lane.seat.standing() {
-                Standing::Waits => "waits for memory",
+            mode: match self.lane.admission_slot.state() {
+                AdmissionState::Waits => "waits for memory",
                 _ => mode_name(Mode::from_word(read(&self.figures.mode) as u32)),
             }
             .to_string(),
@@ -331,8 +331,8 @@ impl Entry {
             prefetched: read(&counters.prefetched),
             evicted: read(&counters.evicted),
             discarded: read(&counters.discarded),
-            errands_refused: read(&counters.refused),
-            errands_late: read(&counters.late),
+            page_ops_refused: read(&counters.refused),
+            page_ops_late: read(&counters.late),
             memory_waited_ns: read(&counters.memory_waited),
             memory_waits_expired: read(&counters.memory_waits_expired),
             credit_ns: self.lane.orders.credit.load(Ordering::Relaxed),

@@ -1,6 +1,6 @@
 //! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
 //!
-//! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the board's signs are read first, then the
+//! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the epoch page's launch epochs are read first, then the
 //! lanes, then the core is asked; credit is bound to that first reading, so a foreground job's launch that the core has not seen voids it.
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ pub struct Setup {
     pub listens: bool,
     /// Whether it may spin.
     pub spin: bool,
-    /// Board and doorbell.
+    /// Epoch page and doorbell.
     pub host: Arc<Host>,
     /// Who is attached.
     pub registry: Arc<Registry>,
@@ -193,7 +193,7 @@ impl Scheduler {
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            // A foreground job rings for background jobs that do not see its sign.
+            // A foreground job rings for background jobs that do not see its launch epoch.
             lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
         }
     }
@@ -309,7 +309,7 @@ impl Scheduler {
                         self.last_record = now;
                         // Its idleness is no launch: others' credit is given for that very moment.
                         if found.launches && lane.mode() == Mode::Foreground {
-                            self.houses.relay(lane.entry().house.as_ref(), lane.sign());
+                            self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
                         }
                     }
                 }
@@ -495,7 +495,7 @@ impl Scheduler {
                 let at = self.lanes.iter().position(|lane| lane.client() == client)?;
                 let lane = self.lanes.get(at)?;
                 let priority = usize::from(lane.entry().priority.load(Ordering::Relaxed));
-                let reading = self.houses.above(lane.entry().house.as_ref(), lane.row(), priority);
+                let reading = self.houses.sum_above(lane.entry().house.as_ref(), lane.row(), priority);
                 let left = lane.grant(credit, bound.then_some(reading));
                 let entry = Arc::clone(lane.entry());
                 if entry.lane.counters.managed.load(Ordering::Relaxed) > 0 {
@@ -505,8 +505,8 @@ impl Scheduler {
                 self.mark(now, &entry, "grant", i64::try_from(credit).ok(), Some(what.to_string()));
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Lease(client, lease) => {
-                self.lane(client)?.let_out(lease);
+            Decision::RunAheadWindow(client, window) => {
+                self.lane(client)?.set_window(window);
                 None
             }
             Decision::Times(client, wanted) => {

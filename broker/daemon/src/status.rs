@@ -229,9 +229,9 @@ pub struct ClientStatus {
     /// Bytes given up without a copy.
     pub discarded: u64,
     /// Moves that the driver or the job's side refused: memory moved on demand instead.
-    pub errands_refused: u64,
+    pub page_ops_refused: u64,
     /// Moves that took more than a second.
-    pub errands_late: u64,
+    pub page_ops_late: u64,
     /// Nanoseconds that launches waited for memory that was on its way.
     pub memory_waited_ns: u64,
     /// Launches whose memory did not come in time: it came by demand.

@@ -35,7 +35,7 @@ pub struct TestDriver(Scheduler);
 #[derive(Clone)]
 pub struct FakeClients {
     to_scheduler: SchedulerHandle,
-    /// The board, and the bell that clients ring.
+    /// The epoch page, and the bell that clients ring.
     pub host: Arc<Host>,
     registry: Arc<Registry>,
     unknown_cost: Ns,

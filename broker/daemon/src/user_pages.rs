@@ -1,6 +1,6 @@
-//! The boards as the scheduler reads them: one in a private broker; in a shared one a board a user, so that no client can write what another user's reads.
+//! The epoch pages as the scheduler reads them: one in a private broker; in a shared one a epoch page a user, so that no client can write what another user's reads.
 //!
-//! A launch of a foreground job voids the credit of its own user's background jobs at once, by the sign that both see. For the background jobs of other users the broker raises the same sign on their boards when it reads of the launch: they
+//! A launch of a foreground job voids the credit of its own user's background jobs at once, by the launch epoch that both see. For the background jobs of other users the broker raises the same launch epoch on their epoch pages when it reads of the launch: they
 //! may go on so long, but never with more than the credit they have, which is what bounds the foreground job's delay.
 #![forbid(unsafe_code)]
 
@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 
 use crate::server::{Host, UserPage};
 use weft_protocol::PRIORITIES;
-use weft_protocol::board::{self, Board};
+use weft_protocol::epoch_page::{self, EpochPage};
 
-/// Of each row of a board, the sums above its priorities.
+/// Of each row of a epoch page, the sums above its priorities.
 type Rows = Vec<[u64; PRIORITIES]>;
 
-/// All boards, and what they said when they were read last.
+/// All epoch pages, and what they said when they were read last.
 #[derive(Debug)]
 pub struct UserPages {
     host: Arc<Host>,
@@ -37,7 +37,7 @@ impl UserPages {
         let Some(house) = house else { return };
         if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, house)) {
             let mut read = Rows::new();
-            look(&house.board, rows, &mut read);
+            look(&house.epoch_page, rows, &mut read);
             self.guests.push((Arc::clone(house), read));
         }
     }
@@ -47,23 +47,23 @@ impl UserPages {
         self.guests.retain(|(house, _)| lives(house));
     }
 
-    /// Whether a launch may concern clients that do not see its sign.
+    /// Whether a launch may concern clients that do not see its launch epoch.
     pub fn many(&self) -> bool {
         self.guests.len() > 1
     }
 
-    /// A turn begins: the broker's heart beats, and all signs are read.
+    /// A turn begins: the broker's heart beats, and all launch epochs are read.
     pub fn read(&mut self, rows: usize) {
-        self.host.board.heartbeat.fetch_add(1, Ordering::Relaxed);
-        look(&self.host.board, rows, &mut self.own);
+        self.host.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
+        look(&self.host.epoch_page, rows, &mut self.own);
         for (house, read) in &mut self.guests {
-            house.board.heartbeat.fetch_add(1, Ordering::Relaxed);
-            look(&house.board, rows, read);
+            house.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
+            look(&house.epoch_page, rows, read);
         }
     }
 
     /// The sum above a priority that a client saw when the turn began.
-    pub fn above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
+    pub fn sum_above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
         let rows = match house {
             None => Some(&self.own),
             Some(house) => {
@@ -77,19 +77,19 @@ impl UserPages {
         row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
     }
 
-    /// A foreground job of this house has launched: the others' background jobs are told. What is decided in this turn is decided with knowledge of that launch, so the sign counts as read: credit bound to
+    /// A foreground job of this house has launched: the others' background jobs are told. What is decided in this turn is decided with knowledge of that launch, so the launch epoch counts as read: credit bound to
     /// the sums from before would be void when it is given.
-    pub fn relay(&mut self, house: Option<&Arc<UserPage>>, sign: usize) {
+    pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {
             if Arc::ptr_eq(other, house) {
                 continue;
             }
-            other.board.raise(sign);
-            for (row, signs) in read.iter_mut().enumerate() {
-                for (priority, signs) in signs.iter_mut().enumerate() {
-                    if (board::sign(row, 0)..board::sign(row, priority)).contains(&sign) {
-                        *signs = signs.wrapping_add(1);
+            other.epoch_page.bump(epoch);
+            for (row, epochs) in read.iter_mut().enumerate() {
+                for (priority, epochs) in epochs.iter_mut().enumerate() {
+                    if (epoch_page::epoch(row, 0)..epoch_page::epoch(row, priority)).contains(&epoch) {
+                        *epochs = epochs.wrapping_add(1);
                     }
                 }
             }
@@ -97,11 +97,11 @@ impl UserPages {
     }
 }
 
-fn look(board: &Board, rows: usize, read: &mut Rows) {
+fn look(epoch_page: &EpochPage, rows: usize, read: &mut Rows) {
     read.resize(rows, [0; PRIORITIES]);
-    for (row, signs) in read.iter_mut().enumerate() {
-        for (priority, signs) in signs.iter_mut().enumerate() {
-            *signs = board.above(board::sign(row, priority));
+    for (row, epochs) in read.iter_mut().enumerate() {
+        for (priority, epochs) in epochs.iter_mut().enumerate() {
+            *epochs = epoch_page.sum_above(epoch_page::epoch(row, priority));
         }
     }
 }
@@ -120,19 +120,23 @@ mod tests {
         houses.comes(Some(&ann), 1);
         houses.comes(Some(&bea), 1);
         assert!(houses.many());
-        let sign = board::sign(0, 2);
-        ann.board.raise(sign);
+        let epoch = epoch_page::epoch(0, 2);
+        ann.epoch_page.bump(epoch);
         houses.read(1);
-        assert_eq!(houses.above(Some(&ann), 0, 5), 1);
-        assert_eq!(houses.above(Some(&bea), 0, 5), 0);
-        houses.relay(Some(&ann), sign);
-        let told = houses.above(Some(&bea), 0, 5);
+        assert_eq!(houses.sum_above(Some(&ann), 0, 5), 1);
+        assert_eq!(houses.sum_above(Some(&bea), 0, 5), 0);
+        houses.relay(Some(&ann), epoch);
+        let told = houses.sum_above(Some(&bea), 0, 5);
         assert_eq!(told, 1, "what is decided now knows of it");
         houses.read(1);
-        assert_eq!(houses.above(Some(&bea), 0, 5), told, "so credit given for it holds");
-        assert_eq!(houses.above(Some(&ann), 0, 5), 1, "not twice");
-        assert_eq!(houses.above(Some(&bea), 0, 5), 1);
-        assert_eq!(houses.above(Some(&bea), 0, 2), 0, "its own priority is not above it");
+        assert_eq!(houses.sum_above(Some(&bea), 0, 5), told, "so credit given for it holds");
+        assert_eq!(houses.sum_above(Some(&ann), 0, 5), 1, "not twice");
+        assert_eq!(houses.sum_above(Some(&bea), 0, 5), 1);
+        assert_eq!(
+            houses.sum_above(Some(&bea), 0, 2),
+            0,
+            "its own priority is not above it"
+        );
         houses.stay(|house| Arc::ptr_eq(house, &bea));
         assert!(!houses.many());
     }

@@ -32,7 +32,7 @@ const DOZE: Ns = 2_000_000;
 /// speed is being learnt (measured on two cores: 500 wake-ups a second made it several per cent slower). 3000 records at one each 2 us.
 const DOZE_ALONE: Ns = 6_000_000;
 
-/// A sleep. The heartbeat on the board beats this often at least.
+/// A sleep. The heartbeat on the epoch page beats this often at least.
 const SLEEP: Ns = 200_000_000;
 
 /// A lane whose records come no faster than this apart may as well ring.

@@ -92,7 +92,7 @@ pub enum ToBroker {
     },
     /// What the job touches in each of its periods, in order, in parts: a message must fit one packet of the channel. A forecast without uses takes the one before it back.
     Forecast {
-        /// Which forecast, as the lane's errands say it beside the position.
+        /// Which forecast, as the lane's page operations say it beside the position.
         number: u32,
         /// How long a period takes.
         period: Ns,
@@ -110,7 +110,7 @@ pub enum ToBroker {
     },
     /// The job is about to touch the device: may it begin? Said anew to each broker.
     Wants(Wants),
-    /// So many bytes more than its share. Answered in the seat.
+    /// So many bytes more than its share. Answered in the admission slot.
     More {
         /// Bytes.
         bytes: u64,
@@ -182,7 +182,7 @@ pub struct Wants {
     pub user: String,
     /// Its memory is managed.
     pub managed: bool,
-    /// It has not begun, and its memory is whatever the broker says beside its admission ([`super::seat::Seat::backing`]): device memory, or managed where it would wait otherwise.
+    /// It has not begun, and its memory is whatever the broker says beside its admission ([`super::admission_slot::AdmissionSlot::backing`]): device memory, or managed where it would wait otherwise.
     pub either: bool,
     /// Bytes of host memory that its control groups leave a job whose memory is or may come to be managed: what leaves the device is charged there. `None`: no limit, or it does not matter.
     pub host: Option<u64>,
@@ -193,7 +193,7 @@ pub struct Wants {
 /// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
-    /// Attached. The lane and the board came beside this message.
+    /// Attached. The lane and the epoch page came beside this message.
     Welcome {
         /// The client's number at this broker.
         client: u64,
@@ -211,7 +211,7 @@ pub enum ToClient {
     /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an
     /// unknown one.
     ForgetCosts,
-    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than what they cost: under a lease one of them goes only if all of that would end in time.
+    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than what they cost: under a run-ahead window one of them goes only if all of that would end in time.
     MayTake(Vec<(u64, Ns)>),
 }
 

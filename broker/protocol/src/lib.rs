@@ -2,11 +2,11 @@
 //!
 //! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at any instruction.
 //! * [`credit`]: how its credit word is changed.
-//! * [`errands`]: what its helper is to do with its memory.
-//! * [`seat`]: whether it may begin, and how much memory it may have.
+//! * [`page_ops`]: what its helper is to do with its memory.
+//! * [`admission_slot`]: whether it may begin, and how much memory it may have.
 //! * [`amount`]: amounts of memory as people write them.
 //! * [`fit`]: whether a job's profile is of its code.
-//! * [`board`]: one page a broker, mapped by all its clients: the signs by which a background job sees the foreground job move without asking the broker.
+//! * [`epoch_page`]: one page a broker, mapped by all its clients: the launch epochs by which a background job sees the foreground job move without asking the broker.
 //! * [`control`]: the messages of the control plane (attach, names, policy, death).
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`host`]: how much host memory there is to spare.
@@ -18,21 +18,21 @@
 //! copied, checked and only then used.
 #![deny(unsafe_code)]
 
+pub mod admission_slot;
 #[cfg(not(loom))]
 pub mod amount;
 #[cfg(loom)]
 pub mod atomic;
-pub mod board;
 #[cfg(not(loom))]
 pub mod control;
 pub mod credit;
-pub mod errands;
+pub mod epoch_page;
 #[cfg(not(loom))]
 pub mod fit;
 #[cfg(not(loom))]
 pub mod host;
 pub mod lane;
-pub mod seat;
+pub mod page_ops;
 #[cfg(not(loom))]
 pub mod transport;
 
@@ -60,13 +60,13 @@ pub const RECORDS: usize = 4096;
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Errands that are out at most: 64 granules each way in flight (what the planner allows), were each an errand of its own.
+/// Page operations that are out at most: 64 granules each way in flight (what the planner allows), were each a page operation of its own.
 #[cfg(not(loom))]
-pub const ERRANDS: usize = 128;
+pub const PAGE_OPS: usize = 128;
 
 /// Few enough to try every interleaving.
 #[cfg(loom)]
-pub const ERRANDS: usize = 2;
+pub const PAGE_OPS: usize = 2;
 
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;

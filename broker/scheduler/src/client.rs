@@ -4,7 +4,7 @@ use super::{
     Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, slack::Slack, timeline::Timeline,
     times::Times,
 };
-use weft_protocol::{Ns, credit::Lease, lane::Mode};
+use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
 
 #[derive(Debug)]
 pub(super) struct ClientState {
@@ -28,7 +28,7 @@ pub(super) struct ClientState {
     /// Whether its credit was given under the condition that no foreground job launches.
     pub bound: bool,
     /// What it may do with its credit by itself.
-    pub lease: Option<Lease>,
+    pub window: Option<RunAheadWindow>,
     /// A kernel longer than half the delay bound that it was granted credit for.
     pub long: Option<Long>,
     /// A revocation was ordered at this time and not answered yet.
@@ -49,11 +49,11 @@ pub(super) struct ClientState {
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
     pub granted_at: Ns,
-    /// Last sign that its credit is used or its work ends.
+    /// Last launch epoch that its credit is used or its work ends.
     pub progress_at: Ns,
     /// Work of it was last seen to end, or work came to the device that had none of it.
     pub ended_at: Ns,
-    /// Last sign of any work of its own.
+    /// Last launch epoch of any work of its own.
     pub active_at: Ns,
     /// What it found in gaps keeps it from starving until then.
     pub fed_until: Ns,
@@ -105,7 +105,7 @@ impl ClientState {
             wait: None,
             queued: None,
             bound: false,
-            lease: None,
+            window: None,
             long: None,
             revoking: None,
             crowded: None,

@@ -103,7 +103,7 @@ pub struct Config {
     pub switch_cost: Ns,
     /// `weft`: a kernel goes into a gap if the chance that the foreground job comes back before it has ended is no more than this.
     ///
-    /// 0.95: under a lease no more than the kernel in progress is ever on the device, so a foreground job that comes back waits for half of a kernel on the average, once a gap. In the lab
+    /// 0.95: under a run-ahead window no more than the kernel in progress is ever on the device, so a foreground job that comes back waits for half of a kernel on the average, once a gap. In the lab
     /// (26 pairs under MPS) 0.5 gave 0.84 of the batch work that `fikit` gives, 0.95 gave 0.96, and the mean latency went from 1.0024 to 1.0034 of alone. Where the
     /// device switches between processes it is 0.5 at most.
     pub risk: f64,
@@ -139,7 +139,7 @@ pub struct Config {
     /// `weft`: the minimum share comes in portions of what is due for such a time, so that switching there and back is paid once for many short kernels.
     pub share_every: Ns,
     /// A background job that waits while its own earlier work does not end for so long is let through: some programs queue a kernel that spins until
-    /// a later launch is queued. Measured from the last sign of progress, on top of twice the work outstanding.
+    /// a later launch is queued. Measured from the last launch epoch of progress, on top of twice the work outstanding.
     pub stuck_after: Ns,
     /// Outstanding work that is not reported as ended for so long, on top of ten times its predicted time, is written off.
     pub write_off_after: Ns,
@@ -153,7 +153,7 @@ pub struct Config {
     ///
     /// 500 ms: two jobs that move 2 GB each in a turn need turns of some 300 ms, of five jobs none has more than 109. Below the longest wait at the gate (a second), at which a launch goes
     /// through whoever's turn it is.
-    pub away: Ns,
+    pub max_swapped_out: Ns,
     /// A predicted time above this is taken for this. No kernel that anybody waits for runs longer than 10 s.
     pub longest_cost: Ns,
     /// What a kernel without a known time counts for.
@@ -180,7 +180,7 @@ impl Default for Config {
             write_off_after: 50 * MS,
             idle_grace: 10 * MS,
             turn: 10 * MS,
-            away: 500 * MS,
+            max_swapped_out: 500 * MS,
             longest_cost: 10_000 * MS,
             unknown_cost: 20 * US,
         }
@@ -189,7 +189,7 @@ impl Default for Config {
 
 impl Config {
     /// What kernels of a background job with this profile may well take, (hash, ns), where that is much more than what they are charged: by this they go into a gap, by the core's word and by a
-    /// lease alike. Only where it pays.
+    /// run-ahead window alike. Only where it pays.
     ///
     /// Under `weft` where the device switches between processes: there a kernel that lasts beyond the gap costs a foreground job whole slices. (vgg19 beside bert_base's training, one of whose kernels takes
     /// 45 us twelve times of thirteen and 1.9 ms once, launches left behind: p99 1.74 of alone by the mean, 1.00 by this; `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base
@@ -226,7 +226,7 @@ impl Config {
         scale(&mut self.write_off_after);
         scale(&mut self.idle_grace);
         scale(&mut self.turn);
-        scale(&mut self.away);
+        scale(&mut self.max_swapped_out);
         scale(&mut self.unknown_cost);
         self
     }

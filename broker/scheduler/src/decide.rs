@@ -7,7 +7,7 @@ use super::{
     queue::Slot,
     timeline::Phase,
 };
-use weft_protocol::{credit::Lease, lane::Mode};
+use weft_protocol::{credit::RunAheadWindow, lane::Mode};
 
 impl Core {
     /// Takes back credit that can still be used.
@@ -26,7 +26,7 @@ impl Core {
         }
         client.revoking = Some(now);
         client.long = None;
-        client.lease = None;
+        client.window = None;
         client.granted_since = false;
         out.push(Decision::Revoke(client.id));
         self.state.account(slot, |_| ());
@@ -34,23 +34,23 @@ impl Core {
     }
 
     /// Says what a client may do with its credit by itself, where that is something else than it was told last.
-    fn let_out(&mut self, slot: Slot, lease: Option<Lease>, out: &mut Vec<Decision>) {
-        self.leased |= lease.is_some();
-        let Some(client) = self.state.get_mut(slot).filter(|client| client.lease != lease) else {
+    fn set_window(&mut self, slot: Slot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
+        self.leased |= window.is_some();
+        let Some(client) = self.state.get_mut(slot).filter(|client| client.window != window) else {
             return;
         };
-        client.lease = lease;
-        out.push(Decision::Lease(client.id, lease));
+        client.window = window;
+        out.push(Decision::RunAheadWindow(client.id, window));
         self.state.account(slot, |ledger| {
-            if let Some(lease) = lease {
-                ledger.let_out(lease.surplus);
+            if let Some(window) = window {
+                ledger.let_out(window.non_refundable);
             }
         });
     }
 
-    /// Ends a lease of one who waits: what he has out is known for certain only when nothing comes back to him any more. He is queued when the answer is there.
-    pub(super) fn end_lease(&mut self, slot: Slot, out: &mut Vec<Decision>) {
-        self.let_out(slot, None, out);
+    /// Ends a run-ahead window of one who waits: what he has out is known for certain only when nothing comes back to him any more. He is queued when the answer is there.
+    pub(super) fn end_window(&mut self, slot: Slot, out: &mut Vec<Decision>) {
+        self.set_window(slot, None, out);
         let now = self.now;
         let Some(client) = self.state.get_mut(slot).filter(|client| client.revoking.is_none()) else {
             return;
@@ -60,8 +60,8 @@ impl Core {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// Leases say when the foreground job is expected: as time passes without it, later.
-    fn look_after_leases(&mut self, out: &mut Vec<Decision>) {
+    /// Run-ahead windows say when the foreground job is expected: as time passes without it, later.
+    fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
         // With many background jobs there is none, once the last one has ended.
         let alone = self.state.has_one_background();
         if !self.leased {
@@ -71,20 +71,20 @@ impl Core {
         for at in 0..self.state.exposed.len() {
             let slot = self.state.exposed[at];
             let Some(client) = self.state.get(slot) else { continue };
-            let (Some(old), None) = (client.lease.filter(|_| client.bound), client.revoking) else {
+            let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
             // What comes back to one is not there for another: with several the broker says who gets what.
             if !alone {
-                self.let_out(slot, None, out);
+                self.set_window(slot, None, out);
                 continue;
             }
-            // Where the foreground job works, its sign has ended the lease.
-            let Some((new, again)) = self.policy.lease(&self.state, slot, self.now) else {
+            // Where the foreground job works, its launch epoch has ended the run-ahead window.
+            let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
                 continue;
             };
             if differs(&old, &new, self.now) {
-                self.let_out(slot, Some(new), out);
+                self.set_window(slot, Some(new), out);
             }
             self.wake_at(Some(again));
         }
@@ -99,7 +99,7 @@ impl Core {
         let wanted = client.mode == Mode::Background
             && client.wait.is_none()
             && client.revoking.is_none()
-            && client.lease.is_none()
+            && client.window.is_none()
             && client.bound;
         if !wanted {
             return;
@@ -117,20 +117,23 @@ impl Core {
         let foresees = self.state.foresees();
         let wanted = i64::try_from(total).unwrap_or(i64::MAX);
         if foresees {
-            let lease = if bound && self.state.has_one_background() {
-                self.policy.lease(&self.state, slot, now)
+            let window = if bound && self.state.has_one_background() {
+                self.policy.window(&self.state, slot, now)
             } else {
                 None
             };
-            self.wake_at(lease.map(|(_, again)| again));
-            let lease = lease.zip(self.state.get(slot)).map(|((lease, _), client)| {
+            self.wake_at(window.map(|(_, again)| again));
+            let window = window.zip(self.state.get(slot)).map(|((window, _), client)| {
                 let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
                 // A foreground job may have work out from when it was a background job.
                 let others = self.state.exposure.saturating_sub(client.counted);
-                let surplus = client.ledger.surplus(credit, (2 * half).saturating_sub(others));
-                Lease { surplus, ..lease }
+                let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
+                RunAheadWindow {
+                    non_refundable,
+                    ..window
+                }
             });
-            self.let_out(slot, lease, out);
+            self.set_window(slot, window, out);
         }
         let Some(client) = self.state.get_mut(slot) else { return };
         let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
@@ -154,7 +157,7 @@ impl Core {
         self.state.account(slot, |ledger| ledger.grant(credit));
         self.state.unqueue(slot);
         self.state.counters.grants += 1;
-        // Should it not go after all (a sign that nobody told of has voided the credit), it is looked after then.
+        // Should it not go after all (a launch epoch that nobody told of has voided the credit), it is looked after then.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
@@ -164,7 +167,7 @@ impl Core {
     pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
         if self.state.foresees() {
-            self.look_after_leases(out);
+            self.look_after_windows(out);
         }
         if self.state.waiting == 0 {
             if let [slot] = self.state.exposed[..]
@@ -258,7 +261,7 @@ impl Core {
             }
             let idle_credit = !client.barred || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
-                // It has the credit and does not go: a sign that we did not see has voided it. Take it back and begin again.
+                // It has the credit and does not go: a launch epoch that we did not see has voided it. Take it back and begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -359,8 +362,10 @@ impl Core {
     }
 }
 
-/// Whether a lease is another one, and not only one that was reckoned a moment later.
-fn differs(old: &Lease, new: &Lease, now: Ns) -> bool {
+/// Whether a run-ahead window is another one, and not only one that was reckoned a moment later.
+fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
     let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
-    moved(old.until, new.until) || moved(old.calm.max(now), new.calm.max(now)) || old.depth != new.depth
+    moved(old.deadline, new.deadline)
+        || moved(old.safe_until.max(now), new.safe_until.max(now))
+        || old.max_backlog != new.max_backlog
 }

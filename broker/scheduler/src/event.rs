@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_profiles::Profile;
 
-use weft_protocol::{Client, Ns, credit::Lease, lane::Mode};
+use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
 /// What happened. The driver of the core copies these from lanes and sockets; the core takes none of them at its word.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub enum Event {
         /// Of that, what was seen to end.
         settled: Ns,
     },
-    /// Under a lease so much credit came back in all, as its lane says. Read after the figures of the [`Event::Progress`] that is told before it.
+    /// Under a run-ahead window so much credit came back in all, as its lane says. Read after the figures of the [`Event::Progress`] that is told before it.
     Renewed {
         /// Who.
         client: Client,
@@ -77,7 +77,7 @@ pub enum Event {
         total: Ns,
     },
     /// The driver swapped a client's credit word to zero and this came back: the answer to [`Decision::Revoke`], and to a
-    /// [`Decision::Grant`] under other signs. Below zero if the client had overdrawn. So that credit given = issued + revoked + left, the
+    /// [`Decision::Grant`] under other launch epochs. Below zero if the client had overdrawn. So that credit given = issued + revoked + left, the
     /// word is never changed in any other way than by a grant, by such a swap and by the client's taking (which `issued` counts).
     Revoked {
         /// From whom.
@@ -116,13 +116,13 @@ pub enum Decision {
     /// Tell a client its mode.
     Mode(Client, Mode),
     /// Write down what a client may do with its credit by itself. Before the [`Decision::Grant`] it is for, and alone where it changes.
-    Lease(Client, Option<Lease>),
+    RunAheadWindow(Client, Option<RunAheadWindow>),
     /// Add to a background job's credit word, ring its bell.
     ///
-    /// If `bound`, the credit holds only while the signs above the client's priority stand as they stood when this turn of the driver
-    /// began: read the board first, then the lanes' records, then ask the core, then store **that** reading as the lane's signs. A
-    /// foreground job's launch that the core has not seen then voids the credit. Credit from an earlier grant, given under other signs, must not come
-    /// back to life: if the signs differ from those stored, swap the word to zero first and report it as [`Event::Revoked`].
+    /// If `bound`, the credit holds only while the launch epochs above the client's priority stand as they stood when this turn of the driver
+    /// began: read the epoch page first, then the lanes' records, then ask the core, then store **that** reading as the lane's launch epochs. A
+    /// foreground job's launch that the core has not seen then voids the credit. Credit from an earlier grant, given under other launch epochs, must not come
+    /// back to life: if the launch epochs differ from those stored, swap the word to zero first and report it as [`Event::Revoked`].
     Grant {
         /// To whom.
         client: Client,

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_tells_the_next_launch_more_exactly() {
+    fn each_epoch_tells_the_next_launch_more_exactly() {
         let mut foresight = Foresight::default();
         let mut now = MS;
         for _ in 0..20 {

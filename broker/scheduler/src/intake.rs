@@ -87,7 +87,7 @@ impl Core {
                 client.foresight.interrupted();
                 client.slack.interrupted();
                 client.pace.forget();
-                client.lease = None;
+                client.window = None;
             }
             let timed = |client: &mut ClientState| client.pace.ends_to_be_timed();
             if old == Mode::Background && self.state.get_mut(slot).is_some_and(timed) {
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Feedback: filling stops at the first sign of the foreground job. The board has voided the credit already; this makes the books say so.
+    /// Feedback: filling stops at the first wake-up hint of the foreground job. The epoch page has voided the credit already; this makes the books say so.
     pub(super) fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
@@ -222,10 +222,10 @@ impl Core {
             issued: client.ledger.issued(),
         };
         self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
-        let leased = self.state.get(slot).is_some_and(|client| client.lease.is_some());
+        let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
         self.state.wait(slot, wait);
         if leased {
-            self.end_lease(slot, out);
+            self.end_window(slot, out);
         } else {
             self.requeue(slot);
         }

@@ -14,10 +14,10 @@ pub(super) struct Ledger {
     /// Below zero where overdrawn credit was forgiven.
     revoked: i64,
     written_off: Ns,
-    /// Of what was granted, what came back under a lease.
+    /// Of what was granted, what came back under a run-ahead window.
     renewed: Ns,
-    /// Of what ends, what does not come back, by the lease that was told last. `None`: there never was one.
-    surplus: Option<Ns>,
+    /// Of what ends, what does not come back, by the run-ahead window that was told last. `None`: there never was one.
+    non_refundable: Option<Ns>,
     /// Of what is left, so much is no longer waited for: threads have taken it and never said so.
     given_up: Ns,
 }
@@ -38,7 +38,7 @@ impl Ledger {
         self.granted
     }
 
-    /// Of what was granted, what came back under a lease.
+    /// Of what was granted, what came back under a run-ahead window.
     pub(super) fn renewed(&self) -> Ns {
         self.renewed
     }
@@ -88,14 +88,16 @@ impl Ledger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// A lease is told. All that came back under the last one was told before: credit is given only after what was in the word was taken back.
-    pub(super) fn let_out(&mut self, surplus: Ns) {
-        self.surplus = Some(surplus);
+    /// A run-ahead window is told. All that came back under the last one was told before: credit is given only after what was in the word was taken back.
+    pub(super) fn let_out(&mut self, non_refundable: Ns) {
+        self.non_refundable = Some(non_refundable);
     }
 
-    /// So much came back in all, under a lease. No more than the lease allows can have. Returns whether it could be.
+    /// So much came back in all, under a run-ahead window. No more than the run-ahead window allows can have. Returns whether it could be.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
-        let most = self.surplus.map_or(0, |surplus| self.settled.saturating_sub(surplus));
+        let most = self
+            .non_refundable
+            .map_or(0, |non_refundable| self.settled.saturating_sub(non_refundable));
         let believed = total.clamp(self.renewed, most.max(self.renewed));
         self.grant(believed - self.renewed);
         self.renewed = believed;
@@ -103,7 +105,7 @@ impl Ledger {
     }
 
     /// Of all that ends, so much must not come back as credit, if after a grant of `credit` no more than `most` is to be out for good.
-    pub(super) fn surplus(&self, credit: Ns, most: Ns) -> Ns {
+    pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
         given.max(0).unsigned_abs()

@@ -5,7 +5,7 @@
 //! # How to drive it
 //!
 //! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it [`Event::Tick`] at [`Core::next_wake`] at
-//! the latest. In each turn: read the board's signs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`],
+//! the latest. In each turn: read the epoch page's launch epochs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`],
 //! then [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so), then act.
 //!
 //! # What holds
@@ -56,7 +56,7 @@ use state::State;
 use timeline::Phase;
 use times::Times;
 
-pub use weft_protocol::{Client, Ns, credit::Lease, lane::Mode};
+pub use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
 /// The scheduler.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub struct Core {
     next_share: Ns,
     /// The gap that was counted last, by its begin, and whether it was of known length.
     counted_gap: Option<(Ns, bool)>,
-    /// A lease may be out.
+    /// A run-ahead window may be out.
     leased: bool,
 }
 

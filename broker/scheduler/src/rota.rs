@@ -28,7 +28,7 @@ use super::{
 };
 use weft_protocol::{PRIORITIES, lane::Mode};
 
-/// A turn's client counts as present for such a part of the turn after its last sign.
+/// A turn's client counts as present for such a part of the turn after its last launch epoch.
 const PRESENT: Ns = 8;
 
 /// Turns are no shorter and no longer than that, whatever the planner says.
@@ -84,7 +84,7 @@ impl Rota {
 
 /// Until when whose turn it is counts as there.
 fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
-    // One that waits for credit is there; that it has got some and does not go is no sign of life, unless a foreground job's sign may have voided it.
+    // One that waits for credit is there; that it has got some and does not go is no sign of life, unless a foreground job's launch epoch may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);
@@ -93,9 +93,9 @@ fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
         return turn.until;
     }
     let waits = client.wait.map_or(0, |wait| wait.since);
-    let sign = client.progress_at.max(turn.begun).max(waits);
+    let epoch = client.progress_at.max(turn.begun).max(waits);
     let length = turn.until.saturating_sub(turn.begun);
-    sign.saturating_add(state.config.open_after.max(length / PRESENT))
+    epoch.saturating_add(state.config.open_after.max(length / PRESENT))
 }
 
 impl Core {

@@ -53,7 +53,7 @@ pub struct ClientView {
     pub busy_until: Ns,
     /// Credit given in all, ns.
     pub granted: Ns,
-    /// Of that, what came back under a lease as its work was seen to end, ns.
+    /// Of that, what came back under a run-ahead window as its work was seen to end, ns.
     pub renewed: Ns,
     /// Credit used in all, as the client says, ns.
     pub issued: Ns,

@@ -39,7 +39,7 @@ pub(super) struct State {
     pub device: Device,
     /// When foreground jobs had work there lately, under `weft`.
     pub worked: Worked,
-    /// Last sign of work of any background job of a class.
+    /// Last launch epoch of work of any background job of a class.
     pub class_active_at: [Ns; PRIORITIES],
     slots: Vec<Option<ClientState>>,
     free: Vec<Slot>,

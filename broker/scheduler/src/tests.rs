@@ -423,7 +423,7 @@ fn told_again_a_wait_is_granted_once() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     assert_eq!(bench.waits(TRAINING, 100 * US).len(), 1);
     assert_eq!(bench.waits(TRAINING, 100 * US), []);
-    // Long after, it still does not go: a sign must have voided the credit.
+    // Long after, it still does not go: a launch epoch must have voided the credit.
     assert_eq!(bench.core.next_wake(bench.now), Some(bench.now + 5 * MS));
     bench.now += 5 * MS;
     assert_eq!(bench.tell(Event::Tick), [Decision::Revoke(TRAINING)]);

@@ -86,7 +86,7 @@ struct Lane {
     mode: Option<Mode>,
     credit: i64,
     bound: bool,
-    signs: u64,
+    epochs: u64,
     issued: Ns,
     settled: Ns,
     /// Kernel number, cost, since.
@@ -97,7 +97,7 @@ struct World {
     core: Core,
     now: Ns,
     lanes: Vec<Lane>,
-    signs: [u64; 10],
+    epochs: [u64; 10],
     kernels: u64,
     lied: bool,
     _bounded: Bounded,
@@ -113,7 +113,7 @@ impl World {
             core: Core::new(config),
             now: MS,
             lanes: (0..CLIENTS).map(|_| Lane::default()).collect(),
-            signs: [0; 10],
+            epochs: [0; 10],
             kernels: 0,
             lied: false,
             _bounded: Bounded::new(),
@@ -152,17 +152,17 @@ impl World {
                 None
             }
             Decision::Grant { client, credit, bound } => {
-                let above = self.above(client.0 as usize);
+                let above = self.sum_above(client.0 as usize);
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);
                 assert_eq!(lane.mode, Some(Mode::Background), "only a background job needs credit");
-                let stale = lane.bound != bound || (bound && lane.signs != above);
+                let stale = lane.bound != bound || (bound && lane.epochs != above);
                 let left = (stale && lane.credit != 0).then(|| std::mem::take(&mut lane.credit));
                 lane.credit += i64::try_from(credit).expect("credit within reason");
-                (lane.bound, lane.signs) = (bound, above);
+                (lane.bound, lane.epochs) = (bound, above);
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Lease(..) | Decision::Times(..) => None,
+            Decision::RunAheadWindow(..) | Decision::Times(..) => None,
             Decision::Revoke(client) => {
                 let lane = &mut self.lanes[client.0 as usize];
                 assert!(lane.attached);
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    fn above(&self, who: usize) -> u64 {
-        self.signs.iter().take(usize::from(self.lanes[who].priority)).sum()
+    fn sum_above(&self, who: usize) -> u64 {
+        self.epochs.iter().take(usize::from(self.lanes[who].priority)).sum()
     }
 
     fn step(&mut self, step: &Step) {
@@ -228,7 +228,7 @@ impl World {
 
     /// The gate.
     fn launch(&mut self, who: usize, cost: Ns) {
-        let above = self.above(who);
+        let above = self.sum_above(who);
         let now = self.now;
         let lane = &mut self.lanes[who];
         if !lane.attached {
@@ -248,10 +248,10 @@ impl World {
         match lane.mode.expect("a mode") {
             Mode::Free | Mode::Alone => {}
             Mode::Foreground => {
-                self.signs[usize::from(lane.priority)] += 1;
+                self.epochs[usize::from(lane.priority)] += 1;
                 self.tell(launched);
             }
-            Mode::Background if lane.credit >= cost as i64 && (!lane.bound || lane.signs == above) => {
+            Mode::Background if lane.credit >= cost as i64 && (!lane.bound || lane.epochs == above) => {
                 lane.credit -= cost as i64;
                 lane.issued += cost;
                 lane.waiting = None;

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
+use weft_protocol::admission_slot::{AdmissionSlot, AdmissionState};
 use weft_protocol::control::{ToBroker, Wants};
 use weft_protocol::host;
-use weft_protocol::seat::{Seat, Standing};
 use weft_protocol::{Ns, lane};
 
 use self::probe::Changes;
@@ -39,7 +39,7 @@ const ANSWER: Ns = 2_500_000_000;
 /// start at once on few cores, seconds. Who began without it would take memory that others were given.
 pub(crate) const LATE: Ns = 30_000_000_000;
 
-/// A broker that keeps its queue moves the seat's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
+/// A broker that keeps its queue moves the admission slot's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
 /// A broker that is gone may be back; its clients look for it once a second.
@@ -206,7 +206,7 @@ impl DeviceAdmission {
     }
 }
 
-/// The beat of a seat, as a wait has felt it: whether a broker lives that may yet answer.
+/// The beat of a admission slot, as a wait has felt it: whether a broker lives that may yet answer.
 #[derive(Debug)]
 pub(crate) struct Beat {
     /// When the wait began.
@@ -217,16 +217,16 @@ pub(crate) struct Beat {
 }
 
 impl Beat {
-    pub(crate) fn new(seat: &Seat, now: Ns) -> Beat {
+    pub(crate) fn new(admission_slot: &AdmissionSlot, now: Ns) -> Beat {
         Beat {
             begun: now,
-            last: seat.beat.load(Ordering::Relaxed),
+            last: admission_slot.heartbeat.load(Ordering::Relaxed),
             at: now,
         }
     }
 
-    pub(crate) fn feel(&mut self, seat: &Seat, now: Ns) {
-        let last = seat.beat.load(Ordering::Relaxed);
+    pub(crate) fn feel(&mut self, admission_slot: &AdmissionSlot, now: Ns) {
+        let last = admission_slot.heartbeat.load(Ordering::Relaxed);
         if last != self.last {
             (self.last, self.at) = (last, now);
         }
@@ -294,7 +294,7 @@ impl DeviceAdmission {
         // Also where there is no broker: one that comes later is told that this job runs.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
-            true => self.wait_for_seat(link),
+            true => self.wait_for_admission_slot(link),
             false => Entry::Begin,
         };
         if entry == Entry::Begin && self.further == 0 {
@@ -305,9 +305,9 @@ impl DeviceAdmission {
 
     /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
     fn settles(&self, link: &BrokerLink, asked: bool) {
-        let seat = &link.lane.seat;
-        let heard = seat.standing() == Standing::Admitted;
-        if backing_mode::decide(asked && heard && seat.is_managed()) && asked {
+        let admission_slot = &link.lane.admission_slot;
+        let heard = admission_slot.state() == AdmissionState::Admitted;
+        if backing_mode::decide(asked && heard && admission_slot.is_managed()) && asked {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
@@ -317,21 +317,21 @@ impl DeviceAdmission {
     }
 
     /// Waits until the broker has said something and, if that is to wait, until it says something else.
-    fn wait_for_seat(&self, link: &BrokerLink) -> Entry {
+    fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
         // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
-        let mut beat = Beat::new(&link.lane.seat, begun);
+        let mut beat = Beat::new(&link.lane.admission_slot, begun);
         let mut gone = None;
         loop {
             let now = clock::now();
-            let standing = link.lane.seat.standing();
+            let standing = link.lane.admission_slot.state();
             let waited = now.saturating_sub(begun);
-            beat.feel(&link.lane.seat, now);
+            beat.feel(&link.lane.admission_slot, now);
             match standing {
-                Standing::Admitted => {
+                AdmissionState::Admitted => {
                     self.let_in.store(true, Ordering::Release);
                     if waits {
                         self.since.store(now, Ordering::Relaxed);
@@ -339,25 +339,25 @@ impl DeviceAdmission {
                     }
                     return Entry::Begin;
                 }
-                Standing::Refused => {
+                AdmissionState::Refused => {
                     link.messages.hear(WORDS);
                     return Entry::NoMemory;
                 }
-                Standing::Unknown if !self.attached(link) => {
+                AdmissionState::Unknown if !self.attached(link) => {
                     if now.saturating_sub(*gone.get_or_insert(now)) > GONE {
                         log::warn!("the broker is gone: this job begins as without weft");
                         return Entry::Begin;
                     }
                 }
-                Standing::Unknown if !waits && beat.no_answer(now) => return Entry::Begin,
-                Standing::Unknown => {}
-                Standing::Waits => {
+                AdmissionState::Unknown if !waits && beat.no_answer(now) => return Entry::Begin,
+                AdmissionState::Unknown => {}
+                AdmissionState::Waits => {
                     gone = None;
                     if settings.no_wait {
                         link.messages.hear(WORDS);
                         report::always(&format!(
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
-                            link.lane.seat.position.load(Ordering::Relaxed)
+                            link.lane.admission_slot.position.load(Ordering::Relaxed)
                         ));
                         link.messages.put(ToBroker::WaitsNoMore);
                         self.turned_away.store(true, Ordering::Release);
@@ -367,7 +367,7 @@ impl DeviceAdmission {
                     waits = true;
                 }
             }
-            if standing == Standing::Waits && beat.stands(now) {
+            if standing == AdmissionState::Waits && beat.stands(now) {
                 log::warn!("the broker keeps no queue any more: this job begins as without weft");
                 return Entry::Begin;
             }
@@ -389,7 +389,7 @@ impl DeviceAdmission {
             }
             // The lane may be exchanged under this wait: the bound finds out.
             let _ = futex::wait(
-                &link.lane.seat.standing,
+                &link.lane.admission_slot.state,
                 Flags::empty(),
                 standing as u32,
                 Some(&clock::timespec(LOOK)),
@@ -399,21 +399,24 @@ impl DeviceAdmission {
 
     /// May the process take so much more? Claims it until [`DeviceAdmission::unclaim`].
     pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
-        let seat = &link.lane.seat;
+        let admission_slot = &link.lane.admission_slot;
         // It was let in, was suspended before it took anything, and its turn passed to others.
-        let put_back = seat.standing() == Standing::Waits && self.held() == 0;
-        if put_back && self.let_in.swap(false, Ordering::AcqRel) && self.wait_for_seat(link) == Entry::NoMemory {
+        let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
+        if put_back
+            && self.let_in.swap(false, Ordering::AcqRel)
+            && self.wait_for_admission_slot(link) == Entry::NoMemory
+        {
             return false;
         }
-        let share = seat.share.load(Ordering::Acquire);
+        let share = admission_slot.quota.load(Ordering::Acquire);
         if share != 0 {
             self.share.store(share, Ordering::Relaxed);
         }
-        if self.claims(bytes) <= share || share == 0 || self.grows(link, seat) {
+        if self.claims(bytes) <= share || share == 0 || self.grows(link, admission_slot) {
             return true;
         }
         self.unclaim(bytes);
-        if self.claims_alone(seat, bytes) {
+        if self.claims_alone(admission_slot, bytes) {
             return true;
         }
         self.held_then.store(self.held(), Ordering::Relaxed);
@@ -422,10 +425,10 @@ impl DeviceAdmission {
     }
 
     /// What was refused may have been refused for what another thread wants at the same time, and does not get. What fits by itself is tried again until that is settled.
-    fn claims_alone(&self, seat: &Seat, bytes: u64) -> bool {
+    fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
-            let share = seat.share.load(Ordering::Acquire);
+            let share = admission_slot.quota.load(Ordering::Acquire);
             if self.held().saturating_add(bytes) > share {
                 return false;
             }
@@ -479,11 +482,11 @@ impl DeviceAdmission {
     }
 
     /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
-    fn grows(&self, link: &BrokerLink, seat: &Seat) -> bool {
-        let mut beat = Beat::new(seat, clock::now());
+    fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
+        let mut beat = Beat::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
-            let waits = seat.growing.load(Ordering::Acquire) != 0;
-            beat.feel(seat, clock::now());
+            let waits = admission_slot.growing.load(Ordering::Acquire) != 0;
+            beat.feel(admission_slot, clock::now());
             if beat.no_answer(clock::now()) && !waits {
                 return true;
             }
@@ -494,12 +497,12 @@ impl DeviceAdmission {
             });
         }
         let _turn = Growing(&self.growing);
-        self.ask_for_more(link, seat)
+        self.ask_for_more(link, admission_slot)
     }
 
-    fn ask_for_more(&self, link: &BrokerLink, seat: &Seat) -> bool {
+    fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         for coarse in [true, false] {
-            let share = seat.share.load(Ordering::Acquire);
+            let share = admission_slot.quota.load(Ordering::Acquire);
             let wanted = self.wanted();
             let lacks = wanted.saturating_sub(share);
             if share == 0 || lacks == 0 || !self.attached(link) {
@@ -507,7 +510,7 @@ impl DeviceAdmission {
             }
             let step = self.total.load(Ordering::Relaxed) / STEP;
             let bytes = if coarse { lacks.max(step) } else { lacks };
-            let answers = seat.answers.load(Ordering::Acquire);
+            let answers = admission_slot.answers.load(Ordering::Acquire);
             let begun = clock::now();
             let patience = if coarse { 0 } else { self.patience(link) };
             if !link.messages.put(ToBroker::More { bytes, patience }) {
@@ -516,19 +519,19 @@ impl DeviceAdmission {
             // Before it waits: a signal that comes in between is not lost.
             let signals = (patience > 0).then(interrupt::Watch::begin);
             let mut waits = false;
-            let mut beat = Beat::new(seat, begun);
-            while seat.answers.load(Ordering::Acquire) == answers {
+            let mut beat = Beat::new(admission_slot, begun);
+            while admission_slot.answers.load(Ordering::Acquire) == answers {
                 let now = clock::now();
-                beat.feel(seat, now);
-                if seat.growing.load(Ordering::Acquire) != 0 {
+                beat.feel(admission_slot, now);
+                if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
                     // A person lost patience, or another thread of the job gave back what was lacking.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
-                        || wanted <= seat.share.load(Ordering::Acquire)
+                        || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
                         link.messages.put(ToBroker::NoMore);
-                        return wanted <= seat.share.load(Ordering::Acquire);
+                        return wanted <= admission_slot.quota.load(Ordering::Acquire);
                     }
                 }
                 // No answer: the broker is gone or stuck, and the job goes on as without it.
@@ -539,9 +542,14 @@ impl DeviceAdmission {
                 if silent || !self.attached(link) {
                     return true;
                 }
-                let _ = futex::wait(&seat.answers, Flags::empty(), answers, Some(&clock::timespec(LOOK)));
+                let _ = futex::wait(
+                    &admission_slot.answers,
+                    Flags::empty(),
+                    answers,
+                    Some(&clock::timespec(LOOK)),
+                );
             }
-            if seat.share.load(Ordering::Acquire) >= wanted {
+            if admission_slot.quota.load(Ordering::Acquire) >= wanted {
                 if waits {
                     // The memory of the one that ended may not be the driver's yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
@@ -558,17 +566,17 @@ impl DeviceAdmission {
 
     /// What the job is told of the device: (free, total), where that differs from what the driver says.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
-        let seat = &link.lane.seat;
-        let ceiling = match seat.stated.load(Ordering::Relaxed) {
+        let admission_slot = &link.lane.admission_slot;
+        let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {
             // What it was granted beyond its share is its own too.
-            1 => seat.share.load(Ordering::Relaxed),
-            _ => seat.ceiling.load(Ordering::Relaxed),
+            1 => admission_slot.quota.load(Ordering::Relaxed),
+            _ => admission_slot.limit.load(Ordering::Relaxed),
         };
         if ceiling == 0 {
             return None;
         }
         let free = free.min(ceiling.saturating_sub(self.held()));
-        let total = match seat.stated.load(Ordering::Relaxed) {
+        let total = match admission_slot.declared.load(Ordering::Relaxed) {
             1 => total.min(ceiling),
             _ => total,
         };

@@ -1,7 +1,7 @@
 //! How the broker learns what contexts and strangers take of a device: clients look at what is free.
 //!
 //! A look tells something only if nobody took or gave back memory meanwhile. So each change of what the job holds is made known before the driver is called and after it
-//! was counted ([`Moves`](weft_protocol::seat::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
+//! was counted ([`Moves`](weft_protocol::admission_slot::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
 //! was beside it. The clock is the system's own: these times are compared between processes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -72,7 +72,12 @@ impl Changes {
     /// Whether to look at what is free now: when the process has its first memory, and when the broker asks again.
     pub fn looks(&self, link: &BrokerLink) -> Option<Looking> {
         let changes = self;
-        let answers = link.lane.seat.looks.load(Ordering::Relaxed).wrapping_add(1);
+        let answers = link
+            .lane
+            .admission_slot
+            .probe_requests
+            .load(Ordering::Relaxed)
+            .wrapping_add(1);
         if changes.answered.load(Ordering::Relaxed) == answers {
             return None;
         }

@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 use weft_protocol::Ns;
-use weft_protocol::board::Board;
 use weft_protocol::control::ToBroker;
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{self, DILATION_ONE, Kind, Lane, Record, bells, flags};
 use weft_protocol::transport::{self, map::Place as Mapping};
 
@@ -23,17 +23,17 @@ use crate::thread;
 pub struct BrokerLink {
     /// The lane, whatever is there now.
     pub lane: &'static Lane,
-    /// The board, whatever is there now.
-    pub board: &'static Board,
+    /// The epoch page, whatever is there now.
+    pub epoch_page: &'static EpochPage,
     /// Where the lane is.
     pub lane_place: Mapping<Lane>,
-    /// Where the board is.
-    pub board_place: Mapping<Board>,
+    /// Where the epoch page is.
+    pub epoch_page_place: Mapping<EpochPage>,
     /// The broker's doorbell.
     pub bell: Bell,
     /// To the broker, not urgent.
     pub messages: Messages,
-    /// Brokers attached to so far: each has errands of its own.
+    /// Brokers attached to so far: each has page operations of its own.
     pub attachments: AtomicU64,
     /// What the environment asks for.
     pub settings: Settings,
@@ -61,12 +61,12 @@ impl BrokerLink {
     /// A link to no broker.
     pub fn new(settings: Settings) -> Result<BrokerLink, transport::Error> {
         let lane_place = Mapping::reserve()?;
-        let board_place = Mapping::reserve()?;
+        let epoch_page_place = Mapping::reserve()?;
         Ok(BrokerLink {
             lane: lane_place.get(),
-            board: board_place.get(),
+            epoch_page: epoch_page_place.get(),
             lane_place,
-            board_place,
+            epoch_page_place,
             bell: Bell::default(),
             messages: Messages::default(),
             attachments: AtomicU64::new(0),

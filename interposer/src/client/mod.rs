@@ -4,7 +4,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`link`] | the lane, the board, and how the broker is told and woken |
+//! | [`link`] | the lane, the epoch page, and how the broker is told and woken |
 //! | [`messages`], [`bell`] | the queue to the broker, and its doorbell |
 //! | [`costs`] | predicted times, as the broker told them |
 //! | [`settings`], [`backing_mode`], [`deferral`] | what the environment asks for |

@@ -113,9 +113,9 @@ fn own_time() -> Ns {
 /// Says how far into its period the job is, by this forecast.
 fn tell_position(forecast: u32, at: Option<Ns>) {
     if let Some(link) = link::only() {
-        let errands = &link.lane.errands;
-        errands.forecast.store(forecast, Ordering::Relaxed);
-        errands
+        let page_ops = &link.lane.page_ops;
+        page_ops.forecast.store(forecast, Ordering::Relaxed);
+        page_ops
             .position
             .store(at.map_or(0, |at| at.saturating_add(1)), Ordering::Release);
     }

@@ -5,10 +5,10 @@
 //!
 //! * Only a launch that has passed the gate waits, and only where memory was moved out and is brought back by the same broker. Nothing of the job's own is waited for: a transfer needs
 //!   none of its work to end.
-//! * It waits [`PATIENCE`] and the time of some errands at most after something came last, and in all as long as it takes to move what it waits for and as much out of its way, and [`SLACK`];
-//!   never longer than [`UTMOST`]. Then what it waited for counts as here: it comes by demand. What the link carries is what the driver's events said of the last errands ([`carried`]), and before that
+//! * It waits [`PATIENCE`] and the time of some page operations at most after something came last, and in all as long as it takes to move what it waits for and as much out of its way, and [`SLACK`];
+//!   never longer than [`UTMOST`]. Then what it waited for counts as here: it comes by demand. What the link carries is what the driver's events said of the last page operations ([`carried`]), and before that
 //!   what the planner takes for granted.
-//! * After [`LENT`] waits in vain none waits before an errand has brought something, which makes good for one of them: memory that is away for good, since whoever is to bring it died, hangs or was given
+//! * After [`LENT`] waits in vain none waits before a page operation has brought something, which makes good for one of them: memory that is away for good, since whoever is to bring it died, hangs or was given
 //!   up, costs a job so many waits of [`PATIENCE`] and not one for each part of it. Not one alone: on a busy machine what lags is worth waiting for, and launches that go by then fault in all that is on its way.
 //! * What is known here is what the broker had done. Pages that the driver moved by itself are not seen; they are taken for where they were.
 #![forbid(unsafe_code)]
@@ -27,14 +27,14 @@ use crate::client::{clock, link};
 /// Bytes of a granule: the planner's.
 pub const GRANULE: u64 = 2 << 20;
 
-/// An errand of 16 granules takes 1.5 ms, and one that must go out before it as much; their ways to the memory threads and back are some wake-ups on a busy machine.
+/// A page operation of 16 granules takes 1.5 ms, and one that must go out before it as much; their ways to the memory threads and back are some wake-ups on a busy machine.
 const PATIENCE: Ns = 50_000_000;
 
-/// Errands that a launch also waits for after something came last: on a slow link (a simulated one, slowed down) each takes longer than is spared for it above.
-const ERRANDS: f64 = 4.0;
+/// Page operations that a launch also waits for after something came last: on a slow link (a simulated one, slowed down) each takes longer than is spared for it above.
+const PAGE_OPS: f64 = 4.0;
 
 /// Of one: the planner's 16 granules.
-const ERRAND: f64 = 16.0 * GRANULE as f64;
+const PAGE_OP: f64 = 16.0 * GRANULE as f64;
 
 /// What a wait may take beside the time of what it waits for: moves that were under way, and orders that are late.
 const SLACK: Ns = 250_000_000;
@@ -45,16 +45,16 @@ const WAYS: f64 = 2.0;
 /// No wait is longer, whatever comes: 220 GB at the rate of PCIe 4. A launch that needs more is better off with faults than with a job that seems to hang.
 const UTMOST: Ns = 10_000_000_000;
 
-/// Bytes a second, before an errand was timed: the planner's, PCIe 4 x16.
+/// Bytes a second, before a page operation was timed: the planner's, PCIe 4 x16.
 const GRANTED: f64 = 22.2e9;
 
 /// No link is so many times slower than that.
 const FAR: f64 = 1024.0;
 
-/// The rate follows an errand's by so much.
+/// The rate follows a page operation's by so much.
 const FOLLOWS: f64 = 0.125;
 
-/// Waits in vain, less errands that brought something since, from which on launches do not wait: less than half a second of the job's time.
+/// Waits in vain, less page operations that brought something since, from which on launches do not wait: less than half a second of the job's time.
 const LENT: u64 = 8;
 
 /// Between two looks, if nobody says that something came.
@@ -70,11 +70,11 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static EVER: AtomicBool = AtomicBool::new(false);
 /// Counts what came; launches sleep on it.
 pub static CAME: AtomicU32 = AtomicU32::new(0);
-/// Errands that brought something.
+/// Page operations that brought something.
 static BROUGHT: AtomicU64 = AtomicU64::new(0);
-/// Waits in vain that no errand has made good for yet.
+/// Waits in vain that no page operation has made good for yet.
 static VAIN: AtomicU64 = AtomicU64::new(0);
-/// Bytes a second that the last errands were moved with; 0: none was timed.
+/// Bytes a second that the last page operations were moved with; 0: none was timed.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 /// Launches that wait now, and when the last one's wait was over.
 static WAITING: AtomicU32 = AtomicU32::new(0);
@@ -100,7 +100,7 @@ pub fn leaves(start: u64, bytes: u64) {
     EVER.store(true, Ordering::Release);
 }
 
-/// An errand has brought them. Whoever sleeps on [`CAME`] is to be woken.
+/// A page operation has brought them. Whoever sleeps on [`CAME`] is to be woken.
 pub fn brought(start: u64, bytes: u64) {
     BROUGHT.fetch_add(1, Ordering::AcqRel);
     let _ = VAIN.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
@@ -159,7 +159,7 @@ fn bytes_away(wanted: &[(u64, u64)]) -> u64 {
     GRANULE * all.filter(|granule| away.contains(granule)).count() as u64
 }
 
-/// An errand of so many bytes took the link so long, as the clock of the machine goes.
+/// A page operation of so many bytes took the link so long, as the clock of the machine goes.
 pub fn carried(bytes: u64, took: Ns) {
     // One thread says so.
     CARRIED.store(
@@ -168,7 +168,7 @@ pub fn carried(bytes: u64, took: Ns) {
     );
 }
 
-/// The rate (0: none yet) after such an errand.
+/// The rate (0: none yet) after such a page operation.
 fn followed(before: u64, bytes: u64, took: Ns) -> u64 {
     if took == 0 || bytes == 0 {
         return before;
@@ -195,7 +195,7 @@ impl Bounds {
     fn of(bytes: u64, rate: f64) -> Bounds {
         let takes = |bytes: f64| (bytes * 1e9 / rate.max(GRANTED / FAR)) as Ns;
         Bounds {
-            patience: PATIENCE.saturating_add(takes(ERRANDS * ERRAND)),
+            patience: PATIENCE.saturating_add(takes(PAGE_OPS * PAGE_OP)),
             utmost: SLACK.saturating_add(takes(WAYS * bytes as f64)).min(UTMOST),
         }
     }
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
         assert!(ways.iter().all(|one| one.how != How::Here));
         assert_eq!((gave_up(&ways), any()), (LENT, false));
-        // Errands that bring other things than what is waited for: in vain, too, but for each of those waits some must have come.
+        // Page operations that bring other things than what is waited for: in vain, too, but for each of those waits some must have come.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         leaves(base, count * GRANULE);
         leaves(others, GRANULE);
@@ -371,16 +371,16 @@ mod tests {
         leaves(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // All of a large device is awaited, an errand at a time, and as much leaves between: 40 GB over 22.2 GB/s.
+        // All of a large device is awaited, a page operation at a time, and as much leaves between: 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
         leaves(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
-        let errand = |_, _| {
-            time.set(time.get() + (2.0 * ERRAND * 1e9 / GRANTED) as Ns);
-            brought(base + came.get(), ERRAND as u64);
-            came.set(came.get() + ERRAND as u64);
+        let page_op = |_, _| {
+            time.set(time.get() + (2.0 * PAGE_OP * 1e9 / GRANTED) as Ns);
+            brought(base + came.get(), PAGE_OP as u64);
+            came.set(came.get() + PAGE_OP as u64);
         };
-        let waited = wait(&[(base, all)], &errand);
+        let waited = wait(&[(base, all)], &page_op);
         assert_eq!((waited.how, came.get(), any()), (How::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
         // What is awaited never comes, but others' does for ever: longer than its own way takes nobody waits.
@@ -406,10 +406,10 @@ mod tests {
         let (fast, slow) = (Bounds::of(5 << 30, GRANTED), Bounds::of(5 << 30, GRANTED / 20.0));
         assert!(fast.utmost < 1_000_000_000 && fast.patience < 2 * PATIENCE, "{fast:?}");
         assert!(slow.utmost > 9_000_000_000 && slow.utmost <= UTMOST, "{slow:?}");
-        // Two errands of such a link, one out and one in.
-        assert!(slow.patience as f64 > PATIENCE as f64 + 2.0 * ERRAND * 1e9 / (GRANTED / 20.0));
+        // Two page operations of such a link, one out and one in.
+        assert!(slow.patience as f64 > PATIENCE as f64 + 2.0 * PAGE_OP * 1e9 / (GRANTED / 20.0));
         assert_eq!(Bounds::of(u64::MAX, 0.0).utmost, UTMOST);
-        // What errands took says it.
+        // What page operations took says it.
         assert_eq!(followed(0, 32 << 20, 0), 0);
         let once = followed(0, 32 << 20, 1_500_000);
         let rate = (0..100).fold(once, |rate, _| followed(rate, 32 << 20, 32_000_000)) as f64;

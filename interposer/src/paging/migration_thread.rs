@@ -1,13 +1,13 @@
-//! The memory thread: carries out the broker's errands on streams of its own, beside whatever the job runs.
+//! The memory thread: carries out the broker's page operations on streams of its own, beside whatever the job runs.
 //!
 //! * One a process, only in a job whose memory is managed, started when the first of it is taken; signals blocked, never joined.
-//! * It moves nothing but managed memory that the job holds now: an errand is cut to that, and ended as gone where nothing is left.
+//! * It moves nothing but managed memory that the job holds now: a page operation is cut to that, and ended as gone where nothing is left.
 //! * What it does can never change what the job computes: it moves pages and gives advice, both of which only say where bytes lie. Contents are given up
 //!   only of blocks that the job itself has freed and that nobody can be given meanwhile. Discards of anything else are carried out as evictions.
 //! * The job never waits for it, but when a context ends: then for one driver call of its, within a bound.
 //! * While anybody captures it makes no driver call. Should a capture begin in the middle of one: its thread's capture mode is relaxed, so that its calls
 //!   do not spoil another thread's capture.
-//! * Completion is seen by events; nothing is waited for in the driver. Of two errands that lie behind one another on a stream the events say how long the second one took the device
+//! * Completion is seen by events; nothing is waited for in the driver. Of two page operations that lie behind one another on a stream the events say how long the second one took the device
 //!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::thread::futex;
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
-use weft_protocol::errands::{Errand, Errands, Outcome, Taker, What};
 use weft_protocol::host;
+use weft_protocol::page_ops::{Outcome, PageOp, PageOpConsumer, PageOps, What};
 
 use super::mem_advise::{self, Again, HOST};
 use super::period_detector::Forecast;
@@ -33,22 +33,22 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Errands under way at most. The broker gives no more than the link carries; this bounds one that does not.
+/// Page operations under way at most. The broker gives no more than the link carries; this bounds one that does not.
 const MOST: usize = 64;
 
-/// Between two looks at what is under way: an errand of 16 granules takes half a millisecond.
+/// Between two looks at what is under way: a page operation of 16 granules takes half a millisecond.
 const LOOK: Duration = Duration::from_micros(150);
 
-/// Between two looks for errands where nobody rings (the broker went and another came).
+/// Between two looks for page operations where nobody rings (the broker went and another came).
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// While somebody captures.
 const CAPTURED: Duration = Duration::from_millis(1);
 
-/// An errand that takes longer is counted as late; a whole ring of them takes 20 ms.
+/// A page operation that takes longer is counted as late; a whole ring of them takes 20 ms.
 const LATE: Ns = 1_000_000_000;
 
-/// An errand that takes longer is given up: its range counts as refused.
+/// A page operation that takes longer is given up: its range counts as refused.
 const HOPELESS: Ns = 30_000_000_000;
 
 /// A context's end waits so long for a call of ours that is under way.
@@ -127,10 +127,10 @@ pub fn start(link: &'static BrokerLink) {
     }
     let builder = Builder::new().name("weft-memory".into()).stack_size(STACK);
     let spawned = thread::spawn(builder, move || {
-        let errands = &link.lane.errands;
+        let page_ops = &link.lane.page_ops;
         let worked = internal_error::guarded(|| Mover::new(link).run());
         // Without it memory moves on demand, as without a broker.
-        errands.served.store(0, Ordering::Release);
+        page_ops.served.store(0, Ordering::Release);
         // Nobody brings back what was moved out.
         evicted::forget();
         evicted::wake();
@@ -193,7 +193,7 @@ struct Streams {
     outward: CuStream,
 }
 
-/// An errand under way.
+/// A page operation under way.
 #[derive(Debug)]
 struct Out {
     number: u64,
@@ -206,7 +206,7 @@ struct Out {
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// The event of the errand before it on the stream, where that was not through when this one was behind it: what the device did between the two is this errand.
+    /// The event of the page operation before it on the stream, where that was not through when this one was behind it: what the device did between the two is this page operation.
     follows: Option<CuEvent>,
     /// Its own event is so needed by another one, which then keeps it.
     followed: bool,
@@ -219,7 +219,7 @@ struct Out {
 
 struct Mover {
     link: &'static BrokerLink,
-    taker: Taker,
+    consumer: PageOpConsumer,
     attachment: u64,
     ended: u32,
     streams: Vec<Streams>,
@@ -249,7 +249,7 @@ impl Mover {
     fn new(link: &'static BrokerLink) -> Mover {
         Mover {
             link,
-            taker: Taker::default(),
+            consumer: PageOpConsumer::default(),
             attachment: 0,
             ended: ENDED.load(Ordering::Acquire),
             streams: Vec::new(),
@@ -273,21 +273,21 @@ impl Mover {
             self.learner = Some(Learner::begin());
         }
         loop {
-            let errands = &self.link.lane.errands;
+            let page_ops = &self.link.lane.page_ops;
             // The bell first: a gift after this look changes it, and the nap does not begin.
-            let bell = errands.bell.load(Ordering::Acquire);
-            self.look_round(errands);
+            let bell = page_ops.bell.load(Ordering::Acquire);
+            self.look_round(page_ops);
             self.tell_touched();
             self.tell_host();
             let nap = match Leave::take() {
                 None => CAPTURED,
                 Some(_leave) => {
-                    self.begin_new(errands);
-                    self.poll(errands);
+                    self.begin_new(page_ops);
+                    self.poll(page_ops);
                     if self.out.is_empty() { GLANCE } else { LOOK }
                 }
             };
-            sleep_until(&errands.bell, bell, nap);
+            sleep_until(&page_ops.bell, bell, nap);
         }
     }
 
@@ -308,11 +308,11 @@ impl Mover {
     }
 
     /// Another broker, or contexts that are gone.
-    fn look_round(&mut self, errands: &Errands) {
+    fn look_round(&mut self, page_ops: &PageOps) {
         let attachment = self.link.attachment();
         if attachment != self.attachment {
             self.attachment = attachment;
-            self.taker.begin_anew();
+            self.consumer.begin_anew();
             self.touched = None;
             self.tells_again = true;
             evicted::forget();
@@ -328,7 +328,7 @@ impl Mover {
             evicted::forget();
             evicted::wake();
         }
-        errands.served.store(u32::from(attached), Ordering::Release);
+        page_ops.served.store(u32::from(attached), Ordering::Release);
         let ended = ENDED.load(Ordering::Acquire);
         if ended != self.ended {
             self.ended = ended;
@@ -336,7 +336,7 @@ impl Mover {
             self.streams.clear();
             self.events.clear();
             for out in std::mem::take(&mut self.out) {
-                errands.end(out.number, Outcome::Gone);
+                page_ops.end(out.number, Outcome::Gone);
             }
         }
     }
@@ -365,56 +365,56 @@ impl Mover {
         }
     }
 
-    fn begin_new(&mut self, errands: &Errands) {
+    fn begin_new(&mut self, page_ops: &PageOps) {
         while self.out.len() < MOST
-            && let Some((number, errand)) = self.taker.next(errands)
+            && let Some((number, page_op)) = self.consumer.next(page_ops)
         {
-            match self.begin(number, &errand) {
+            match self.begin(number, &page_op) {
                 Ok(Some(out)) => self.out.push(out),
-                Ok(None) => self.finish(errands, number, Outcome::Done, 0),
+                Ok(None) => self.finish(page_ops, number, Outcome::Done, 0),
                 Err(outcome) => {
-                    if errand.what.is_inward() {
-                        evicted::came(errand.start, errand.bytes);
+                    if page_op.what.is_inward() {
+                        evicted::came(page_op.start, page_op.bytes);
                         evicted::wake();
                     }
-                    self.finish(errands, number, outcome, 0);
+                    self.finish(page_ops, number, outcome, 0);
                 }
             }
         }
     }
 
-    fn finish(&self, errands: &Errands, number: u64, outcome: Outcome, took: Ns) {
+    fn finish(&self, page_ops: &PageOps, number: u64, outcome: Outcome, took: Ns) {
         if outcome == Outcome::Refused {
             self.link.lane.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
-        errands.end_timed(number, outcome, took);
+        page_ops.end_timed(number, outcome, took);
         self.link.fence_and_ring();
     }
 
-    /// Begins an errand. Nothing is under way afterwards if it was only advice.
-    fn begin(&mut self, number: u64, errand: &Errand) -> Result<Option<Out>, Outcome> {
-        let end = errand.start.saturating_add(errand.bytes);
-        if errand.what == What::MostlyRead {
+    /// Begins a page operation. Nothing is under way afterwards if it was only advice.
+    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, Outcome> {
+        let end = page_op.start.saturating_add(page_op.bytes);
+        if page_op.what == What::MostlyRead {
             residency_probe::copies_remain();
         }
-        if errand.what == What::Discard {
-            let borrowed = pool::borrow(errand.start, end);
+        if page_op.what == What::Discard {
+            let borrowed = pool::borrow(page_op.start, end);
             if let Some(first) = borrowed.first() {
                 let context = first.range.context;
                 return self.discard(number, context, borrowed).map(Some);
             }
         }
-        let mut parts = ranges::within(errand.start, end);
+        let mut parts = ranges::within(page_op.start, end);
         // What the job has freed and may get again is moved out like the rest, but never in.
-        if !errand.what.is_inward() {
-            parts.extend(pool::within(errand.start, end));
+        if !page_op.what.is_inward() {
+            parts.extend(pool::within(page_op.start, end));
         }
         let Some((_, first)) = parts.first() else {
             return Err(Outcome::Gone);
         };
         let context = first.context;
         let streams = self.enter(context)?;
-        let stream = if errand.what.is_inward() {
+        let stream = if page_op.what.is_inward() {
             streams.inward
         } else {
             streams.outward
@@ -422,7 +422,7 @@ impl Mover {
         let (mut bytes, mut again) = (0, Vec::new());
         for (part, range) in &parts {
             let length = part.end - part.start;
-            let result = match errand.what {
+            let result = match page_op.what {
                 What::Prefetch | What::Populate | What::Confirm => {
                     prefetch(part.start, length, Some(range.device), stream)
                 }
@@ -449,21 +449,21 @@ impl Mover {
                 }
             }
         }
-        if matches!(errand.what, What::MostlyRead | What::Written) {
+        if matches!(page_op.what, What::MostlyRead | What::Written) {
             return Ok(None);
         }
         let Some(event) = self.mark(context, stream) else {
             mem_advise::left(again);
             return Err(Outcome::Refused);
         };
-        if !errand.what.is_inward() || errand.what == What::Confirm {
-            evicted::leaves(errand.start, errand.bytes);
+        if !page_op.what.is_inward() || page_op.what == What::Confirm {
+            evicted::leaves(page_op.start, page_op.bytes);
         }
         let follows = self.follows(stream);
         Ok(Some(Out {
             number,
-            what: errand.what,
-            range: (errand.start, errand.bytes),
+            what: page_op.what,
+            range: (page_op.start, page_op.bytes),
             bytes,
             event,
             context,
@@ -559,7 +559,7 @@ impl Mover {
         None
     }
 
-    /// The event of the last errand on a stream, if the device has not reached it: asked when the next one lies behind it already.
+    /// The event of the last page operation on a stream, if the device has not reached it: asked when the next one lies behind it already.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
@@ -571,7 +571,7 @@ impl Mover {
     }
 
     /// Sees what has ended.
-    fn poll(&mut self, errands: &Errands) {
+    fn poll(&mut self, page_ops: &PageOps) {
         let now = clock::now();
         let mut going = Vec::new();
         for mut out in std::mem::take(&mut self.out) {
@@ -612,7 +612,7 @@ impl Mover {
             self.events.extend(out.follows.map(|event| (out.context, event)));
             pool::put_back(std::mem::take(&mut out.borrowed));
             mem_advise::left(std::mem::take(&mut out.again));
-            self.finish(errands, out.number, outcome, took);
+            self.finish(page_ops, out.number, outcome, took);
         }
         self.out = going;
     }
@@ -629,7 +629,7 @@ impl Mover {
     }
 }
 
-/// How long the device took for an errand that has ended and that it had before it when the last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
+/// How long the device took for a page operation that has ended and that it had before it when the last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
 fn timed(out: &Out) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;

@@ -23,7 +23,7 @@
 //! | `residency_probe` | what a launch touched, by the host's page table |
 //! | `evicted` | what the broker had moved out, and launches that wait for it |
 //! | `mem_advise` | memory that is mostly read, and how it leaves the device |
-//! | `migration_thread` | the thread that carries out the broker's errands |
+//! | `migration_thread` | the thread that carries out the broker's page operations |
 //!
 //! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
 

@@ -124,7 +124,7 @@ pub fn forget() {
         if let Some(parents) = unsafe { parents.as_ref() } {
             // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
             parents.link.lane_place.clear();
-            parents.link.board_place.clear();
+            parents.link.epoch_page_place.clear();
         }
     }
     forget_contexts();

@@ -1,8 +1,8 @@
 //! The gate: where a background job's launches take their credit, and wait for it.
 //!
 //! * Launches of all threads and streams of the process leave in the order they arrived ([`Turn`](super::ticket_lock::Turn)).
-//! * A launch goes when the credit covers it. Credit that is bound to the board's signs is void once a more important foreground job has launched since.
-//! * Under a lease a launch that has credit waits only for the device: until little enough of the job's own work is left there, by the clock, or until the end of earlier work
+//! * A launch goes when the credit covers it. Credit that is bound to the epoch page's launch epochs is void once a more important foreground job has launched since.
+//! * Under a run-ahead window a launch that has credit waits only for the device: until little enough of the job's own work is left there, by the clock, or until the end of earlier work
 //!   is seen and gives credit back. That takes no trip to the broker and is not told to it, unless it takes long.
 //! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
 //!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
-use weft_protocol::credit::Leave;
+use weft_protocol::credit::MayLaunch;
 use weft_protocol::lane::{Kind, Mode};
 
 use super::peers;
@@ -52,7 +52,7 @@ const UTMOST_WAIT: Ns = 30_000_000_000;
 const STUCK_PART: Ns = 8;
 const STUCK_LEAST: Ns = 5_000_000;
 
-/// How long a launch waits for the device under a lease before it tells the broker that it waits: more than most kernels take.
+/// How long a launch waits for the device under a run-ahead window before it tells the broker that it waits: more than most kernels take.
 const PACE: Ns = 500_000;
 
 /// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
@@ -81,7 +81,7 @@ impl Session {
     /// queue, and what comes at the same moment has no order to it.
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
-        self.turn.is_empty() && self.goes_on(kernel, cost, now) == Leave::Now && self.take_credit(cost)
+        self.turn.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
     }
 
     /// Lets a launch through that finds no credit, if kernels on other devices wait for it ([`peers`]). It goes past those who wait at the gate: they are other threads', to which it has no order.
@@ -96,24 +96,24 @@ impl Session {
         passes
     }
 
-    /// Whether the lease, if there is one, lets a launch go that takes so long, by the clock alone.
+    /// Whether the run-ahead window, if there is one, lets a launch go that takes so long, by the clock alone.
     #[inline]
-    fn leaves(&self, takes: Ns, now: Ns) -> Leave {
-        match self.link.lane.orders.lease() {
-            None => Leave::Now,
-            Some(lease) => lease.leave(now, self.backlog(now), takes),
+    fn leaves(&self, takes: Ns, now: Ns) -> MayLaunch {
+        match self.link.lane.orders.window() {
+            None => MayLaunch::Now,
+            Some(window) => window.may_launch(now, self.backlog(now), takes),
         }
     }
 
     /// The same by what the device has told as well, and by what the kernel may well take ([`Session::long`]). Kernels that take longer than they are charged would else pile up there while the clock says that they have ended: what lies behind a
     /// mark that is not reached has not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the clock.
     #[inline]
-    fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> Leave {
-        match self.link.lane.orders.lease() {
-            None => Leave::Now,
-            Some(lease) => {
+    fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> MayLaunch {
+        match self.link.lane.orders.window() {
+            None => MayLaunch::Now,
+            Some(window) => {
                 let backlog = self.backlog(now).max(self.streams.behind());
-                lease.leave(now, backlog, self.long(kernel, cost))
+                window.may_launch(now, backlog, self.long(kernel, cost))
             }
         }
     }
@@ -123,10 +123,10 @@ impl Session {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
-    /// By what time a launch that waits for the broker goes. `came_under`: until when the lease was that it came under. By that one it would have to end whatever it may take; a word that
+    /// By what time a launch that waits for the broker goes. `came_under`: until when the run-ahead window was that it came under. By that one it would have to end whatever it may take; a word that
     /// was told since knows of it.
     pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
-        let until = self.link.lane.orders.lease().map(|lease| lease.until);
+        let until = self.link.lane.orders.window().map(|window| window.deadline);
         match until == came_under {
             true => self.long(want.kernel, want.cost),
             false => want.cost,
@@ -138,7 +138,7 @@ impl Session {
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let _whole = thread::uncancelled();
         let ticket = self.turn.take();
-        let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == Leave::Now && self.take_credit(want.cost);
+        let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == MayLaunch::Now && self.take_credit(want.cost);
         let passed = if self.turn.come(ticket) && goes_on(clock::now()) {
             Passed::Credit
         } else {
@@ -152,7 +152,7 @@ impl Session {
     #[inline]
     fn take_credit(&self, cost: Ns) -> bool {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        self.link.lane.orders.take(self.link.board, cost)
+        self.link.lane.orders.take(self.link.epoch_page, cost)
     }
 
     /// Takes credit that is not there.
@@ -202,7 +202,7 @@ impl Session {
         if self.paced(want, arrived) {
             return Passed::Credit;
         }
-        let heartbeat = self.link.board.heartbeat.load(Ordering::Relaxed);
+        let heartbeat = self.link.epoch_page.heartbeat.load(Ordering::Relaxed);
         // A broker that stood still once is not waited for again until it moves.
         if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
             return Passed::Standstill;
@@ -232,7 +232,7 @@ impl Session {
         passed
     }
 
-    /// Waits for the device alone, as long as a lease holds and not for long. True with the credit taken.
+    /// Waits for the device alone, as long as a run-ahead window holds and not for long. True with the credit taken.
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);
@@ -254,19 +254,19 @@ impl Session {
                     continue;
                 }
             }
-            if leave == Leave::Now && self.take_credit(want.cost) {
+            if leave == MayLaunch::Now && self.take_credit(want.cost) {
                 return true;
             }
-            // A sign that has moved ends the lease, as does the broker.
-            let holds = orders.lease().is_some() && orders.holds(self.link.board);
+            // A launch epoch that has moved ends the run-ahead window, as does the broker.
+            let holds = orders.window().is_some() && orders.holds(self.link.epoch_page);
             if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
             }
             let wait = match leave {
-                Leave::Never => return false,
-                Leave::At(_) if late => ASK,
-                Leave::At(at) => at.saturating_sub(now),
-                Leave::Now => {
+                MayLaunch::Never => return false,
+                MayLaunch::At(_) if late => ASK,
+                MayLaunch::At(at) => at.saturating_sub(now),
+                MayLaunch::Now => {
                     // The credit comes back with the end of what is out.
                     if orders.credit.load(Ordering::Acquire) >= cost {
                         continue;
@@ -305,13 +305,13 @@ impl Session {
         let orders = &self.link.lane.orders;
         let stuck_after = (longest / STUCK_PART).max(STUCK_LEAST);
         let mut asked = arrived;
-        let came_under = orders.lease().map(|lease| lease.until);
+        let came_under = orders.window().map(|window| window.deadline);
         loop {
             // The bell first: a grant after this look changes it, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
             let now = clock::now();
             let takes = self.waits_by(want, came_under);
-            if self.leaves(takes, now) == Leave::Now && self.take_credit(want.cost) {
+            if self.leaves(takes, now) == MayLaunch::Now && self.take_credit(want.cost) {
                 return Passed::Credit;
             }
             if Mode::from_word(orders.mode.load(Ordering::Acquire)) != Some(Mode::Background) {
@@ -336,14 +336,14 @@ impl Session {
                 }
             }
             if now.saturating_sub(arrived) > STANDSTILL
-                && self.link.board.heartbeat.load(Ordering::Relaxed) == heartbeat
+                && self.link.epoch_page.heartbeat.load(Ordering::Relaxed) == heartbeat
             {
                 self.standstill.store(u64::from(heartbeat) + 1, Ordering::Relaxed);
                 return Passed::Standstill;
             }
             let length = match self.leaves(takes, now) {
-                Leave::At(at) => self.nap_length(now).min(at.saturating_sub(now)),
-                Leave::Now | Leave::Never => self.nap_length(now),
+                MayLaunch::At(at) => self.nap_length(now).min(at.saturating_sub(now)),
+                MayLaunch::Now | MayLaunch::Never => self.nap_length(now),
             };
             let length = length.min(deadline.saturating_sub(now));
             // Woken, interrupted or timed out: look again.
@@ -376,7 +376,7 @@ impl Session {
         if gained > 0 {
             let lane = self.link.lane;
             lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            lane.orders.renew(&lane.reports, self.link.board);
+            lane.orders.renew(&lane.reports, self.link.epoch_page);
             // No more is left there than was not seen to end.
             let left = now.saturating_add(self.streams.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {

@@ -89,7 +89,7 @@ fn let_go(session: &Session) {
     // While the old memory is still there: a shared futex is found by its memory.
     let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
     session.link.lane_place.clear();
-    session.link.board_place.clear();
+    session.link.epoch_page_place.clear();
     session.standstill.store(0, Ordering::Relaxed);
 }
 
@@ -239,7 +239,7 @@ impl Helper {
         let Attached {
             client,
             lane,
-            board,
+            epoch_page,
             bell,
             costs,
             channel,
@@ -252,7 +252,7 @@ impl Helper {
         self.learn_graphs();
         // The new lane's books begin at zero: what went out under an earlier one is not this one's.
         session.streams.settle_all();
-        session.link.board_place.put(&board)?;
+        session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
         // What the broker before this one gave stays this job's.
         let share = session.admission.share();

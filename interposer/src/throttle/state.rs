@@ -253,7 +253,7 @@ impl Session {
         let orders = &self.link.lane.orders;
         let slowly = || self.hold(kernel, stream, LaunchKind::Kernel, 0);
         let Some(now) = clock::at_once() else { return slowly() };
-        let sign = orders.sign.load(Ordering::Relaxed) as usize;
+        let epoch = orders.epoch.load(Ordering::Relaxed) as usize;
         let unknown = orders.unknown_cost.load(Ordering::Relaxed);
         let Some(cost) = self.link.costs.at_once(kernel, unknown) else {
             return slowly();
@@ -266,7 +266,7 @@ impl Session {
             return slowly();
         };
         self.launched(kernel, stream, LaunchKind::Kernel, now, cost);
-        self.link.board.raise(sign);
+        self.link.epoch_page.bump(epoch);
         if ends_silence && self.link.wants_ring() {
             return self.end_silence();
         }
@@ -285,25 +285,25 @@ impl Session {
         caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A foreground job's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the sign), a third where it ends a
+    /// A foreground job's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the launch epoch), a third where it ends a
     /// silence, and one look at the clock.
     ///
     /// The order is what makes it sound:
-    /// * The record, then the sign. The broker reads the signs, then the records, then gives credit bound to what it read of the signs: a sign that
+    /// * The record, then the launch epoch. The broker reads the launch epochs, then the records, then gives credit bound to what it read of the launch epochs: a launch epoch that
     ///   it has seen raised means a record that it can see. So credit that was given without knowing of this launch is bound to a sum
     ///   that this launch changes, and is void before the driver hears of it.
-    /// * The sign is raised by a sequentially consistent read-modify-write, and after it comes the look whether the broker sleeps. The broker says
+    /// * The launch epoch is raised by a sequentially consistent read-modify-write, and after it comes the look whether the broker sleeps. The broker says
     ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         failpoint("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
-        let sign = self.link.lane.orders.sign.load(Ordering::Relaxed) as usize;
+        let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
         // Before the record: another thread's synchronisation in between must not tell that nothing is left.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
-        self.link.board.raise(sign);
+        self.link.epoch_page.bump(epoch);
         if ends_silence {
             self.link.ring();
         }
@@ -378,7 +378,7 @@ impl Session {
         Step::background(place, now, self.rested())
     }
 
-    /// A launch that came to the gate as a background job's and leaves it as the foreground job's. It is booked as what it came as; but its record and its sign are a foreground job's, and in that order
+    /// A launch that came to the gate as a background job's and leaves it as the foreground job's. It is booked as what it came as; but its record and its launch epoch are a foreground job's, and in that order
     /// ([`Session::hold_now`]): credit that others have for this job's silence is void before the driver hears of it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
@@ -386,8 +386,8 @@ impl Session {
         self.issue(want, now);
         self.launched(want.kernel, want.stream, kind, now, want.cost);
         self.link
-            .board
-            .raise(self.link.lane.orders.sign.load(Ordering::Relaxed) as usize);
+            .epoch_page
+            .bump(self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize);
         if ends_silence {
             self.link.ring();
         }

@@ -116,7 +116,7 @@ impl Crowd {
                         });
                         self.waits(client.0);
                     }
-                    Decision::Lease(..) | Decision::Times(..) => {}
+                    Decision::RunAheadWindow(..) | Decision::Times(..) => {}
                     Decision::Revoke(client) => self.tell(Event::Revoked { client, left: 0 }),
                     Decision::Mode(..) => {}
                 }

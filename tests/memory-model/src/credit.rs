@@ -6,36 +6,36 @@ use loom::thread;
 
 use super::shared;
 use weft_protocol::atomic::{AtomicU32, Ordering};
-use weft_protocol::board::Board;
-use weft_protocol::credit::Lease;
+use weft_protocol::credit::RunAheadWindow;
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::Lane;
 
 /// The background job's priority; the foreground job's is above.
 const PRIORITY: usize = 1;
 
-fn lane_and_board() -> (Arc<Lane>, Arc<Board>) {
+fn lane_and_epoch_page() -> (Arc<Lane>, Arc<EpochPage>) {
     let lane = Lane::default();
-    lane.orders.sign.store(PRIORITY as u32, Ordering::Relaxed);
-    (shared(lane), shared(Board::default()))
+    lane.orders.epoch.store(PRIORITY as u32, Ordering::Relaxed);
+    (shared(lane), shared(EpochPage::default()))
 }
 
 /// A client's launch under credit, as far as the books see it: taken, then told.
-fn launch(lane: &Lane, board: &Board, cost: i64) -> i64 {
-    if !lane.orders.take(board, cost) {
+fn launch(lane: &Lane, epoch_page: &EpochPage, cost: i64) -> i64 {
+    if !lane.orders.take(epoch_page, cost) {
         return 0;
     }
     lane.reports.issued.fetch_add(cost as u64, Ordering::AcqRel);
     cost
 }
 
-/// The broker gives, takes back and gives under other signs; one thread takes, one takes what is
+/// The broker gives, takes back and gives under other launch epochs; one thread takes, one takes what is
 /// not there: nothing is lost or made, and what was told as issued was taken before.
 pub fn conserved() {
-    let (lane, board) = lane_and_board();
+    let (lane, epoch_page) = lane_and_epoch_page();
     assert_eq!(lane.orders.grant(3, Some(0)), 0);
-    let taker = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
-        thread::spawn(move || launch(&lane, &board, 2))
+    let consumer = {
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
+        thread::spawn(move || launch(&lane, &epoch_page, 2))
     };
     let overdrawer = {
         let lane = Arc::clone(&lane);
@@ -54,7 +54,7 @@ pub fn conserved() {
     back += lane.orders.grant(1, Some(0));
     given += 1;
     assert!(given - back >= told, "{told} told of {given} given, {back} came back");
-    let taken = taker.join().expect("it ends") + overdrawer.join().expect("it ends");
+    let taken = consumer.join().expect("it ends") + overdrawer.join().expect("it ends");
     let word = lane.orders.take_back();
     assert_eq!(
         given,
@@ -64,32 +64,32 @@ pub fn conserved() {
     assert_eq!(lane.reports.issued.load(Ordering::Relaxed) as i64, taken);
 }
 
-/// Under a lease two threads find the same end of work, one launches on the credit that came back,
+/// Under a run-ahead window two threads find the same end of work, one launches on the credit that came back,
 /// and the broker takes back what there is: what came back came once, and nothing else is lost or
 /// made.
 pub fn renewed_once() {
-    let (lane, board) = lane_and_board();
-    lane.orders.let_out(Some(Lease {
-        calm: u64::MAX,
-        until: u64::MAX,
-        depth: 0,
-        surplus: 1,
+    let (lane, epoch_page) = lane_and_epoch_page();
+    lane.orders.set_window(Some(RunAheadWindow {
+        safe_until: u64::MAX,
+        deadline: u64::MAX,
+        max_backlog: 0,
+        non_refundable: 1,
     }));
     lane.orders.grant(2, Some(0));
-    assert_eq!(launch(&lane, &board, 2), 2);
+    assert_eq!(launch(&lane, &epoch_page, 2), 2);
     lane.reports.settled.fetch_add(2, Ordering::AcqRel);
     let launcher = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
-            lane.orders.renew(&lane.reports, &board);
-            launch(&lane, &board, 1)
+            lane.orders.renew(&lane.reports, &epoch_page);
+            launch(&lane, &epoch_page, 1)
         })
     };
     let other = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
-        thread::spawn(move || lane.orders.renew(&lane.reports, &board))
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
+        thread::spawn(move || lane.orders.renew(&lane.reports, &epoch_page))
     };
-    lane.orders.let_out(None);
+    lane.orders.set_window(None);
     let back = lane.orders.take_back();
     let issued = lane.reports.issued.load(Ordering::Acquire) as i64;
     let renewed = lane.reports.renewed.load(Ordering::Acquire) as i64;
@@ -108,35 +108,35 @@ pub fn renewed_once() {
 
 /// Two threads of a background job and credit for one launch: it goes once.
 pub fn taken_once() {
-    let (lane, board) = lane_and_board();
+    let (lane, epoch_page) = lane_and_epoch_page();
     lane.orders.grant(2, Some(0));
     let other = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
-        thread::spawn(move || launch(&lane, &board, 2))
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
+        thread::spawn(move || launch(&lane, &epoch_page, 2))
     };
-    let taken = launch(&lane, &board, 2) + other.join().expect("it ends");
+    let taken = launch(&lane, &epoch_page, 2) + other.join().expect("it ends");
     assert_eq!(taken, 2);
 }
 
 /// A foreground job launches, and something tells the background job so (a result that it waited for, say): credit
-/// that was given before is void for it. The broker may meanwhile give credit bound to the signs as
+/// that was given before is void for it. The broker may meanwhile give credit bound to the launch epochs as
 /// it read them.
-pub fn void_after_the_sign() {
-    let (lane, board) = lane_and_board();
+pub fn void_after_the_epoch() {
+    let (lane, epoch_page) = lane_and_epoch_page();
     let launched = shared(AtomicU32::new(0));
-    lane.orders.grant(1, Some(board.above(PRIORITY)));
+    lane.orders.grant(1, Some(epoch_page.sum_above(PRIORITY)));
     let foreground = {
-        let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
+        let (epoch_page, launched) = (Arc::clone(&epoch_page), Arc::clone(&launched));
         thread::spawn(move || {
-            board.raise(0);
+            epoch_page.bump(0);
             launched.store(1, Ordering::Release);
         })
     };
     let background = {
-        let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
+        let (lane, epoch_page, launched) = (Arc::clone(&lane), Arc::clone(&epoch_page), Arc::clone(&launched));
         thread::spawn(move || {
             let knows = launched.load(Ordering::Acquire) == 1;
-            (knows, lane.orders.take(&board, 1))
+            (knows, lane.orders.take(&epoch_page, 1))
         })
     };
     let (knows, took) = background.join().expect("it ends");
@@ -144,33 +144,33 @@ pub fn void_after_the_sign() {
     foreground.join().expect("it ends");
 }
 
-/// The broker reads the signs and gives under them what it takes back from the credit under older
-/// ones. Whatever the background job takes while the foreground job's sign is up, and it knows, was given by a
-/// broker that had read that sign.
+/// The broker reads the launch epochs and gives under them what it takes back from the credit under older
+/// ones. Whatever the background job takes while the foreground job's launch epoch is up, and it knows, was given by a
+/// broker that had read that launch epoch.
 pub fn old_credit_stays_void() {
-    let (lane, board) = lane_and_board();
+    let (lane, epoch_page) = lane_and_epoch_page();
     let launched = shared(AtomicU32::new(0));
-    lane.orders.grant(1, Some(board.above(PRIORITY)));
+    lane.orders.grant(1, Some(epoch_page.sum_above(PRIORITY)));
     let foreground = {
-        let (board, launched) = (Arc::clone(&board), Arc::clone(&launched));
+        let (epoch_page, launched) = (Arc::clone(&epoch_page), Arc::clone(&launched));
         thread::spawn(move || {
-            board.raise(0);
+            epoch_page.bump(0);
             launched.store(1, Ordering::Release);
         })
     };
     let background = {
-        let (lane, board, launched) = (Arc::clone(&lane), Arc::clone(&board), Arc::clone(&launched));
+        let (lane, epoch_page, launched) = (Arc::clone(&lane), Arc::clone(&epoch_page), Arc::clone(&launched));
         thread::spawn(move || {
             let knows = launched.load(Ordering::Acquire) == 1;
-            (knows, lane.orders.take(&board, 1))
+            (knows, lane.orders.take(&epoch_page, 1))
         })
     };
-    let reading = board.above(PRIORITY);
+    let reading = epoch_page.sum_above(PRIORITY);
     lane.orders.grant(1, Some(reading));
     let (knows, took) = background.join().expect("it ends");
     assert!(
         !(knows && took && reading == 0),
-        "credit of before the sign was taken after it"
+        "credit of before the launch epoch was taken after it"
     );
     foreground.join().expect("it ends");
 }

@@ -19,7 +19,7 @@
 //!
 //! | model | what is shown |
 //! |---|---|
-//! | [`ring`] | records come whole and in each thread's order, what is overwritten is counted; who sees a sign sees its record |
+//! | [`ring`] | records come whole and in each thread's order, what is overwritten is counted; who sees a launch epoch sees its record |
 //! | [`credit`] | nothing is taken twice or lost between taking, granting and taking back; what is void stays void |
 //! | [`sleep`] | of a client that reports and a broker that falls asleep one sees the other |
 //! | [`handles`] | a handle once published is found, with its meaning |

@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::shared;
 use weft_protocol::RECORDS;
-use weft_protocol::board::Board;
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Reader, Record};
 
 /// A record all of whose words follow from its number, so that a torn one is told from a whole one.
@@ -96,37 +96,37 @@ pub fn a_lap_over_a_sleeping_writer() {
     sleeper.join().expect("a writer ends");
 }
 
-/// The foreground job writes its record, then raises its sign: a broker that sees the sign finds the
+/// The foreground job writes its record, then bumps its launch epoch: a broker that sees the launch epoch finds the
 /// record.
-pub fn a_sign_means_a_record() {
-    let (lane, board) = (lane(), shared(Board::default()));
+pub fn a_epoch_means_a_record() {
+    let (lane, epoch_page) = (lane(), shared(EpochPage::default()));
     let foreground = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
             lane.record(record(1, 0));
-            board.raise(0);
+            epoch_page.bump(0);
         })
     };
-    let sign = board.above(1);
+    let epoch = epoch_page.sum_above(1);
     let found = Reader::default().next(&lane).map(whole);
-    assert!(sign == 0 || found == Some((1, 0)), "a sign and no record");
+    assert!(epoch == 0 || found == Some((1, 0)), "a launch epoch and no record");
     foreground.join().expect("the foreground job ends");
 }
 
 /// The same where a second thread of the foreground job is in the middle of a record.
-pub fn a_sign_means_a_record_of_two_threads() {
-    let (lane, board) = (lane(), shared(Board::default()));
+pub fn a_epoch_means_a_record_of_two_threads() {
+    let (lane, epoch_page) = (lane(), shared(EpochPage::default()));
     let foreground_jobs = [1, 2].map(|number| {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
             lane.record(record(number, 0));
-            board.raise(0);
+            epoch_page.bump(0);
         })
     });
-    let sign = board.above(1);
+    let epoch = epoch_page.sum_above(1);
     let (mut reader, mut seen) = (Reader::default(), Vec::new());
     drain(&mut reader, &lane, &mut seen);
-    assert!(seen.len() as u64 >= sign, "{sign} signs and {seen:?}");
+    assert!(seen.len() as u64 >= epoch, "{epoch} launch epochs and {seen:?}");
     for foreground in foreground_jobs {
         foreground.join().expect("the foreground job ends");
     }

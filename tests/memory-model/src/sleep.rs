@@ -13,7 +13,7 @@ use loom::thread;
 
 use super::shared;
 use weft_protocol::atomic::Ordering;
-use weft_protocol::board::Board;
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Reader, Record, bells};
 
 /// `Session::ring`. True if the broker's bell is rung.
@@ -32,15 +32,15 @@ fn wake(lane: &Lane) -> bool {
 
 /// The beginning of `Scheduler::sleep`, or of a turn among naps: asks to be rung for that, and
 /// begins a turn.
-fn asks_to_be_rung(lane: &Lane, board: &Board, for_what: u32) -> u64 {
+fn asks_to_be_rung(lane: &Lane, epoch_page: &EpochPage, for_what: u32) -> u64 {
     lane.broker_sleeps.store(for_what, Ordering::SeqCst);
-    board.heartbeat.fetch_add(1, Ordering::Relaxed);
-    board.above(1)
+    epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
+    epoch_page.sum_above(1)
 }
 
 /// A background job begins to wait: the broker sees it or is rung.
 pub fn a_background_waits() {
-    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let background = {
         let lane = Arc::clone(&lane);
         thread::spawn(move || {
@@ -49,7 +49,7 @@ pub fn a_background_waits() {
             ring(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board, bells::ALL);
+    asks_to_be_rung(&lane, &epoch_page, bells::ALL);
     let seen = lane.reports.waiting.load(Ordering::Acquire) == 1;
     assert!(!seen || lane.reports.wanted_kernel.load(Ordering::Relaxed) == 7);
     let rung = background.join().expect("it ends");
@@ -58,9 +58,9 @@ pub fn a_background_waits() {
 
 /// A foreground job ends a silence: the broker sees its record or is rung.
 pub fn a_foreground_job_ends_a_silence() {
-    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let foreground = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
             lane.record(Record {
                 kind: Kind::Launch,
@@ -70,11 +70,11 @@ pub fn a_foreground_job_ends_a_silence() {
                 a: 1,
                 b: 1,
             });
-            board.raise(0);
+            epoch_page.bump(0);
             ring(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board, bells::ALL);
+    asks_to_be_rung(&lane, &epoch_page, bells::ALL);
     let seen = Reader::default().next(&lane).is_some();
     let rung = foreground.join().expect("it ends");
     assert!(seen || rung, "the broker sleeps and a silence is over");
@@ -83,7 +83,7 @@ pub fn a_foreground_job_ends_a_silence() {
 /// A foreground job becomes idle while the broker naps between two turns: the broker sees its record or is
 /// rung.
 pub fn a_foreground_becomes_idle() {
-    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let foreground = {
         let lane = Arc::clone(&lane);
         thread::spawn(move || {
@@ -91,7 +91,7 @@ pub fn a_foreground_becomes_idle() {
             ring_idle(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board, bells::IDLE);
+    asks_to_be_rung(&lane, &epoch_page, bells::IDLE);
     let seen = Reader::default()
         .next(&lane)
         .is_some_and(|record| record.kind == Kind::Idle);
@@ -101,15 +101,15 @@ pub fn a_foreground_becomes_idle() {
 
 /// What is no idleness does not end such a nap.
 pub fn a_launch_ends_no_nap() {
-    let (lane, board) = (shared(Lane::default()), shared(Board::default()));
+    let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let foreground = {
-        let (lane, board) = (Arc::clone(&lane), Arc::clone(&board));
+        let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
-            board.raise(0);
+            epoch_page.bump(0);
             ring(&lane)
         })
     };
-    asks_to_be_rung(&lane, &board, bells::IDLE);
+    asks_to_be_rung(&lane, &epoch_page, bells::IDLE);
     assert!(
         !foreground.join().expect("it ends"),
         "a foreground job that launches pays for no ring"

@@ -40,14 +40,14 @@ fn an_idleness_comes_once_between_its_launches() {
 }
 
 #[test]
-fn who_sees_a_sign_sees_its_record() {
-    on_both(2, ring::a_sign_means_a_record);
+fn who_sees_a_epoch_sees_its_record() {
+    on_both(2, ring::a_epoch_means_a_record);
 }
 
 #[test]
-fn who_sees_a_sign_sees_its_record_unless_another_thread_is_within_one() {
+fn who_sees_a_epoch_sees_its_record_unless_another_thread_is_within_one() {
     // A limit: records are read in order, so one that is not whole yet hides those behind it.
-    assert!(fails(Machine::X86, 2, ring::a_sign_means_a_record_of_two_threads));
+    assert!(fails(Machine::X86, 2, ring::a_epoch_means_a_record_of_two_threads));
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn credit_for_one_goes_once() {
 }
 
 #[test]
-fn credit_is_void_after_the_sign() {
-    on_both(2, credit::void_after_the_sign);
+fn credit_is_void_after_the_epoch() {
+    on_both(2, credit::void_after_the_epoch);
     on_both(2, credit::old_credit_stays_void);
 }
 

@@ -133,7 +133,7 @@ impl Books {
         for decision in decisions {
             let client = match decision {
                 Decision::Mode(client, _)
-                | Decision::Lease(client, _)
+                | Decision::RunAheadWindow(client, _)
                 | Decision::Times(client, _)
                 | Decision::Grant { client, .. }
                 | Decision::Revoke(client) => client,
@@ -169,7 +169,7 @@ impl Books {
             room = room.saturating_add(of(now, *client).saturating_sub(of(before, *client)));
         }
         // Credit that comes back is bounded with what was out before. What a liar says it has out
-        // is not there: beside it the lease goes on as it was given.
+        // is not there: beside it the run-ahead window goes on as it was given.
         if let Event::Renewed { client, .. } = event {
             let lied: Ns = before
                 .clients
@@ -255,8 +255,8 @@ impl Books {
             }
         }
         // Who becomes a foreground job while he stands at the gate goes, without credit: that is in the
-        // books and no background job's work. A lease that was told before knew nothing of it, and goes on
-        // beside it as it was given until the foreground job's sign or the revocation ends it. So credit
+        // books and no background job's work. A run-ahead window that was told before knew nothing of it, and goes on
+        // beside it as it was given until the foreground job's launch epoch or the revocation ends it. So credit
         // may come back beside it, as long as background jobs alone have no more out than they may.
         if let Event::Renewed { .. } = event {
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
@@ -444,7 +444,7 @@ mod tests {
     const US: Ns = 1_000;
 
     /// A foreground job dies while two background jobs stand at the gate. The more important one becomes the foreground job
-    /// and goes without credit; the other one, under the lease that it was given before that was
+    /// and goes without credit; the other one, under the run-ahead window that it was given before that was
     /// told, has back what it used. What does not hold of it, if the bound is divided by `strict`
     /// at that moment.
     fn goes_on_beside_a_new_foreground_job(strict: Ns) -> Option<Broken> {
@@ -528,7 +528,7 @@ mod tests {
         checked.expect("what was granted is within the bound");
         let leased = decisions
             .iter()
-            .any(|decision| matches!(decision, Decision::Lease(BACKGROUND, Some(_))));
+            .any(|decision| matches!(decision, Decision::RunAheadWindow(BACKGROUND, Some(_))));
         let credit = granted(&decisions).expect("nobody else waits");
         assert!(leased && credit > 100 * US, "{decisions:?}");
         // The new foreground job's launch is told by its figures first; then the background job's, which has used

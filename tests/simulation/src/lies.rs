@@ -1,5 +1,5 @@
 //! What a lying client writes: anything, anywhere in the memory it shares with the broker, and any
-//! sign on the board.
+//! launch epoch on the epoch page.
 #![forbid(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
@@ -36,7 +36,7 @@ pub(crate) fn tell(process: &mut SimProcess, chance: &mut SeededChance) {
             reports.waiting.store(chance.between(0, 2) as u32, Ordering::Relaxed);
         }
         4 => orders.credit.store(any(chance) as i64, Ordering::Relaxed),
-        5 => orders.signs.store(any(chance), Ordering::Relaxed),
+        5 => orders.epochs.store(any(chance), Ordering::Relaxed),
         6 => orders.flags.store(any(chance) as u32, Ordering::Relaxed),
         7 => orders.mode.store(chance.between(0, 5) as u32, Ordering::Relaxed),
         8 => {
@@ -46,12 +46,12 @@ pub(crate) fn tell(process: &mut SimProcess, chance: &mut SeededChance) {
         }
         9 => {
             for priority in 0..10 {
-                process.host.board.raise(priority);
+                process.host.epoch_page.bump(priority);
             }
         }
         10 => process
             .host
-            .board
+            .epoch_page
             .heartbeat
             .store(any(chance) as u32, Ordering::Relaxed),
         // Bytes into the orders, into the reports, or anywhere.

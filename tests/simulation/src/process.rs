@@ -1,6 +1,6 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
-//! The lane and the board are the real ones, and so is the code that changes the credit word
+//! The lane and the epoch page are the real ones, and so is the code that changes the credit word
 //! (`Orders::take`). What waits and sleeps in the real interposer cannot be stepped in virtual
 //! time, so its rules are written down again in `thread`; each names the place it follows.
 #![forbid(unsafe_code)]
@@ -180,8 +180,9 @@ impl SimProcess {
         let orders = &self.lane.orders;
         self.threads.iter().find_map(|thread| match thread.stage {
             Stage::Asleep(sleep) => {
-                let bound = orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_SIGNS != 0;
-                let void = bound && orders.signs.load(Ordering::Relaxed) != self.host.board.above(self.sign());
+                let bound = orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_EPOCHS != 0;
+                let void =
+                    bound && orders.epochs.load(Ordering::Relaxed) != self.host.epoch_page.sum_above(self.epoch());
                 let covered =
                     orders.credit.load(Ordering::Relaxed) >= i64::try_from(sleep.launch.cost).unwrap_or(i64::MAX);
                 (void || !covered).then_some(sleep)
@@ -216,8 +217,8 @@ impl SimProcess {
         Mode::from_word(self.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
-    pub(crate) fn sign(&self) -> usize {
-        self.lane.orders.sign.load(Ordering::Relaxed) as usize
+    pub(crate) fn epoch(&self) -> usize {
+        self.lane.orders.epoch.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn cost(&self, kernel: u64) -> Ns {
@@ -250,7 +251,7 @@ impl SimProcess {
 
     pub(crate) fn take_credit(&mut self, cost: Ns) -> bool {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        let took = self.lane.orders.take(&self.host.board, cost);
+        let took = self.lane.orders.take(&self.host.epoch_page, cost);
         if took {
             self.taken = self.taken.saturating_add(cost);
         }
@@ -335,7 +336,7 @@ impl SimProcess {
     pub(crate) fn report_settled(&self, gained: Ns) {
         if gained > 0 {
             self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            self.lane.orders.renew(&self.lane.reports, &self.host.board);
+            self.lane.orders.renew(&self.lane.reports, &self.host.epoch_page);
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) struct Sleep {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
-    /// A foreground job's record is written, the sign comes.
+    /// A foreground job's record is written, the launch epoch comes.
     Told {
         launch: PendingLaunch,
         ends_silence: bool,
@@ -129,7 +129,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
     let stage = match process.threads[at].stage {
         Stage::Next => begin(process, at, now, &mut next, &mut stepped),
         Stage::Told { launch, ends_silence } => {
-            process.host.board.raise(process.sign());
+            process.host.epoch_page.bump(process.epoch());
             if ends_silence {
                 stepped.rings = process.ring();
             }
@@ -357,7 +357,7 @@ fn wait_for_credit(
     if process.take_credit(launch.cost) {
         return through(process, at, now, (launch, ticket, arrived), WaitEnd::Credit);
     }
-    let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
+    let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
     if process.standstill == Some(heartbeat) {
         return through(process, at, now, (launch, ticket, arrived), WaitEnd::Standstill);
     }
@@ -436,7 +436,7 @@ fn asleep(
             return pass(WaitEnd::Stuck);
         }
     }
-    let heartbeat = process.host.board.heartbeat.load(Ordering::Relaxed);
+    let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
     if clock.saturating_sub(sleep.arrived) > STANDSTILL_NS && heartbeat == sleep.heartbeat {
         process.standstill = Some(heartbeat);
         return pass(WaitEnd::Standstill);

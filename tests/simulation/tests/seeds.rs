@@ -12,7 +12,7 @@ const ONCE_FAILED: [u64; 20] = [
     3,              // a launch that a change of mode let go was reported as issued, but not taken from the word
     4,              // a grant that was not used was looked after only when something else happened
     7,              // a profile that was taken away began new books under a lane whose reports count from its beginning
-    13,             // a debt was paid by a grant under other signs and forgiven as well
+    13,             // a debt was paid by a grant under other launch epochs and forgiven as well
     63,             // a debt that a change of mode took from the word stayed in the books
     228,            // a wait of one thread hid what another had taken and not told yet
     313,            // the same
@@ -27,7 +27,7 @@ const ONCE_FAILED: [u64; 20] = [
     20_778_001_222, // a client that launched on behind work that never ended kept the others waiting with it
     3002, // a long kernel that had ended counted as out, since an earlier one of another stream had not
     20_778_007_246, // what was given up as never reported was counted again with the next report
-    20_778_013_864, // a lease went on beside what two background jobs launched, without credit, as they became foreground jobs (the check took that for background jobs' work)
+    20_778_013_864, // a run-ahead window went on beside what two background jobs launched, without credit, as they became foreground jobs (the check took that for background jobs' work)
     20_778_010_742, // timeslice: turns by predicted time alone gave a job whose kernels take a hundred times longer than predicted the device for a second
 ];
 

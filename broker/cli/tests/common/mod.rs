@@ -14,8 +14,8 @@ use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::Status;
 use weft_protocol::VERSION;
-use weft_protocol::board::Board;
 use weft_protocol::control::{Hello, ToBroker};
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Kind, Lane, Mode, Record};
 use weft_protocol::transport::client::{self, Attached};
 use weft_protocol::transport::map::Place;
@@ -198,7 +198,7 @@ pub fn until(what: &str, mut check: impl FnMut() -> bool) {
 pub struct Client {
     pub attached: Attached,
     pub lane: Place<Lane>,
-    pub board: Place<Board>,
+    pub epoch_page: Place<EpochPage>,
 }
 
 pub fn hello(priority: u8) -> Hello {
@@ -221,10 +221,14 @@ impl Client {
         let attached = client::attach(socket, hello, PATIENCE)?;
         let lane = Place::<Lane>::reserve()?;
         lane.put(&attached.lane)?;
-        let board = Place::<Board>::reserve()?;
-        board.put(&attached.board)?;
+        let epoch_page = Place::<EpochPage>::reserve()?;
+        epoch_page.put(&attached.epoch_page)?;
         lane.get().reports.state.store(1, Ordering::Release);
-        Ok(Client { attached, lane, board })
+        Ok(Client {
+            attached,
+            lane,
+            epoch_page,
+        })
     }
 
     pub fn lane(&self) -> &'static Lane {
@@ -262,9 +266,9 @@ impl Client {
     pub fn launch(&self, kernel: u64, cost: u64) {
         let lane = self.lane();
         lane.counters.launches.fetch_add(1, Ordering::Relaxed);
-        self.board
+        self.epoch_page
             .get()
-            .raise(lane.orders.sign.load(Ordering::Relaxed) as usize);
+            .bump(lane.orders.epoch.load(Ordering::Relaxed) as usize);
         self.record(Kind::Launch, kernel, cost, 0);
     }
 
@@ -280,11 +284,11 @@ impl Client {
 
     /// What a gate checks: credit, and that it is not void.
     pub fn may_go(&self) -> bool {
-        use weft_protocol::lane::flags::CREDIT_BOUND_TO_SIGNS;
+        use weft_protocol::lane::flags::CREDIT_BOUND_TO_EPOCHS;
         let orders = &self.lane().orders;
-        let bound = orders.flags.load(Ordering::Acquire) & CREDIT_BOUND_TO_SIGNS != 0;
-        let sign = orders.sign.load(Ordering::Relaxed) as usize;
-        let void = bound && orders.signs.load(Ordering::Acquire) != self.board.get().above(sign);
+        let bound = orders.flags.load(Ordering::Acquire) & CREDIT_BOUND_TO_EPOCHS != 0;
+        let epoch = orders.epoch.load(Ordering::Relaxed) as usize;
+        let void = bound && orders.epochs.load(Ordering::Acquire) != self.epoch_page.get().sum_above(epoch);
         orders.credit.load(Ordering::Acquire) > 0 && !void
     }
 

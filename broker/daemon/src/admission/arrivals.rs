@@ -22,7 +22,7 @@ use weft_protocol::control::Wants;
 
 /// How long a client waits here.
 ///
-/// A client goes on by itself where no beat of its seat comes for 2.5 s (`ANSWER` in
+/// A client goes on by itself where no beat of its admission slot comes for 2.5 s (`ANSWER` in
 /// `interposer/src/admission/mod.rs`).
 pub const HOLDS: Ns = 700_000_000;
 

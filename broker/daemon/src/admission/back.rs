@@ -121,7 +121,7 @@ impl Book {
                     self.tell(Event::Has(job, has.saturating_sub(part)));
                 }
                 self.carry_out();
-                self.seat(client, has.max(part));
+                self.admission_slot(client, has.max(part));
             }
             (Some(has), None) => {
                 // It waited, and began while there was no broker.
@@ -129,11 +129,11 @@ impl Book {
                 let fixed = self.fixed(wants, device, has);
                 self.tell(Event::Holds(ask, device, fixed));
                 self.carry_out();
-                self.seat(client, has);
+                self.admission_slot(client, has);
             }
             (None, _) => {
                 self.carry_out();
-                self.seat_or_wait(client, job);
+                self.admission_slot_or_wait(client, job);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The book: which clients are which job, what the machine is told of them, and what its decisions mean for their seats.
+//! The book: which clients are which job, what the machine is told of them, and what its decisions mean for their admission slots.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -9,7 +9,7 @@ use rustix::thread::futex;
 
 use super::arrivals::Arrivals;
 use super::back::Absent;
-use super::device_observer::{Blur, DeviceObserver, Seated};
+use super::device_observer::{AdmittedAt, Blur, DeviceObserver};
 use super::devices::Said;
 use super::either::{self, cramped};
 use super::growing::Growth;
@@ -26,8 +26,8 @@ use crate::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::{AdmissionState, Memory};
 use weft_protocol::control::{ToClient, Wants};
-use weft_protocol::seat::{Memory, Standing};
 
 /// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
 /// only from a run, and guarding a large guess would keep others out for nothing.
@@ -46,7 +46,7 @@ pub struct Member {
     pub entry: Arc<Entry>,
     pub sender: ToTheClient,
     pub process: Process,
-    pub seated: Seated,
+    pub admitted_at: AdmittedAt,
     pub blur: Blur,
 }
 
@@ -214,7 +214,7 @@ impl Book {
             entry: Arc::clone(entry),
             sender: sender.clone(),
             process: entry.process(),
-            seated: Seated::default(),
+            admitted_at: AdmittedAt::default(),
             blur: Blur::default(),
         };
         let kin = self.kin(&member.process, &wants);
@@ -236,12 +236,12 @@ impl Book {
                     let fixed = self.fixed(&wants, device, share);
                     self.tell(Event::Holds(ask, device, fixed));
                     self.carry_out();
-                    self.seat(entry.client, share);
+                    self.admission_slot(entry.client, share);
                 }
                 None => {
                     self.tell(Event::Joins(job));
                     self.carry_out();
-                    self.seat_or_wait(entry.client, job);
+                    self.admission_slot_or_wait(entry.client, job);
                 }
             }
         } else {
@@ -293,7 +293,7 @@ impl Book {
                 let fixed = self.fixed(wants, device, share);
                 self.tell(Event::Holds(ask, device, fixed));
                 self.carry_out();
-                self.seat(entry.client, share);
+                self.admission_slot(entry.client, share);
             }
             None => {
                 self.tell(Event::Asks(ask));
@@ -360,20 +360,22 @@ impl Book {
         let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
         log::info!("client {}: {line}", entry.client);
         let _ = sender.send(ToClient::Said(line.to_string()));
-        let seat = &entry.lane.seat;
-        seat.standing.store(Standing::Admitted as u32, Ordering::Release);
-        wake(&seat.standing);
+        let admission_slot = &entry.lane.admission_slot;
+        admission_slot
+            .state
+            .store(AdmissionState::Admitted as u32, Ordering::Release);
+        wake(&admission_slot.state);
     }
 
     /// A client may begin.
-    pub fn seat(&self, client: u64, share: u64) {
+    pub fn admission_slot(&self, client: u64, share: u64) {
         let Some(job) = self.clients.get(&client) else { return };
         let Some(gang) = self.gangs.get(job) else { return };
         let Some(member) = gang.members.get(&client) else {
             return;
         };
-        member.seated.now();
-        let seat = &member.entry.lane.seat;
+        member.admitted_at.now();
+        let admission_slot = &member.entry.lane.admission_slot;
         let free = self.machine.share(*job).map_or(0, |(device, _)| self.free(device));
         let ceiling = match gang.stated {
             true => share,
@@ -385,16 +387,18 @@ impl Book {
         } else {
             (share.max(1), ceiling.max(1))
         };
-        seat.share.store(share, Ordering::Relaxed);
-        seat.ceiling.store(ceiling, Ordering::Relaxed);
-        seat.stated.store(u32::from(gang.stated), Ordering::Relaxed);
+        admission_slot.quota.store(share, Ordering::Relaxed);
+        admission_slot.limit.store(ceiling, Ordering::Relaxed);
+        admission_slot.declared.store(u32::from(gang.stated), Ordering::Relaxed);
         let backing = match gang.managed {
             true => Memory::Managed,
             false => Memory::Device,
         };
-        seat.backing.store(backing as u32, Ordering::Relaxed);
-        seat.standing.store(Standing::Admitted as u32, Ordering::Release);
-        wake(&seat.standing);
+        admission_slot.backing.store(backing as u32, Ordering::Relaxed);
+        admission_slot
+            .state
+            .store(AdmissionState::Admitted as u32, Ordering::Release);
+        wake(&admission_slot.state);
     }
 
     pub fn about(&self, device: DeviceId) -> Option<&Device> {
@@ -484,7 +488,7 @@ impl Book {
                         .unwrap_or_default();
                     self.tells_choice(job);
                     for client in clients {
-                        self.seat(client, part);
+                        self.admission_slot(client, part);
                     }
                 }
                 Decision::Refuse { job, why } => {
@@ -512,10 +516,12 @@ impl Book {
             };
             let free = *free.entry(device).or_insert_with(|| self.free(device));
             for member in gang.members.values() {
-                let seat = &member.entry.lane.seat;
-                let share = seat.share.load(Ordering::Acquire);
+                let admission_slot = &member.entry.lane.admission_slot;
+                let share = admission_slot.quota.load(Ordering::Acquire);
                 if share > 0 {
-                    seat.ceiling.store(share.saturating_add(free), Ordering::Relaxed);
+                    admission_slot
+                        .limit
+                        .store(share.saturating_add(free), Ordering::Relaxed);
                 }
             }
         }
@@ -528,9 +534,11 @@ impl Book {
             self.clients.remove(&client);
             log::warn!("client {client} is turned away: {why}");
             let _ = member.sender.send(ToClient::Said(why.to_string()));
-            let seat = &member.entry.lane.seat;
-            seat.standing.store(Standing::Refused as u32, Ordering::Release);
-            wake(&seat.standing);
+            let admission_slot = &member.entry.lane.admission_slot;
+            admission_slot
+                .state
+                .store(AdmissionState::Refused as u32, Ordering::Release);
+            wake(&admission_slot.state);
         }
     }
 

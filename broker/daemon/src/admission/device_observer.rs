@@ -3,7 +3,7 @@
 //! Clients look at what is free when they have made a context, when they have their first memory, and when they are asked to; NVML tells without a context ([`super::watch`]), before anybody is let in and
 //! while somebody waits. The broker knows what its clients hold. The two make one picture only if nobody took or gave back anything between
 //! the look and the broker's; else the memory that somebody was just given would be taken for a context's or a stranger's, and whoever wants it later is told there is none.
-//! So a look counts only where all others were still ([`weft_protocol::seat::Moves`]; making a context is a change too), and where the memory of those who left is the
+//! So a look counts only where all others were still ([`weft_protocol::admission_slot::Moves`]; making a context is a change too), and where the memory of those who left is the
 //! driver's again. A client whose look does not count looks once more with its next memory.
 //!
 //! In a shared broker a look is one user's word, by which others are kept out: where NVML tells of the device only NVML is believed, and a client's look is but the reason to ask it. Where it does not, a look
@@ -24,7 +24,7 @@ use super::shares;
 use crate::clock;
 use weft_admission::{Admission, Device, DeviceId, Event, Job};
 use weft_protocol::Ns;
-use weft_protocol::seat::Moves;
+use weft_protocol::admission_slot::Moves;
 
 /// No context is taken for larger than this part of a device: then others than weft's jobs hold memory.
 const LARGEST_CONTEXT: u64 = 8;
@@ -89,9 +89,9 @@ struct Exited {
 
 /// When a client was let in; 0: it was not yet.
 #[derive(Debug, Default)]
-pub struct Seated(AtomicU64);
+pub struct AdmittedAt(AtomicU64);
 
-impl Seated {
+impl AdmittedAt {
     /// Now, if not before.
     pub fn now(&self) {
         let _ = self
@@ -239,10 +239,17 @@ impl Jobs<'_> {
             .gangs
             .values()
             .filter(|gang| gang.device == device && gang.uid != uid);
-        let seated = others
+        let admitted_at = others
             .flat_map(|gang| gang.members.values())
-            .filter(|it| it.seated.since() > 0);
-        let asked = seated.map(|member| member.entry.lane.seat.looks.fetch_add(1, Ordering::Release));
+            .filter(|it| it.admitted_at.since() > 0);
+        let asked = admitted_at.map(|member| {
+            member
+                .entry
+                .lane
+                .admission_slot
+                .probe_requests
+                .fetch_add(1, Ordering::Release)
+        });
         asked.count() > 0
     }
 
@@ -348,7 +355,7 @@ impl DeviceObserver {
             let counters = &member.entry.lane.counters;
             held = held.saturating_add(counters.memory.load(Ordering::Acquire));
             held = held.saturating_add(counters.managed_own.load(Ordering::Acquire));
-            contexts += u64::from(member.seated.since() > 0);
+            contexts += u64::from(member.admitted_at.since() > 0);
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
@@ -468,7 +475,7 @@ impl DeviceObserver {
         let on = |gang: &&Gang| gang.device == before.id;
         let members = jobs.gangs.values().filter(on).flat_map(|gang| gang.members.values());
         let since = members
-            .map(|member| member.seated.since())
+            .map(|member| member.admitted_at.since())
             .filter(|since| *since > 0)
             .min();
         if !about.measured && since.is_some_and(|since| since.saturating_add(MEASURES) <= now) {
@@ -565,7 +572,12 @@ impl Book {
         if !self.observes(device, look.free, look.at, Some(&own)) {
             let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
             if let Some(member) = member {
-                member.entry.lane.seat.looks.fetch_add(1, Ordering::Release);
+                member
+                    .entry
+                    .lane
+                    .admission_slot
+                    .probe_requests
+                    .fetch_add(1, Ordering::Release);
             }
         }
     }

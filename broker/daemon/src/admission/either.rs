@@ -1,4 +1,4 @@
-//! Jobs that leave open what their memory is (`--backing auto`): what the core decided, for the book, the seats and people.
+//! Jobs that leave open what their memory is (`--backing auto`): what the core decided, for the book, the admission slots and people.
 //!
 //! What holds: a process is told once, with its admission, and is what it was told for as long as it runs. One that began without the broker's word has device memory, and the book goes by that.
 #![forbid(unsafe_code)]
@@ -78,7 +78,7 @@ impl Book {
         self.carry_out();
         if let Some(part) = self.part(job) {
             for client in clients {
-                self.seat(client, part);
+                self.admission_slot(client, part);
             }
         }
     }

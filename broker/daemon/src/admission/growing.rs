@@ -177,9 +177,9 @@ impl Book {
     fn shows_who_grows(&self, client: u64, job: Job) {
         let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
         if let Some(member) = member {
-            let seat = &member.entry.lane.seat;
-            seat.growing.store(1, Ordering::Release);
-            wake(&seat.answers);
+            let admission_slot = &member.entry.lane.admission_slot;
+            admission_slot.growing.store(1, Ordering::Release);
+            wake(&admission_slot.answers);
         }
     }
 
@@ -204,13 +204,13 @@ impl Book {
         let job = self.clients.get(&client);
         let member = job.and_then(|job| self.gangs.get(job)?.members.get(&client));
         if let Some(member) = member {
-            let seat = &member.entry.lane.seat;
+            let admission_slot = &member.entry.lane.admission_slot;
             if let Some(bytes) = granted {
-                seat.share.fetch_add(bytes, Ordering::AcqRel);
+                admission_slot.quota.fetch_add(bytes, Ordering::AcqRel);
             }
-            seat.growing.store(0, Ordering::Release);
-            seat.answers.fetch_add(1, Ordering::AcqRel);
-            wake(&seat.answers);
+            admission_slot.growing.store(0, Ordering::Release);
+            admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+            wake(&admission_slot.answers);
         }
     }
 

@@ -1,6 +1,6 @@
-//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their seats.
+//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their admission slots.
 //!
-//! * [`book`]: who is who, what the machine is told and what its decisions mean for seats;
+//! * [`book`]: who is who, what the machine is told and what its decisions mean for admission slots;
 //! * [`devices`]: what devices are there; [`device_observer`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
 //! * [`either`]: jobs that leave open what their memory is;
 //! * [`growing`]: who runs and waits for more;
@@ -16,7 +16,7 @@
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
 //! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
-//! bounded. What holds: a client's seat is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
+//! bounded. What holds: a client's admission slot is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -30,8 +30,8 @@ use super::registry::Entry;
 use crate::server::ToTheClient;
 use weft_admission::{Config, Event, Never, Policy};
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::Wants;
-use weft_protocol::seat::Standing;
 
 mod arrivals;
 mod back;
@@ -185,8 +185,10 @@ impl AdmissionHandle {
         if let Some(member) = book.gangs.get_mut(&job).and_then(|gang| gang.members.remove(&client)) {
             pid = Some(member.process.pid);
             // Should it ask again, nothing was said yet.
-            let seat = &member.entry.lane.seat;
-            seat.standing.store(Standing::Unknown as u32, Ordering::Release);
+            let admission_slot = &member.entry.lane.admission_slot;
+            admission_slot
+                .state
+                .store(AdmissionState::Unknown as u32, Ordering::Release);
             left = runs_on.map(|device| (device, member.process));
         }
         if let Some((device, process)) = left {

@@ -13,7 +13,7 @@ use weft_admission::{Admission, Job};
 impl Member {
     /// What it may have, without its context. 0: it was not let in.
     fn part(&self) -> u64 {
-        self.entry.lane.seat.share.load(Ordering::Acquire)
+        self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
     }
 
     /// Takes back what it may have and does not hold, down to `least`, and `wanted` at most. Nothing while its memory changes: what it holds is not known then.
@@ -24,7 +24,7 @@ impl Member {
         }
         let keeps = lane.counters.memory.load(Ordering::Acquire).max(least).max(1);
         let given = self.part().saturating_sub(keeps).min(wanted);
-        lane.seat.share.fetch_sub(given, Ordering::AcqRel);
+        lane.admission_slot.quota.fetch_sub(given, Ordering::AcqRel);
         given
     }
 }
@@ -45,9 +45,9 @@ impl Book {
     }
 
     /// Puts a process of a known job where the job is.
-    pub fn seat_or_wait(&self, client: u64, job: Job) {
+    pub fn admission_slot_or_wait(&self, client: u64, job: Job) {
         match self.part(job) {
-            Some(part) => self.seat(client, self.gather(client, job, part, part)),
+            Some(part) => self.admission_slot(client, self.gather(client, job, part, part)),
             None => self.waits(job),
         }
     }

@@ -3,7 +3,7 @@
 //! A waiter that somebody stopped (SIGSTOP, Ctrl-Z in its terminal) does not notice that it may begin, and its memory would be kept for it for as long as it stays stopped. So who is seen suspended for [`PATIENCE`] and has taken
 //! nothing waits again, at the place that it had, and is let in when it goes on. Who has memory keeps it: it cannot be had back.
 //!
-//! What holds: only while others wait; one look at `/proc` a process and [`LOOK`]. The client, when it goes on, looks at its seat before it takes memory, and waits.
+//! What holds: only while others wait; one look at `/proc` a process and [`LOOK`]. The client, when it goes on, looks at its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ impl Book {
             if let Some(gang) = self.gangs.get(&job) {
                 for member in gang.members.values() {
                     // Should it go on before it has seen that it waits: nothing more than this.
-                    member.entry.lane.seat.share.store(1, Ordering::Release);
+                    member.entry.lane.admission_slot.quota.store(1, Ordering::Release);
                 }
             }
             self.tell(Event::Away(job));

@@ -7,8 +7,8 @@ use super::book::{Book, wake};
 use crate::clock;
 use weft_admission::Job;
 use weft_protocol::Ns;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
-use weft_protocol::seat::Standing;
 
 /// Who waits hears of another place no sooner than this after the last, and no more often than [`TOLD`].
 const POSITIONS: Ns = 10_000_000_000;
@@ -25,8 +25,8 @@ impl Book {
             .find(|row| row.clients.iter().any(|it| gang.members.contains_key(it)));
         let Some(row) = row else { return };
         for member in gang.members.values() {
-            let seat = &member.entry.lane.seat;
-            if seat.standing() == Standing::Waits {
+            let admission_slot = &member.entry.lane.admission_slot;
+            if admission_slot.state() == AdmissionState::Waits {
                 continue;
             }
             let line = format!(
@@ -36,9 +36,11 @@ impl Book {
                 row.reason
             );
             let _ = member.sender.send(ToClient::Said(line));
-            seat.position.store(row.position as u32, Ordering::Relaxed);
-            seat.standing.store(Standing::Waits as u32, Ordering::Release);
-            wake(&seat.standing);
+            admission_slot.position.store(row.position as u32, Ordering::Relaxed);
+            admission_slot
+                .state
+                .store(AdmissionState::Waits as u32, Ordering::Release);
+            wake(&admission_slot.state);
         }
     }
 
@@ -58,9 +60,10 @@ impl Book {
                 let Some(member) = gang.members.get(client) else {
                     continue;
                 };
-                let seat = &member.entry.lane.seat;
-                let was = seat.position.swap(row.position as u32, Ordering::Relaxed);
-                if u64::from(was) != row.position && seat.standing() == Standing::Waits && gang.told < TOLD {
+                let admission_slot = &member.entry.lane.admission_slot;
+                let was = admission_slot.position.swap(row.position as u32, Ordering::Relaxed);
+                if u64::from(was) != row.position && admission_slot.state() == AdmissionState::Waits && gang.told < TOLD
+                {
                     gang.told += 1;
                     let (position, all) = (row.position, queue.waiting.len());
                     let line = format!("number {position} of {all} in the queue now: {}", row.reason);

@@ -133,8 +133,8 @@ impl Broker {
     }
 }
 
-fn standing(entry: &Entry) -> Standing {
-    entry.lane.seat.standing()
+fn standing(entry: &Entry) -> AdmissionState {
+    entry.lane.admission_slot.state()
 }
 
 #[test]
@@ -145,13 +145,16 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     let mut first = Broker::begin(Some(&file));
     assert_eq!(
         standing(&first.comes(foreground.pid(), "a", 5 * GB, None)),
-        Standing::Admitted
+        AdmissionState::Admitted
     );
-    assert_eq!(standing(&first.comes(waiter.pid(), "b", 4 * GB, None)), Standing::Waits);
+    assert_eq!(
+        standing(&first.comes(waiter.pid(), "b", 4 * GB, None)),
+        AdmissionState::Waits
+    );
     // Killed: nothing more of it happens. Its successor hears of a newcomer before anybody is back.
     let mut second = Broker::begin(Some(&file));
     let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
-    assert_eq!(standing(&newcomer), Standing::Waits);
+    assert_eq!(standing(&newcomer), AdmissionState::Waits);
     let queue = second.handle.queue();
     assert_eq!(
         queue.running.iter().map(|row| (row.pid, row.share)).collect::<Vec<_>>(),
@@ -163,10 +166,10 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     );
     // Back: the one that ran keeps what it has, also what it got last; the other one its place.
     let back = second.comes(foreground.pid(), "a", 5 * GB, Some(5 * GB + 7));
-    assert_eq!(standing(&back), Standing::Admitted);
-    assert_eq!(back.lane.seat.share.load(Ordering::Relaxed), 5 * GB + 7);
+    assert_eq!(standing(&back), AdmissionState::Admitted);
+    assert_eq!(back.lane.admission_slot.quota.load(Ordering::Relaxed), 5 * GB + 7);
     let queued = second.comes(waiter.pid(), "b", 4 * GB, None);
-    assert_eq!(standing(&queued), Standing::Waits);
+    assert_eq!(standing(&queued), AdmissionState::Waits);
     let queue = second.handle.queue();
     assert_eq!(
         (queue.running.len(), queue.running[0].share, queue.waiting.len()),
@@ -175,7 +178,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
     second.handle.gone(2);
     assert_eq!(
         (standing(&queued), standing(&newcomer)),
-        (Standing::Admitted, Standing::Admitted)
+        (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     let sums = second.handle.queue();
     assert_eq!((sums.admitted, sums.waited), (3, 2));
@@ -188,12 +191,12 @@ fn without_the_book_a_newcomer_slips_in() {
     let mut first = Broker::begin(None);
     assert_eq!(
         standing(&first.comes(foreground.pid(), "a", 5 * GB, None)),
-        Standing::Admitted
+        AdmissionState::Admitted
     );
     let mut second = Broker::begin(None);
     assert_eq!(
         standing(&second.comes(late.pid(), "c", 4 * GB, None)),
-        Standing::Admitted
+        AdmissionState::Admitted
     );
 }
 
@@ -219,8 +222,14 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
             .collect::<Vec<_>>(),
         [waiting]
     );
-    assert_eq!(standing(&second.comes(late.pid(), "c", 5 * GB, None)), Standing::Waits);
-    assert_eq!(standing(&second.comes(waiting, "b", 4 * GB, None)), Standing::Admitted);
+    assert_eq!(
+        standing(&second.comes(late.pid(), "c", 5 * GB, None)),
+        AdmissionState::Waits
+    );
+    assert_eq!(
+        standing(&second.comes(waiting, "b", 4 * GB, None)),
+        AdmissionState::Admitted
+    );
     second.handle.gone(2);
     assert_eq!(second.handle.queue().running.len(), 1);
     // The last one leaves, and there is nothing to keep.
@@ -241,11 +250,11 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     second.handle.close();
     let mut third = Broker::begin(Some(&file));
     let newcomer = third.comes(late.pid(), "c", 4 * GB, None);
-    assert_eq!(standing(&newcomer), Standing::Waits);
+    assert_eq!(standing(&newcomer), AdmissionState::Waits);
     let pid = foreground.pid();
     drop(foreground);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while standing(&newcomer) != Standing::Admitted {
+    while standing(&newcomer) != AdmissionState::Admitted {
         assert!(
             std::time::Instant::now() < deadline,
             "process {pid} is gone and still has its place"
@@ -266,16 +275,16 @@ fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
     let other = broker.comes_to("gpu 2", 2, "b", 6 * GB, None);
     let instance = broker.comes_to("an instance of gpu 2", 3, "c", 6 * GB, None);
     for entry in [&first, &other, &instance] {
-        assert_eq!(standing(entry), Standing::Admitted);
+        assert_eq!(standing(entry), AdmissionState::Admitted);
     }
     let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     // What is free elsewhere is no use to it: it chose its device itself.
     broker.handle.gone(1);
     broker.handle.gone(3);
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.gone(2);
-    assert_eq!(standing(&waiter), Standing::Admitted);
+    assert_eq!(standing(&waiter), AdmissionState::Admitted);
     assert_eq!(broker.handle.queue().devices.len(), 3);
 }
 
@@ -342,7 +351,7 @@ fn look(free: u64, held: u64) -> Look {
 #[test]
 fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     let mut broker = Broker::begin(None);
-    let share = |entry: &Entry| entry.lane.seat.share.load(Ordering::Relaxed);
+    let share = |entry: &Entry| entry.lane.admission_slot.quota.load(Ordering::Relaxed);
     let job = |broker: &Broker| broker.handle.queue().running[0].share;
     let first = broker.comes(1, "a", 6 * GB, None);
     assert_eq!(share(&first), 6 * GB, "nobody said that there would be more of them");
@@ -365,7 +374,7 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     broker.handle.gone(first.client);
     broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
-    assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), Standing::Waits);
+    assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), AdmissionState::Waits);
 }
 
 /// A process of a job of two that says that both take 6 GiB, or one process on a further device.
@@ -392,7 +401,7 @@ fn running(broker: &Broker) -> Vec<(String, u64, usize)> {
 }
 
 fn share(entry: &Entry) -> u64 {
-    entry.lane.seat.share.load(Ordering::Relaxed)
+    entry.lane.admission_slot.quota.load(Ordering::Relaxed)
 }
 
 #[test]
@@ -408,23 +417,23 @@ fn a_rank_that_comes_to_another_device_takes_its_part_there() {
     };
     let (here, there) = (Somebody::new(), Somebody::new());
     let first = wants_on(&mut broker, "a", here.pid(), rank(6 * GB));
-    assert_eq!(standing(&first), Standing::Admitted);
+    assert_eq!(standing(&first), AdmissionState::Admitted);
     assert_eq!(
         running(&broker),
         [("a".into(), 6 * GB, 1)],
         "where the others go is not known yet"
     );
     let second = wants_on(&mut broker, "b", there.pid(), rank(6 * GB));
-    assert_eq!(standing(&second), Standing::Admitted);
+    assert_eq!(standing(&second), AdmissionState::Admitted);
     assert_eq!(running(&broker), [("a".into(), 3 * GB, 1), ("b".into(), 3 * GB, 1)]);
     assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
     // What is left on each is others'.
     assert_eq!(
         standing(&broker.comes_to("a", 3, "x", 5 * GB, None)),
-        Standing::Admitted
+        AdmissionState::Admitted
     );
     let waiter = broker.comes_to("b", 4, "y", 6 * GB, None);
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.gone(waiter.client);
     // A broker that follows knows both, and each comes back to its own.
     let mut after = Broker::begin(Some(&file));
@@ -459,11 +468,11 @@ fn a_job_of_ranks_that_waits_asks_for_less_when_one_of_them_comes_elsewhere() {
         ..Wants::default()
     };
     let first = wants_on(&mut broker, "a", 2, rank.clone());
-    assert_eq!(standing(&first), Standing::Waits, "all of it does not fit");
+    assert_eq!(standing(&first), AdmissionState::Waits, "all of it does not fit");
     let second = wants_on(&mut broker, "b", 3, rank);
     assert_eq!(
         (standing(&first), standing(&second)),
-        (Standing::Admitted, Standing::Admitted)
+        (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
     drop(other);
@@ -481,7 +490,7 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
     let second = wants_on(&mut broker, "b", 7, said(6 * GB, 1));
     assert_eq!((share(&first), share(&second)), (6 * GB, GB / 8));
     assert_eq!(
-        second.lane.seat.stated.load(Ordering::Relaxed),
+        second.lane.admission_slot.declared.load(Ordering::Relaxed),
         0,
         "of that device nothing was said"
     );
@@ -495,7 +504,10 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
     let first = wants_on(&mut broker, "a", 8, said(12 * GB, 0));
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
     assert_eq!((share(&first), share(&second)), (8 * GB, 4 * GB));
-    assert_eq!(standing(&broker.comes_to("b", 9, "x", 5 * GB, None)), Standing::Waits);
+    assert_eq!(
+        standing(&broker.comes_to("b", 9, "x", 5 * GB, None)),
+        AdmissionState::Waits
+    );
     broker.handle.gone(first.client);
     broker.handle.gone(second.client);
     assert_eq!(running(&broker), [("b".into(), 5 * GB, 1)]);
@@ -517,31 +529,31 @@ fn jobs_that_wait_for_one_another_do_not_wait_for_ever() {
     broker.handle.tick();
     assert_eq!(
         standing(&goes_on),
-        Standing::Waits,
+        AdmissionState::Waits,
         "the one that is there waits for nothing"
     );
     let closes = wants_on(&mut broker, "a", 8, said(12 * GB, 1));
-    assert_eq!(standing(&closes), Standing::Waits);
+    assert_eq!(standing(&closes), AdmissionState::Waits);
     broker.handle.tick();
     assert_eq!(
         (standing(&goes_on), standing(&closes)),
-        (Standing::Waits, Standing::Refused)
+        (AdmissionState::Waits, AdmissionState::Refused)
     );
-    assert_eq!(standing(&third), Standing::Waits, "nobody else is turned away");
+    assert_eq!(standing(&third), AdmissionState::Waits, "nobody else is turned away");
     // The other one runs when this one ends.
     broker.handle.gone(closes.client);
     broker.handle.gone(second.client);
     assert_eq!(
         (standing(&first), standing(&goes_on)),
-        (Standing::Admitted, Standing::Admitted)
+        (AdmissionState::Admitted, AdmissionState::Admitted)
     );
 }
 
 #[test]
 fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
     let mut broker = Broker::begin(None);
-    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
-    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let answers = |entry: &Entry| entry.lane.admission_slot.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.admission_slot.growing.load(Ordering::Relaxed) != 0;
     let said = |memory, further| Wants {
         memory: Some(memory),
         further,
@@ -555,7 +567,7 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
     let second = wants_on(&mut broker, "b", 8, said(6 * GB, 0));
     let there = wants_on(&mut broker, "a", 8, said(6 * GB, 1));
     for entry in [&first, &other, &second, &there] {
-        assert_eq!(standing(entry), Standing::Admitted);
+        assert_eq!(standing(entry), AdmissionState::Admitted);
     }
     const LONG: u64 = 600_000_000_000;
     // The first grows where the second one holds, and is to wait.
@@ -579,8 +591,8 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
 #[test]
 fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
     let mut broker = Broker::begin(None);
-    let answers = |entry: &Entry| entry.lane.seat.answers.load(Ordering::Relaxed);
-    let waits = |entry: &Entry| entry.lane.seat.growing.load(Ordering::Relaxed) != 0;
+    let answers = |entry: &Entry| entry.lane.admission_slot.answers.load(Ordering::Relaxed);
+    let waits = |entry: &Entry| entry.lane.admission_slot.growing.load(Ordering::Relaxed) != 0;
     let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 3 * GB, None));
     const LONG: u64 = 60_000_000_000;
     broker.handle.more(first.client, 3 * GB, LONG);
@@ -612,7 +624,7 @@ fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
     assert_eq!((waits(&third), answers(&third)), (false, 2));
     broker.handle.more(third.client, 2 * GB, LONG);
     broker.handle.gone(third.client);
-    assert_eq!(standing(&broker.comes(4, "d", GB, None)), Standing::Admitted);
+    assert_eq!(standing(&broker.comes(4, "d", GB, None)), AdmissionState::Admitted);
     assert_eq!(broker.handle.queue().denied, 2);
 }
 
@@ -638,7 +650,7 @@ fn a_managed_job_may_be_larger_than_the_device() {
             ..managed(memory)
         };
         broker.handle.wants(&large, &ToTheClient::nobody(), wants);
-        assert_eq!(standing(&large), Standing::Admitted, "{memory}");
+        assert_eq!(standing(&large), AdmissionState::Admitted, "{memory}");
         broker.handle.gone(large.client);
     }
 }

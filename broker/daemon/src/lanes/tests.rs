@@ -170,13 +170,13 @@ fn credit_given_is_credit_left_and_taken_back() {
     assert_eq!(watch.grant(500, Some(3)), None);
     assert_eq!(watch.grant(200, Some(3)), None);
     assert_eq!(orders.credit.load(Ordering::Relaxed), 700);
-    // Other signs: what is left of the old credit does not come back to life.
+    // Other launch epochs: what is left of the old credit does not come back to life.
     assert_eq!(watch.grant(100, Some(4)), Some(700));
     assert_eq!(orders.credit.load(Ordering::Relaxed), 100);
-    assert_eq!(orders.signs.load(Ordering::Relaxed), 4);
+    assert_eq!(orders.epochs.load(Ordering::Relaxed), 4);
     assert_eq!(watch.grant(50, None), Some(100));
     assert_eq!(
-        orders.flags.load(Ordering::Relaxed) & lane::flags::CREDIT_BOUND_TO_SIGNS,
+        orders.flags.load(Ordering::Relaxed) & lane::flags::CREDIT_BOUND_TO_EPOCHS,
         0
     );
     assert_eq!(watch.revoke(), 50);

@@ -1,6 +1,6 @@
 //! What a device's link carries, by what its clients' moves took there.
 //!
-//! A client says of a move how long the device took for it ([`Ended::took`](weft_protocol::errands::Ended::took)), where the device had it before it as soon as the move before was through: host time
+//! A client says of a move how long the device took for it ([`Ended::took`](weft_protocol::page_ops::Ended::took)), where the device had it before it as soon as the move before was through: host time
 //! is not in it. Of those count such as say something about the link alone:
 //!
 //! * none of less than [`LEAST`]: what a move costs beside its bytes would be measured;

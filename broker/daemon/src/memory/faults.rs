@@ -1,5 +1,5 @@
 //! What clients' launches touch, as it happens, and what is written down of it. Where each is in its period says what it has touched since the last look. It goes into [`Residency`](super::residency::Residency), and so do
-//! errands.
+//! page operations.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use crate::clock;
 use crate::trace::Memory;
 use weft_paging::{GRANULE, Range, What};
 use weft_protocol::Ns;
-use weft_protocol::errands::Outcome;
 use weft_protocol::host;
+use weft_protocol::page_ops::Outcome;
 use weft_scheduler::Client;
 
 /// Of a client that has no period, all that it is known to touch counts as touched so often while it is at work: as often as it says what it touches.
@@ -25,11 +25,11 @@ pub(super) const SURVEY: Duration = Duration::from_secs(1);
 const DRAWN: Duration = Duration::from_millis(20);
 
 impl Thread {
-    /// Where each client is in its period. Taken before it is heard how errands ended: what a launch waited for has come before the client goes on.
+    /// Where each client is in its period. Taken before it is heard how page operations ended: what a launch waited for has come before the client goes on.
     pub(super) fn positions(&self) -> Vec<(u64, Option<Ns>)> {
         let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
         managed
-            .map(|(client, known)| (*client, known.forecast.position(&known.entry.lane.errands)))
+            .map(|(client, known)| (*client, known.forecast.position(&known.entry.lane.page_ops)))
             .collect()
     }
 
@@ -63,7 +63,7 @@ impl Thread {
         }
     }
 
-    /// An errand has ended.
+    /// A page operation has ended.
     pub(super) fn moved(&mut self, client: u64, what: What, range: Range, outcome: Outcome) {
         let residency = &mut self.residency;
         match (what, outcome) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use weft_paging::{Range, Use, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
-use weft_protocol::errands::Errands;
+use weft_protocol::page_ops::PageOps;
 
 /// Uses of a forecast at most: what a client of ours tells.
 const USES: usize = 1 << 14;
@@ -88,11 +88,11 @@ impl Forecast {
     }
 
     /// How far into its period the client's launches are, if it says so by this forecast.
-    pub fn position(&self, errands: &Errands) -> Option<Ns> {
-        if !self.is_there() || errands.forecast.load(Ordering::Relaxed) != self.number {
+    pub fn position(&self, page_ops: &PageOps) -> Option<Ns> {
+        if !self.is_there() || page_ops.forecast.load(Ordering::Relaxed) != self.number {
             return None;
         }
-        let said = errands.position.load(Ordering::Acquire).checked_sub(1)?;
+        let said = page_ops.position.load(Ordering::Acquire).checked_sub(1)?;
         (said < self.period).then_some(said)
     }
 
@@ -165,14 +165,14 @@ mod tests {
         assert_eq!((set.period, uses), (100, vec![(0, 5), (50, 9)]));
         assert!(forecast.working_set(|_| Vec::new()).uses.is_empty(), "not its memory");
         assert_eq!(forecast.granules_from(1).collect::<Vec<_>>(), [9, 5, 6]);
-        let errands = Box::<Errands>::default();
-        assert_eq!(forecast.position(&errands), None);
-        errands.position.store(31, Ordering::Relaxed);
-        assert_eq!(forecast.position(&errands), None, "of another forecast");
-        errands.forecast.store(1, Ordering::Relaxed);
-        assert_eq!(forecast.position(&errands), Some(30));
-        errands.position.store(200, Ordering::Relaxed);
-        assert_eq!(forecast.position(&errands), None, "beyond the period");
+        let page_ops = Box::<PageOps>::default();
+        assert_eq!(forecast.position(&page_ops), None);
+        page_ops.position.store(31, Ordering::Relaxed);
+        assert_eq!(forecast.position(&page_ops), None, "of another forecast");
+        page_ops.forecast.store(1, Ordering::Relaxed);
+        assert_eq!(forecast.position(&page_ops), Some(30));
+        page_ops.position.store(200, Ordering::Relaxed);
+        assert_eq!(forecast.position(&page_ops), None, "beyond the period");
         assert!(forecast.take(2, 0, vec![one(0, 1, 1)], true));
         assert!(!forecast.is_there());
         for _ in 0..20 {

@@ -1,12 +1,12 @@
-//! From ranges of addresses to granules, and from orders to errands.
+//! From ranges of addresses to granules, and from orders to page operations.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use weft_paging::{GRANULE, Order, Range, What};
-use weft_protocol::errands::{self, Errand};
+use weft_protocol::page_ops::{self, PageOp};
 
-/// What is confirmed by one errand at most: should it be away after all, launches wait for its end.
+/// What is confirmed by one page operation at most: should it be away after all, launches wait for its end.
 const LONGEST_CONFIRM: u64 = 16 * GRANULE;
 
 /// The granules that a range of addresses lies in.
@@ -19,10 +19,10 @@ pub(super) fn granules(start: u64, bytes: u64) -> Range {
     }
 }
 
-/// Errands that ask once more for those of these granules that should be there, in their order.
-pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<Errand> {
+/// Page operations that ask once more for those of these granules that should be there, in their order.
+pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<PageOp> {
     let mut seen = HashSet::new();
-    let mut found: VecDeque<Errand> = VecDeque::new();
+    let mut found: VecDeque<PageOp> = VecDeque::new();
     for granule in wanted.filter(|granule| there(*granule)) {
         if !seen.insert(granule) {
             continue;
@@ -30,8 +30,8 @@ pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) ->
         let start = granule * GRANULE;
         match found.back_mut() {
             Some(last) if last.start + last.bytes == start && last.bytes < LONGEST_CONFIRM => last.bytes += GRANULE,
-            _ => found.push_back(Errand {
-                what: errands::What::Confirm,
+            _ => found.push_back(PageOp {
+                what: page_ops::What::Confirm,
                 start,
                 bytes: GRANULE,
             }),
@@ -81,16 +81,16 @@ pub(super) fn joined(granules: impl Iterator<Item = u64>) -> Vec<Range> {
 }
 
 /// An order as its client is told.
-pub(super) fn errand(order: &Order) -> Errand {
-    Errand {
+pub(super) fn page_op(order: &Order) -> PageOp {
+    PageOp {
         what: match order.what {
-            What::Prefetch => errands::What::Prefetch,
-            What::Populate => errands::What::Populate,
-            What::Evict => errands::What::Evict,
-            What::Release => errands::What::Release,
-            What::Discard => errands::What::Discard,
-            What::Advise(true) => errands::What::MostlyRead,
-            What::Advise(false) => errands::What::Written,
+            What::Prefetch => page_ops::What::Prefetch,
+            What::Populate => page_ops::What::Populate,
+            What::Evict => page_ops::What::Evict,
+            What::Release => page_ops::What::Release,
+            What::Discard => page_ops::What::Discard,
+            What::Advise(true) => page_ops::What::MostlyRead,
+            What::Advise(false) => page_ops::What::Written,
         },
         start: order.range.first.saturating_mul(GRANULE),
         bytes: u64::from(order.range.count) * GRANULE,

@@ -12,7 +12,7 @@ use crate::registry::Entry;
 use crate::trace;
 use weft_paging::{Access, Order, OrderId, Range, Use, What, WorkingSet};
 use weft_protocol::Ns;
-use weft_protocol::errands::{Errand, Giver};
+use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
 /// A job's working set is taken to be touched so many times in a turn: what it has touched once in its turn it will touch again in it.
 const TIMES_A_TURN: u64 = 16;
@@ -23,7 +23,7 @@ pub(super) const ROUNDS: u64 = 8;
 /// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned with it. A training job that writes a checkpoint is.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
-/// An errand that is out.
+/// A page operation that is out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Out {
     pub order: OrderId,
@@ -36,7 +36,7 @@ pub(super) struct Out {
 #[derive(Debug)]
 pub(super) struct Known {
     pub entry: Arc<Entry>,
-    pub giver: Giver,
+    pub producer: PageOpProducer,
     pub device: Option<String>,
     /// How large it says that is.
     pub bytes: Option<u64>,
@@ -49,12 +49,12 @@ pub(super) struct Known {
     /// The ranges that it touches, as the planner was told.
     pub touches: usize,
     /// What should be on the device at the begin of its turn, and is asked for once more: pages that the driver has moved away by itself are not seen from here.
-    pub confirms: VecDeque<Errand>,
+    pub confirms: VecDeque<PageOp>,
     /// What does not fit into the lane yet.
     pub waiting: VecDeque<Order>,
-    /// Errands that are out.
+    /// Page operations that are out.
     pub out: HashMap<u64, Out>,
-    /// No errands until then.
+    /// No page operations until then.
     pub penance: Option<Instant>,
     /// Granules that the planner knows of.
     pub told: HashSet<u64>,
@@ -62,9 +62,9 @@ pub(super) struct Known {
     pub dirty: bool,
     /// It is a foreground job: its granules stay on the device, while it is at work.
     pub pinned: bool,
-    /// When it was last seen at work, and by which signs.
+    /// When it was last seen at work, and by which launch epochs.
     pub active_at: Instant,
-    signs: [u64; 4],
+    epochs: [u64; 4],
     /// When it last had the device.
     pub ran_at: Option<Instant>,
     pub forecast: Forecast,
@@ -83,7 +83,7 @@ impl Known {
     /// One that has just attached.
     pub fn new(entry: Arc<Entry>) -> Known {
         Known {
-            giver: Giver::default(),
+            producer: PageOpProducer::default(),
             device: None,
             bytes: None,
             ranges: BTreeMap::new(),
@@ -98,7 +98,7 @@ impl Known {
             dirty: false,
             pinned: false,
             active_at: Instant::now(),
-            signs: [0; 4],
+            epochs: [0; 4],
             ran_at: None,
             forecast: Forecast::default(),
             confirming: HashMap::new(),
@@ -113,13 +113,13 @@ impl Known {
     /// Sees whether it has done anything since the last look, or waits for its turn.
     pub fn look(&mut self, now: Instant) {
         let (lane, read) = (&self.entry.lane, |word: &AtomicU64| word.load(Ordering::Relaxed));
-        let signs = [
+        let epochs = [
             lane.written(),
             read(&lane.counters.launches),
             read(&lane.counters.graph_launches),
             read(&lane.reports.settled),
         ];
-        if std::mem::replace(&mut self.signs, signs) != signs || lane.reports.waiting.load(Ordering::Relaxed) != 0 {
+        if std::mem::replace(&mut self.epochs, epochs) != epochs || lane.reports.waiting.load(Ordering::Relaxed) != 0 {
             self.active_at = now;
         }
     }

@@ -3,7 +3,7 @@
 //! A thread of its own, because a plan over thousands of granules takes longer than jobs may wait at the gate. What holds:
 //!
 //! * Only clients on managed memory are planned for. All others, and all of this where it fails, are as without it: memory moves on demand.
-//! * An order becomes an errand in its client's lane. A client whose helper does not answer within [`thread::PATIENCE`] gets none for [`thread::PENANCE`], and what it was to do
+//! * An order becomes a page operation in its client's lane. A client whose helper does not answer within [`thread::PATIENCE`] gets none for [`thread::PENANCE`], and what it was to do
 //!   counts as refused: it holds up nobody else.
 //! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in number and size.
 //!
@@ -12,13 +12,13 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `thread` | the thread: takes what it is told, keeps the planner, gives errands |
+//! | `thread` | the thread: takes what it is told, keeps the planner, gives page operations |
 //! | `known` | what is known of one client |
 //! | `limits` | how much of what clients say is kept |
 //! | `forecast` | what a client says of its period |
-//! | `granules` | from addresses to granules, from orders to errands |
+//! | `granules` | from addresses to granules, from orders to page operations |
 //! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
-//! | `faults` | what it rests on: where clients are, and how errands end |
+//! | `faults` | what it rests on: where clients are, and how page operations end |
 //! | `room` | how much room there is to plan with |
 //! | `carried` | what the link carries, by what moves took |
 //! | `turns` | whether jobs find room together, and how long their turns are where they do not |
@@ -105,7 +105,7 @@ pub struct Settings {
     /// How long the core lets one of several run whose memory fits.
     pub turn: Ns,
     /// How long nobody may be away while others whose memory does not fit beside his have their turns.
-    pub away: Ns,
+    pub max_swapped_out: Ns,
     /// How many times slower than a real one's the device's link is.
     pub dilation: f64,
 }
@@ -117,7 +117,7 @@ impl Settings {
         let most = u64::try_from(options.longest_wait.as_nanos() / 4 * 3).unwrap_or(u64::MAX);
         Settings {
             turn: options.core.turn,
-            away: options.core.away.min(most),
+            max_swapped_out: options.core.max_swapped_out.min(most),
             dilation: options.dilation.max(1.0),
         }
     }

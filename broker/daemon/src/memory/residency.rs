@@ -1,11 +1,11 @@
 //! Which granules lie on the device, and what came there by faults: an estimate.
 //!
 //! No unified-memory driver tells an ordinary process which pages it moved, so this keeps the driver's book beside it: what a client's launches are foretold to touch comes in when they are launched,
-//! what errands moved is where they left it, and where the device is full what arrived longest ago goes, as the driver's own order is (it does not see that a page is used again).
+//! what page operations moved is where they left it, and where the device is full what arrived longest ago goes, as the driver's own order is (it does not see that a page is used again).
 //!
 //! What holds:
 //! * The first touch of a granule is a fault like others, though a driver has nothing to copy for it.
-//! * What an errand brings is no fault, also where a launch is already waiting for it.
+//! * What a page operation brings is no fault, also where a launch is already waiting for it.
 //! * What comes in by a fault counts as a whole granule; the driver may bring less of it.
 //! * It is as right as the forecasts of what is touched. What no forecast names is not seen.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use weft_paging::{GRANULE, Range};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,
-    /// An errand brings it.
+    /// A page operation brings it.
     Coming,
     /// It arrived there as the one of this number.
     Device(u64),
@@ -61,7 +61,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// An errand to bring it is out.
+    /// A page operation to bring it is out.
     pub fn ordered(&mut self, client: u64, range: Range) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
@@ -73,7 +73,7 @@ impl Residency {
         }
     }
 
-    /// An errand brought it.
+    /// A page operation brought it.
     pub fn came(&mut self, client: u64, range: Range) {
         for granule in range.granules() {
             let book = self.clients.entry(client).or_default();
@@ -84,7 +84,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// An errand that was to bring it was refused.
+    /// A page operation that was to bring it was refused.
     pub fn stays(&mut self, client: u64, range: Range) {
         if let Some(book) = self.clients.get_mut(&client) {
             for granule in range.granules() {
@@ -130,8 +130,8 @@ impl Residency {
         }
     }
 
-    /// Nobody hears any more how errands end that are out: most do what they were to do.
-    pub fn forget_errands(&mut self) {
+    /// Nobody hears any more how page operations end that are out: most do what they were to do.
+    pub fn forget_page_ops(&mut self) {
         let coming = |(client, book): (&u64, &Book)| {
             let client = *client;
             let out = book.places.iter().filter(|(_, place)| **place == Place::Coming);
@@ -165,7 +165,7 @@ impl Residency {
         book.there += 1;
         self.there += 1;
         self.order.push_back((self.arrivals, client, granule));
-        // Of those that went by errands the order knows nothing.
+        // Of those that went by page operations the order knows nothing.
         if self.order.len() as u64 > 2 * self.there + 4096 {
             let clients = &self.clients;
             self.order
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_errands_bring_is_no_fault() {
+    fn what_page_ops_bring_is_no_fault() {
         let mut residency = Residency::default();
         residency.room(100);
         residency.came(1, range(0, 8));
@@ -252,7 +252,7 @@ mod tests {
         residency.went(1, range(0, 2));
         assert_eq!(residency.on_host(), 2 * GRANULE);
         residency.ordered(1, range(0, 1));
-        residency.forget_errands();
+        residency.forget_page_ops();
         assert_eq!(of(&residency, 1), (4, 7));
     }
 

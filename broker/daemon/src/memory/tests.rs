@@ -11,7 +11,7 @@ use super::room::RESERVE;
 use super::thread::Thread;
 use super::*;
 use crate::registry::Newcomer;
-use weft_protocol::errands::{self, Errand, Taker};
+use weft_protocol::page_ops::{self, PageOp, PageOpConsumer};
 use weft_protocol::transport::map::SharedLane;
 
 const MB: u64 = 1 << 20;
@@ -28,14 +28,14 @@ fn entry(client: u64) -> Arc<Entry> {
         priority: 5,
         lane: Arc::new(SharedLane::lane().expect("a lane")),
     });
-    entry.lane.errands.served.store(1, Ordering::Relaxed);
+    entry.lane.page_ops.served.store(1, Ordering::Relaxed);
     Arc::new(entry)
 }
 
 /// A thread that is turned by hand, with clients that carry out what they are told, or not.
 struct Scene {
     thread: Thread,
-    clients: Vec<(Arc<Entry>, Taker)>,
+    clients: Vec<(Arc<Entry>, PageOpConsumer)>,
 }
 
 impl Scene {
@@ -43,11 +43,13 @@ impl Scene {
     fn new(device: u64, clients: u64) -> Scene {
         let settings = Settings {
             turn: 100_000_000,
-            away: 500_000_000,
+            max_swapped_out: 500_000_000,
             dilation: 1.0,
         };
         let mut thread = Thread::new(settings, Trace::none());
-        let clients: Vec<_> = (1..=clients).map(|client| (entry(client), Taker::default())).collect();
+        let clients: Vec<_> = (1..=clients)
+            .map(|client| (entry(client), PageOpConsumer::default()))
+            .collect();
         for (entry, _) in &clients {
             thread.take(MemoryMessage::Joined(Arc::clone(entry)));
             thread.take(MemoryMessage::Device(entry.client, "gpu".into(), device));
@@ -55,8 +57,8 @@ impl Scene {
         Scene { thread, clients }
     }
 
-    /// Until nothing is given any more; errands of each client in order.
-    fn settle(&mut self, outcome: errands::Outcome) -> Vec<(u64, Errand)> {
+    /// Until nothing is given any more; page operations of each client in order.
+    fn settle(&mut self, outcome: page_ops::Outcome) -> Vec<(u64, PageOp)> {
         let mut seen = Vec::new();
         loop {
             self.thread.learn();
@@ -64,10 +66,10 @@ impl Scene {
             self.thread.order();
             self.thread.show();
             let before = seen.len();
-            for (entry, taker) in &mut self.clients {
-                while let Some((number, errand)) = taker.next(&entry.lane.errands) {
-                    seen.push((entry.client, errand));
-                    entry.lane.errands.end(number, outcome);
+            for (entry, consumer) in &mut self.clients {
+                while let Some((number, page_op)) = consumer.next(&entry.lane.page_ops) {
+                    seen.push((entry.client, page_op));
+                    entry.lane.page_ops.end(number, outcome);
                 }
             }
             if seen.len() == before {
@@ -85,9 +87,9 @@ impl Scene {
     }
 }
 
-fn sum(seen: &[(u64, Errand)], client: u64, inward: bool) -> u64 {
-    let of = |(whose, errand): &&(u64, Errand)| *whose == client && errand.what.is_inward() == inward;
-    seen.iter().filter(of).map(|(_, errand)| errand.bytes).sum()
+fn sum(seen: &[(u64, PageOp)], client: u64, inward: bool) -> u64 {
+    let of = |(whose, page_op): &&(u64, PageOp)| *whose == client && page_op.what.is_inward() == inward;
+    seen.iter().filter(of).map(|(_, page_op)| page_op.bytes).sum()
 }
 
 #[test]
@@ -96,19 +98,19 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     let base = 1 << 40;
     scene.thread.take(MemoryMessage::Backed(1, base, 100 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     assert_eq!(scene.resident(1), 100 * MB);
     let there = scene.resident(2);
     assert!(there <= 24 * MB, "{there}");
     scene.thread.take(MemoryMessage::Runs(2));
-    let seen = scene.settle(errands::Outcome::Done);
+    let seen = scene.settle(page_ops::Outcome::Done);
     assert_eq!(scene.resident(2), 100 * MB);
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
     assert!(sum(&seen, 1, false) >= 76 * MB);
     assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE);
     // Each stays within what its client holds.
-    for (_, errand) in &seen {
-        assert!(errand.start >= base && errand.start + errand.bytes <= base + 100 * MB);
+    for (_, page_op) in &seen {
+        assert!(page_op.start >= base && page_op.start + page_op.bytes <= base + 100 * MB);
     }
 }
 
@@ -118,10 +120,10 @@ fn clients_that_fit_together_are_left_where_they_are() {
     for client in [1, 2] {
         scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 100 * MB));
     }
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     for turn in 0..6 {
         scene.thread.take(MemoryMessage::Runs(1 + turn % 2));
-        assert_eq!(scene.settle(errands::Outcome::Done), []);
+        assert_eq!(scene.settle(page_ops::Outcome::Done), []);
     }
     assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
 }
@@ -129,15 +131,15 @@ fn clients_that_fit_together_are_left_where_they_are() {
 #[test]
 fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
     let mut scene = Scene::new(256 * MB, 2);
-    scene.clients[0].0.lane.errands.served.store(0, Ordering::Relaxed);
+    scene.clients[0].0.lane.page_ops.served.store(0, Ordering::Relaxed);
     scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
     scene.thread.take(MemoryMessage::Backed(2, 1 << 40, 100 * MB));
     scene.thread.take(MemoryMessage::Runs(2));
-    let seen = scene.settle(errands::Outcome::Done);
+    let seen = scene.settle(page_ops::Outcome::Done);
     assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
     assert_eq!(scene.resident(2), 100 * MB);
     scene.thread.take(MemoryMessage::Runs(1));
-    scene.settle(errands::Outcome::Refused);
+    scene.settle(page_ops::Outcome::Refused);
     assert_eq!(scene.resident(1), 0);
 }
 
@@ -148,13 +150,13 @@ fn shared_granules_go_with_the_last_of_them() {
     for part in 0..4 {
         scene.thread.take(MemoryMessage::Backed(1, base + part * MB, MB));
     }
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     assert_eq!(scene.resident(1), 4 * MB);
     scene.thread.take(MemoryMessage::Unbacked(1, base));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     assert_eq!(scene.resident(1), 4 * MB);
     scene.thread.take(MemoryMessage::Unbacked(1, base + MB));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     assert_eq!(scene.resident(1), 2 * MB);
     scene.thread.take(MemoryMessage::Left(1));
     assert!(scene.thread.planner.is_none());
@@ -167,30 +169,30 @@ fn what_is_not_named_any_more_does_not_come_in() {
     scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     for _ in 0..=ROUNDS {
         scene.thread.take(MemoryMessage::Touched(1, Some(vec![base, 77])));
         scene.thread.take(MemoryMessage::Touched(1, Some(Vec::new())));
     }
     scene.thread.take(MemoryMessage::Runs(2));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     scene.thread.take(MemoryMessage::Runs(1));
-    let seen = scene.settle(errands::Outcome::Done);
+    let seen = scene.settle(page_ops::Outcome::Done);
     assert!(sum(&seen, 1, true) > 0);
-    let inward = |(client, errand): &&(u64, Errand)| *client == 1 && errand.what.is_inward();
+    let inward = |(client, page_op): &&(u64, PageOp)| *client == 1 && page_op.what.is_inward();
     assert!(
         seen.iter()
             .filter(inward)
-            .all(|(_, errand)| errand.start < base + 60 * MB),
+            .all(|(_, page_op)| page_op.start < base + 60 * MB),
         "{seen:?}"
     );
     // A graph: all may be touched.
     scene.thread.take(MemoryMessage::Touched(1, None));
-    let seen = scene.settle(errands::Outcome::Done);
+    let seen = scene.settle(page_ops::Outcome::Done);
     assert!(
         seen.iter()
             .filter(inward)
-            .any(|(_, errand)| errand.start > base + 60 * MB),
+            .any(|(_, page_op)| page_op.start > base + 60 * MB),
         "{seen:?}"
     );
 }
@@ -204,7 +206,7 @@ fn nonsense_about_memory_is_not_believed() {
     scene.thread.take(MemoryMessage::Backed(7, 1 << 30, MB));
     scene.thread.take(MemoryMessage::Unbacked(1, 5));
     scene.thread.take(MemoryMessage::Runs(9));
-    assert_eq!(scene.settle(errands::Outcome::Done), []);
+    assert_eq!(scene.settle(page_ops::Outcome::Done), []);
 }
 
 /// At work at this time: it has launched something.
@@ -220,7 +222,7 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     for client in [1, 2, 3] {
         scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 40 * MB));
     }
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
     // A context takes a quarter of the device, so that 60 MB are left: for one of them.
     for client in [1, 2, 3] {
@@ -250,12 +252,12 @@ fn room_that_has_just_come_is_believed_after_a_while() {
     scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base + 64 * MB, 60 * MB));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     works(&mut scene, 1, now);
     works(&mut scene, 2, now);
     assert!(scene.thread.turns.of(1).is_some());
     scene.thread.take(MemoryMessage::Unbacked(2, base));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     for (after, still) in [(0, true), (500, true), (1_100, false)] {
         now += Duration::from_millis(after);
         works(&mut scene, 1, now);
@@ -298,7 +300,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
 fn what_the_host_has_to_spare_is_seen_anew() {
     let mut scene = Scene::new(512 * MB, 1);
     scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
-    scene.settle(errands::Outcome::Done);
+    scene.settle(page_ops::Outcome::Done);
     let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
     let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
     stale(&mut scene);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 
 use super::carried::{Carried, Way};
-use super::granules::{confirms, errand, granules, joined};
+use super::granules::{confirms, granules, joined, page_op};
 use super::known::{Known, Out};
 use super::limits::count;
 use super::residency::Residency;
@@ -20,11 +20,11 @@ use crate::mailbox::{Notice, SchedulerHandle};
 use crate::trace::Trace;
 use weft_paging::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
 use weft_protocol::Ns;
-use weft_protocol::errands::{self, Ended};
 use weft_protocol::host;
+use weft_protocol::page_ops::{self, Ended};
 use weft_scheduler::Client;
 
-/// Between two looks at errands that are out: the shortest takes about as long.
+/// Between two looks at page operations that are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// While jobs that do not fit together take turns: what the running one has used for the last time in its turn may go then, a granule in 0.1 ms.
@@ -33,10 +33,10 @@ const WATCH: Duration = Duration::from_millis(2);
 /// With nothing out.
 const REST: Duration = Duration::from_millis(250);
 
-/// An errand that takes longer is given up: a whole lane of them takes some 20 ms.
+/// A page operation that takes longer is given up: a whole lane of them takes some 20 ms.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A client whose errands were given up gets none for so long.
+/// A client whose page operations were given up gets none for so long.
 pub(super) const PENANCE: Duration = Duration::from_secs(5);
 
 /// Devices whose links' rates are remembered.
@@ -77,7 +77,7 @@ impl Thread {
             trace,
             traced: Instant::now(),
             to_scheduler: None,
-            turns: Turns::new(settings.away),
+            turns: Turns::new(settings.max_swapped_out),
             switched: Instant::now(),
             planner: None,
             device: None,
@@ -246,7 +246,7 @@ impl Thread {
         }
         self.running = Some((client, now));
         if let (Some(planner), Some(known)) = (&mut self.planner, self.clients.get_mut(&client))
-            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+            && let Some(at) = known.forecast.position(&known.entry.lane.page_ops)
         {
             known.forecast.stands(at, now);
             planner.stands(Client(client), at);
@@ -267,7 +267,7 @@ impl Thread {
             return;
         };
         if let Some(known) = self.clients.get_mut(&running)
-            && let Some(at) = known.forecast.position(&known.entry.lane.errands)
+            && let Some(at) = known.forecast.position(&known.entry.lane.page_ops)
         {
             let ran = known.forecast.progress(at, Instant::now());
             if ran > 0 {
@@ -350,7 +350,7 @@ impl Thread {
         }
         let begins = self.planner.is_none();
         if begins {
-            self.residency.forget_errands();
+            self.residency.forget_page_ops();
             for known in self.clients.values_mut() {
                 known.told.clear();
                 known.waiting.clear();
@@ -397,7 +397,7 @@ impl Thread {
             for range in joined(new.into_iter()) {
                 planner.placed(Client(*client), range, Place::Nowhere);
             }
-            let at = known.forecast.position(&known.entry.lane.errands);
+            let at = known.forecast.position(&known.entry.lane.page_ops);
             if let Some(at) = at {
                 known.forecast.stands(at, Instant::now());
             }
@@ -433,7 +433,7 @@ impl Thread {
         (there.count(), sum / STEP * STEP)
     }
 
-    /// Hears how errands ended.
+    /// Hears how page operations ended.
     pub(super) fn hear(&mut self) {
         let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
             return;
@@ -451,16 +451,16 @@ impl Thread {
         let mut ended = Vec::new();
         let mut measured = false;
         for (client, known) in &mut self.clients {
-            for Ended { number, outcome, took } in known.giver.ended(&known.entry.lane.errands) {
+            for Ended { number, outcome, took } in known.producer.ended(&known.entry.lane.page_ops) {
                 if let Some(out) = known.out.remove(&number) {
                     planner.done(
                         out.order,
                         match outcome {
-                            errands::Outcome::Done => Outcome::Done,
-                            errands::Outcome::Refused | errands::Outcome::Gone => Outcome::Refused,
+                            page_ops::Outcome::Done => Outcome::Done,
+                            page_ops::Outcome::Refused | page_ops::Outcome::Gone => Outcome::Refused,
                         },
                     );
-                    if matches!(out.what, What::Prefetch | What::Evict) && outcome == errands::Outcome::Done {
+                    if matches!(out.what, What::Prefetch | What::Evict) && outcome == page_ops::Outcome::Done {
                         let bytes = u64::from(out.range.count) * GRANULE;
                         measured |= carried.moved(way(out.what), bytes, took, now);
                     }
@@ -477,7 +477,7 @@ impl Thread {
                 known.penance = Some(now + PENANCE);
                 for (_, out) in known.out.drain() {
                     planner.done(out.order, Outcome::Refused);
-                    ended.push((*client, out.what, out.range, errands::Outcome::Refused));
+                    ended.push((*client, out.what, out.range, page_ops::Outcome::Refused));
                 }
             }
         }
@@ -503,7 +503,7 @@ impl Thread {
         for (client, known) in self.clients.iter_mut().filter(due) {
             let now = Instant::now();
             let lane = &known.entry.lane;
-            let served = lane.errands.served.load(Ordering::Acquire) == 1;
+            let served = lane.page_ops.served.load(Ordering::Acquire) == 1;
             if !served || known.penance.is_some_and(|until| now < until) {
                 known.confirms.clear();
                 for order in known.waiting.drain(..) {
@@ -512,18 +512,18 @@ impl Thread {
                 continue;
             }
             let mut given = false;
-            while let Some(errand) = known.confirms.front() {
-                let Some(number) = known.giver.give(&lane.errands, *errand) else {
+            while let Some(page_op) = known.confirms.front() {
+                let Some(number) = known.producer.give(&lane.page_ops, *page_op) else {
                     break;
                 };
-                let range = granules(errand.start, errand.bytes);
+                let range = granules(page_op.start, page_op.bytes);
                 self.residency.ordered(*client, range);
                 known.confirming.insert(number, range);
                 known.confirms.pop_front();
                 given = true;
             }
             while let Some(order) = known.waiting.front() {
-                let Some(number) = known.giver.give(&lane.errands, errand(order)) else {
+                let Some(number) = known.producer.give(&lane.page_ops, page_op(order)) else {
                     break;
                 };
                 if !matches!(order.what, What::Advise(_)) {
@@ -542,8 +542,8 @@ impl Thread {
                 given = true;
             }
             if given {
-                lane.errands.bell.fetch_add(1, Ordering::AcqRel);
-                let _ = futex::wake(&lane.errands.bell, futex::Flags::empty(), 1);
+                lane.page_ops.bell.fetch_add(1, Ordering::AcqRel);
+                let _ = futex::wake(&lane.page_ops.bell, futex::Flags::empty(), 1);
             }
         }
     }

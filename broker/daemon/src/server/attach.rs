@@ -132,7 +132,7 @@ impl Pending {
         }
         let (server, name) = IpcOneShotServer::<Up>::new().map_err(Error::io("making a control channel"))?;
         let packet = Packet::Lane { channel: name.clone() };
-        let descriptors = [lane.memory(), host.board.memory(), host.bell.as_fd()];
+        let descriptors = [lane.memory(), host.epoch_page.memory(), host.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, deadline)?;
         match receive_plain(&self.socket, self.socket.passes(), "a client", deadline)? {
             Packet::Connected => {}
@@ -178,7 +178,7 @@ impl Pending {
             .house_of(self.uid)?
             .ok_or(Error::Nonsense("this broker has no guests"))?;
         let packet = Packet::Lane { channel: String::new() };
-        let descriptors = [lane.memory(), house.board.memory(), house.bell.as_fd()];
+        let descriptors = [lane.memory(), house.epoch_page.memory(), house.bell.as_fd()];
         fds::send(&self.socket, &packet, &descriptors, deadline)?;
         let mut rest = costs;
         loop {

@@ -22,7 +22,7 @@
 //!
 //! A broker that serves many users ([`Door::Shared`]) trusts no more of a client than the kernel says of it. What its clients could hurt one another by is not shared between users:
 //! * control messages come by the socket of the rendezvous, a packet each: no length is believed and nobody waits for a second half;
-//! * each user has a [`UserPage`] of his own, with a board and a doorbell: its clients can write to both, and no one else's read them;
+//! * each user has a [`UserPage`] of his own, with a epoch page and a doorbell: its clients can write to both, and no one else's read them;
 //! * a profile comes in pieces by that socket: no file is opened for anybody, and no descriptor is taken from anybody.
 #![deny(unsafe_code)]
 

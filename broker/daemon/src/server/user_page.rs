@@ -1,4 +1,4 @@
-//! What clients share with a broker besides their lanes: boards and doorbells. No house is read or written here but its bell.
+//! What clients share with a broker besides their lanes: epoch pages and doorbells. No house is read or written here but its bell.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 
-use weft_protocol::transport::map::SharedBoard;
+use weft_protocol::transport::map::SharedEpochPage;
 use weft_protocol::transport::{Error, fds};
 
 /// What clients share with a broker besides their lanes: all of them with a private one, those of a user with a shared one.
 #[derive(Debug)]
 pub struct UserPage {
-    /// The board.
-    pub board: SharedBoard,
+    /// The epoch page.
+    pub epoch_page: SharedEpochPage,
     /// The doorbell that clients ring: an eventfd, not blocking.
     pub bell: OwnedFd,
 }
 
 impl UserPage {
-    /// Makes a board and a doorbell.
+    /// Makes a epoch page and a doorbell.
     pub fn make() -> Result<UserPage, Error> {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
         Ok(UserPage {
-            board: SharedBoard::board()?,
+            epoch_page: SharedEpochPage::epoch_page()?,
             bell,
         })
     }

@@ -18,9 +18,9 @@ use self::ring::Ring;
 pub use self::ring::{DEVICE_COPY, HOST_COPY, Kind, NO_GAP, Reader, Record, is_transfer};
 use super::Ns;
 pub use super::RECORDS;
+use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use super::errands::Errands;
-use super::seat::{Moves, Seat};
+use super::page_ops::PageOps;
 
 /// Tells a lane from other memory: "weftLANE" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
@@ -33,7 +33,7 @@ pub enum Mode {
     Free = 0,
     /// Nobody else is attached: count, launch.
     Alone = 1,
-    /// Raise the sign, record, launch. Never wait.
+    /// Bump the launch epoch, record, launch. Never wait.
     Foreground = 2,
     /// Launch within the credit, else wait at the gate (bounded).
     Background = 3,
@@ -57,12 +57,12 @@ impl Mode {
 pub mod flags {
     /// Take stage-1 samples (kernel times and gaps) and report them as records.
     pub const PROFILE: u32 = 1;
-    /// The credit holds only while [`super::Orders::signs`] equals the board's signs above the client's priority.
-    pub const CREDIT_BOUND_TO_SIGNS: u32 = 2;
+    /// The credit holds only while [`super::Orders::epochs`] equals the epoch page's launch epochs above the client's priority.
+    pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
     /// Beside others, take a sample now and then and report it as a record: half a per cent of the time in which the job launches at most, and no
     /// ring for it. What is predicted can so follow what happens.
     pub const SAMPLE: u32 = 4;
-    /// Credit whose work was seen to end comes back: see [`super::super::credit::Lease`].
+    /// Credit whose work was seen to end comes back: see [`super::super::credit::RunAheadWindow`].
     pub const CREDIT_RENEWS: u32 = 8;
 }
 
@@ -86,24 +86,24 @@ pub struct Orders {
     pub flags: AtomicU32,
     /// Counts every change of an order. A waiting background job sleeps on it as a shared futex.
     pub bell: AtomicU32,
-    /// The client's [`sign`](super::board::sign): its priority now (`weft set` changes it while it runs) on its device.
-    pub sign: AtomicU32,
+    /// The client's [`epoch`](super::epoch_page::epoch): its priority now (`weft set` changes it while it runs) on its device.
+    pub epoch: AtomicU32,
     /// Work the background job may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
     pub credit: AtomicI64,
-    /// The board's signs that the credit is bound to.
-    pub signs: AtomicU64,
+    /// The epoch page's launch epochs that the credit is bound to.
+    pub epochs: AtomicU64,
     /// The longest a launch may wait at the gate; it then goes through and is counted.
     pub longest_wait: AtomicU64,
     /// What a kernel with no known time is charged.
     pub unknown_cost: AtomicU64,
-    /// Of the [`Lease`](super::credit::Lease): a kernel that ends before this need not wait for those before it.
-    pub calm: AtomicU64,
-    /// Of the lease: a kernel ends before this, or it waits for the broker's word. 0: there is no lease.
-    pub until: AtomicU64,
-    /// Of the lease: of the work that was seen to end, so much does not come back as credit.
-    pub surplus: AtomicU64,
-    /// Of the lease: how much may be on the device when a kernel is launched that does not end in the calm time.
-    pub depth: AtomicU64,
+    /// Of the [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends before this need not wait for those before it.
+    pub safe_until: AtomicU64,
+    /// Of the run-ahead window: a kernel ends before this, or it waits for the broker's word. 0: there is no run-ahead window.
+    pub deadline: AtomicU64,
+    /// Of the run-ahead window: of the work that was seen to end, so much does not come back as credit.
+    pub non_refundable: AtomicU64,
+    /// Of the run-ahead window: how much may be on the device when a kernel is launched that does not end by [`Orders::safe_until`].
+    pub max_backlog: AtomicU64,
     /// How many times slower than a real device's this one's copies are, in [`DILATION_ONE`]ths (a simulated device may be slowed down); 0 counts as once.
     pub dilation: AtomicU32,
 }
@@ -170,15 +170,15 @@ pub struct Counters {
     pub managed: AtomicU64,
     /// Allocations that stayed device memory though the job is managed.
     pub unmanaged: AtomicU64,
-    /// Bytes that errands brought to the device.
+    /// Bytes that page operations brought to the device.
     pub prefetched: AtomicU64,
-    /// Bytes that errands moved to the host.
+    /// Bytes that page operations moved to the host.
     pub evicted: AtomicU64,
-    /// Bytes that errands gave up.
+    /// Bytes that page operations gave up.
     pub discarded: AtomicU64,
-    /// Errands that the driver or the helper refused.
+    /// Page operations that the driver or the helper refused.
     pub refused: AtomicU64,
-    /// Errands that took longer than the helper waits for any.
+    /// Page operations that took longer than the helper waits for any.
     pub late: AtomicU64,
     /// Launches that were left behind at a closed gate, to be issued when it opens.
     pub left_behind: AtomicU64,
@@ -212,9 +212,9 @@ pub struct Lane {
     /// Client to people.
     pub counters: Counters,
     /// Broker to client, and back: what is to be done with the client's memory.
-    pub errands: Errands,
+    pub page_ops: PageOps,
     /// Broker to client: its place on the device.
-    pub seat: Seat,
+    pub admission_slot: AdmissionSlot,
     /// Client to broker: when what it holds changed.
     pub moves: Moves,
     ring: Ring,
@@ -229,8 +229,8 @@ impl Default for Lane {
             orders: Orders::default(),
             reports: Reports::default(),
             counters: Counters::default(),
-            errands: Errands::default(),
-            seat: Seat::default(),
+            page_ops: PageOps::default(),
+            admission_slot: AdmissionSlot::default(),
             moves: Moves::default(),
             ring: Ring::default(),
         }

@@ -40,8 +40,8 @@ pub struct Attached {
     pub client: u64,
     /// The memory of its lane; for [`super::map::Place::put`].
     pub lane: OwnedFd,
-    /// The memory of the broker's board.
-    pub board: OwnedFd,
+    /// The memory of the broker's epoch page.
+    pub epoch_page: OwnedFd,
     /// The broker's doorbell, an eventfd.
     pub bell: OwnedFd,
     /// (hash, cost) of the kernels of its profile.
@@ -204,7 +204,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
         Packet::Refused(why) => return Err(Error::Refused(why)),
         _ => return Err(Error::Nonsense("the broker answered a hello with something else")),
     };
-    let [lane, board, bell]: [OwnedFd; 3] = descriptors
+    let [lane, epoch_page, bell]: [OwnedFd; 3] = descriptors
         .try_into()
         .map_err(|_| Error::Nonsense("the broker sent another number of descriptors"))?;
     let (client, costs, way) = if name.is_empty() {
@@ -235,7 +235,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     Ok(Attached {
         client,
         lane,
-        board,
+        epoch_page,
         bell,
         costs,
         channel: Channel {

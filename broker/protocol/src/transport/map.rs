@@ -1,4 +1,4 @@
-//! Shared memory: the one place that turns a descriptor into a [`Lane`] or a [`Board`].
+//! Shared memory: the one place that turns a descriptor into a [`Lane`] or a [`EpochPage`].
 //!
 //! * The broker makes a memfd of the exact size, seals its size (so that no client can truncate it under the broker's feet, which would
 //!   be a SIGBUS) and maps it: [`Shared`].
@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Error;
-use crate::board::Board;
+use crate::epoch_page::EpochPage;
 use crate::lane::Lane;
 
 /// Memory of this size in pages is mapped for a `T`.
@@ -38,9 +38,9 @@ unsafe impl Plain for Lane {
     const NAME: &'static CStr = c"weft-lane";
 }
 
-// SAFETY: every field of a board is an atomic integer; it is aligned to 64 bytes.
-unsafe impl Plain for Board {
-    const NAME: &'static CStr = c"weft-board";
+// SAFETY: every field of a epoch page is an atomic integer; it is aligned to 64 bytes.
+unsafe impl Plain for EpochPage {
+    const NAME: &'static CStr = c"weft-epoch_page";
 }
 
 const fn length<T>() -> usize {
@@ -61,8 +61,8 @@ unsafe impl<T: Plain> Sync for Shared<T> {}
 
 /// The broker's hold of a lane.
 pub type SharedLane = Shared<Lane>;
-/// The broker's hold of its board.
-pub type SharedBoard = Shared<Board>;
+/// The broker's hold of its epoch page.
+pub type SharedEpochPage = Shared<EpochPage>;
 
 impl<T: Plain> Shared<T> {
     fn make() -> Result<Shared<T>, Error> {
@@ -103,14 +103,14 @@ impl SharedLane {
     }
 }
 
-impl SharedBoard {
-    /// A fresh board.
-    pub fn board() -> Result<SharedBoard, Error> {
+impl SharedEpochPage {
+    /// A fresh epoch page.
+    pub fn epoch_page() -> Result<SharedEpochPage, Error> {
         use std::sync::atomic::Ordering;
-        let board = Shared::<Board>::make()?;
-        board.version.store(crate::VERSION, Ordering::Relaxed);
-        board.magic.store(crate::board::MAGIC, Ordering::Release);
-        Ok(board)
+        let epoch_page = Shared::<EpochPage>::make()?;
+        epoch_page.version.store(crate::VERSION, Ordering::Relaxed);
+        epoch_page.magic.store(crate::epoch_page::MAGIC, Ordering::Release);
+        Ok(epoch_page)
     }
 }
 
@@ -242,15 +242,15 @@ mod tests {
 
     #[test]
     fn memory_that_could_shrink_or_is_too_small_is_refused() {
-        let place = Place::<Board>::reserve().expect("a place");
+        let place = Place::<EpochPage>::reserve().expect("a place");
         let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).expect("a memfd");
         assert!(place.put(&open).is_err(), "empty");
         ftruncate(&open, 1 << 20).expect("sized");
         assert!(place.put(&open).is_err(), "not sealed");
-        let board = SharedBoard::board().expect("a board");
+        let epoch_page = SharedEpochPage::epoch_page().expect("a epoch page");
         assert!(
-            ftruncate(board.memory(), 0).is_err(),
-            "a sealed board can not be truncated"
+            ftruncate(epoch_page.memory(), 0).is_err(),
+            "a sealed epoch page can not be truncated"
         );
     }
 }

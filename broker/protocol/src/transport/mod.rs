@@ -3,7 +3,7 @@
 //! 1. The broker listens on a well-known unix socket ([`path::socket`]; 0600 in a folder of the same user; sequenced packets).
 //! 2. A client connects and sends one packet, its [`Hello`](crate::control::Hello). Both sides check with the kernel that the other belongs to the same user.
 //!    A shared broker (0666 or 0660, in a folder of root's, or of a service account's that root gave it) lets in whoever may connect, and goes by the user and the process that the kernel names.
-//! 3. The broker answers with one packet: the descriptors of the lane, the board and the doorbell, and the name of an ipc-channel one-shot
+//! 3. The broker answers with one packet: the descriptors of the lane, the epoch page and the doorbell, and the name of an ipc-channel one-shot
 //!    server made for this client alone (such a server takes a single client, so there is one a client).
 //! 4. The client connects to that, the broker sends `Welcome` through it, and from then on it carries the control messages.
 //!

@@ -27,7 +27,7 @@ pub enum Packet {
     Question(String),
     /// Broker: no.
     Refused(Refusal),
-    /// Broker: your lane, board and doorbell come with this packet; connect to the one-shot server of this name.
+    /// Broker: your lane, epoch page and doorbell come with this packet; connect to the one-shot server of this name.
     Lane {
         /// Name of the one-shot server. Empty: the broker serves many users, and this socket is the control channel.
         channel: String,

@@ -14,7 +14,7 @@ use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 /// What to do while the foreground job is busy until `until`.
 pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> Verdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
-        // Not bound to the foreground job's sign: its next kernel is no reason to stop a copy.
+        // Not bound to the foreground job's launch epoch: its next kernel is no reason to stop a copy.
         Some((slot, cost)) => Verdict::Grant {
             slot,
             total: cost,

@@ -10,7 +10,7 @@
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
-//! | feedback, early stop | credit is bound to the foreground job's sign and revoked at its launch |
+//! | feedback, early stop | credit is bound to the foreground job's launch epoch and revoked at its launch |
 //!
 //! Where it differs: the paper releases one kernel at a time from a process that launches and waits. Here a job launches ahead, so a gap begins when the
 //! foreground job's last launch is predicted to *end*, and permission is credit. Background job work that is out never exceeds the delay

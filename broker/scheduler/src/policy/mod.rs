@@ -15,7 +15,7 @@ pub(super) use turns::{grant_freely, make_room};
 use std::fmt::Debug;
 
 use super::{PolicyName, queue::Slot, state::State, timeline::Phase};
-use weft_protocol::{Ns, credit::Lease, lane::Mode};
+use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,8 @@ pub(super) trait Policy: Debug + Send {
         TopUp::No
     }
 
-    /// What a client may do by itself with credit that is bound to the foreground job's sign, and when that is to be looked at again.
-    fn lease(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(Lease, Ns)> {
+    /// What a client may do by itself with credit that is bound to the foreground job's launch epoch, and when that is to be looked at again.
+    fn window(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
     }
 

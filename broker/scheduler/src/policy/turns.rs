@@ -14,7 +14,7 @@ use weft_protocol::{Ns, PRIORITIES};
 /// A turn so many times as long as `open_after` (50 ms where that is 200 us) is long: memory may move for it, and a migration of 1 GB takes some 50 ms.
 const LONG: Ns = 250;
 
-/// In a long turn its client counts as present for such a part of the turn after its last sign. A Python host pauses for milliseconds between two steps; a job that has really
+/// In a long turn its client counts as present for such a part of the turn after its last launch epoch. A Python host pauses for milliseconds between two steps; a job that has really
 /// ended its work wastes no more than this part of one turn.
 const PRESENT: Ns = 8;
 

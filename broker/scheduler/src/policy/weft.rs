@@ -8,8 +8,8 @@
 //! | what if it lasts beyond the gap? | between two launches of a foreground job whose host is slower than the device nobody waits for the kernel that is delayed: there it may, by a hundredth or so of the time between two waits of the foreground job ([`Slack`](crate::slack::Slack)) |
 //! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
 //! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::device::Device::lead)), also before the foreground job's own work ends. More where the foreground job is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
-//! | who launches the next kernel? | a background job that is alone and has a profile goes on by itself under a [`Lease`]: the broker says until when the foreground job is not expected, the background job's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
-//! | a foreground job that comes back | its sign voids all credit at once; any driver call of it takes credit back before it launches |
+//! | who launches the next kernel? | a background job that is alone and has a profile goes on by itself under a [`RunAheadWindow`]: the broker says until when the foreground job is not expected, the background job's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
+//! | a foreground job that comes back | its launch epoch voids all credit at once; any driver call of it takes credit back before it launches |
 //! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
 //! | a kernel that fits no gap | (a graph: one piece of work) runs when the foreground job has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
 //! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
@@ -26,7 +26,7 @@ use super::{
     Policy, TopUp, Verdict, copies, foreground_and_background,
     turns::{Turns, make_room, more_important_runs, unused},
 };
-use weft_protocol::{Ns, PRIORITIES, credit::Lease, lane::Mode};
+use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
 /// With no more than this chance the foreground job comes back while a full bound of work is out: then background jobs may run ahead of what the way of orders asks for.
 const HARDLY: f64 = 0.02;
@@ -97,21 +97,21 @@ impl Policy for Weft {
         }
     }
 
-    fn lease(&self, state: &State, slot: Slot, now: Ns) -> Option<(Lease, Ns)> {
+    fn window(&self, state: &State, slot: Slot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
         // What is charged for the kernels of a job without a profile says little about the time they take.
         let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
         let config = &state.config;
         let longest = Some(client.pace.longest()).filter(|longest| *longest > graph(state));
         let room = state.opening_for(longest.unwrap_or(0), now).ok()?;
         let calm = calm(state, now);
-        let lease = Lease {
-            calm: now.saturating_add(calm),
-            until: now.saturating_add(room).max(1),
-            depth: config.depth,
-            surplus: client.lease.map_or(0, |lease| lease.surplus),
+        let window = RunAheadWindow {
+            safe_until: now.saturating_add(calm),
+            deadline: now.saturating_add(room).max(1),
+            max_backlog: config.depth,
+            non_refundable: client.window.map_or(0, |window| window.non_refundable),
         };
         let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
-        Some((lease, now.saturating_add(again)))
+        Some((window, now.saturating_add(again)))
     }
 
     fn forget(&mut self, slot: Slot) {
@@ -268,7 +268,7 @@ fn calm(state: &State, now: Ns) -> Ns {
     state.room(now, HARDLY).unwrap_or(0)
 }
 
-/// What a background job that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the foreground job's sign
+/// What a background job that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the foreground job's launch epoch
 /// ends it. As long as the foreground job is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
@@ -307,7 +307,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     if remaining > ahead_of {
         let again = state.less_remains(remaining - ahead_of, now);
-        // Credit that another one has and does not use ends by nothing but the foreground job's next sign: it is taken back for who waits.
+        // Credit that another one has and does not use ends by nothing but the foreground job's next launch epoch: it is taken back for who waits.
         return match unused(state, entry.slot) {
             Some((slot, at)) if now >= at => Verdict::Revoke(slot),
             Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
@@ -332,7 +332,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
             false => (entry.long / entry.cost.max(1)).max(1),
         };
         match client.pace.is_profiled() && state.has_one_background() {
-            // Its lease says how far ahead it may be: in a calm time by all of the bound, and a long kernel goes when what is before it has ended, without a word from here.
+            // Its run-ahead window says how far ahead it may be: in a calm time by all of the bound, and a long kernel goes when what is before it has ended, without a word from here.
             true => state
                 .config
                 .delay_bound

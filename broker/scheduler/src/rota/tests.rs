@@ -114,7 +114,7 @@ impl World {
                         let left = at.map_or(0, |at| std::mem::take(&mut self.jobs[at].credit));
                         events.push_back(Event::Revoked { client, left });
                     }
-                    Decision::Lease(..) | Decision::Times(..) => {}
+                    Decision::RunAheadWindow(..) | Decision::Times(..) => {}
                 }
             }
         }
@@ -404,11 +404,11 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
         assert!((8..=10).contains(&changes), "{policy}: {changes}");
         // Side by side with whoever has the turn, and neither stops the other.
         assert!(world.away(3, begin) <= MS, "{policy}");
-        let (taker, third) = (
+        let (consumer, third) = (
             world.kernels(1, begin) + world.kernels(2, begin),
             world.kernels(3, begin),
         );
-        assert!(taker > 5_000 && third > 3_000, "{policy}: {taker} and {third}");
+        assert!(consumer > 5_000 && third > 3_000, "{policy}: {consumer} and {third}");
         // It is not among those who wait for a turn.
         world.jobs[2].works = false;
         world.run(10 * MS);

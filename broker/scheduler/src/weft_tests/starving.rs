@@ -46,7 +46,7 @@ struct Background {
     waits_since: Option<Ns>,
     credit: i64,
     bound: bool,
-    signs: u64,
+    epochs: u64,
     issued: Ns,
     settled: Ns,
     /// When the device has ended each launch that was not seen to end.
@@ -73,7 +73,7 @@ struct World {
     now: Ns,
     agenda: BinaryHeap<Reverse<(Ns, What)>>,
     background_jobs: Vec<Background>,
-    signs: u64,
+    epochs: u64,
     /// When the device has ended all that it has.
     free_at: Ns,
     /// When the foreground job came back last, and the sum of what it found in its way, over so many bursts.
@@ -101,7 +101,7 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
         now: 0,
         agenda: BinaryHeap::new(),
         background_jobs: (0..shape.jobs).map(|_| Background::default()).collect(),
-        signs: 0,
+        epochs: 0,
         free_at: 0,
         delays: 0,
         bursts: 0,
@@ -179,13 +179,13 @@ impl World {
             match decision {
                 Decision::Grant { client, credit, bound } => {
                     let background = &mut self.background_jobs[client.0 as usize - 1];
-                    let left = if (background.bound, background.signs) != (bound, self.signs) {
+                    let left = if (background.bound, background.epochs) != (bound, self.epochs) {
                         std::mem::take(&mut background.credit)
                     } else {
                         0
                     };
                     background.credit += credit as i64;
-                    (background.bound, background.signs) = (bound, self.signs);
+                    (background.bound, background.epochs) = (bound, self.epochs);
                     if left != 0 {
                         self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                     }
@@ -198,7 +198,7 @@ impl World {
                     self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                 }
                 Decision::Times(client, wanted) => self.background_jobs[client.0 as usize - 1].timed = wanted,
-                Decision::Mode(..) | Decision::Lease(..) => {}
+                Decision::Mode(..) | Decision::RunAheadWindow(..) => {}
             }
         }
         if let Some(due) = self.core.next_wake(self.now) {
@@ -209,7 +209,7 @@ impl World {
     fn foreground(&mut self) {
         self.delays += self.free_at.saturating_sub(self.now);
         self.bursts += 1;
-        self.signs += 1;
+        self.epochs += 1;
         self.free_at = self.free_at.max(self.now) + BURST * KERNEL;
         for kernel in 1..=BURST {
             self.tell(Event::Launched {
@@ -247,7 +247,7 @@ impl World {
                 background.waits_since = None;
                 return self.plan(now + shape.host, What::Goes(at));
             }
-            let covered = background.credit >= COST as i64 && (!background.bound || background.signs == self.signs);
+            let covered = background.credit >= COST as i64 && (!background.bound || background.epochs == self.epochs);
             if !covered {
                 let since = *background.waits_since.get_or_insert(now);
                 self.plan(now + LOOK, What::Looks(at));

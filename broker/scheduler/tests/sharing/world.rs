@@ -37,7 +37,7 @@ struct Process {
     mode: Mode,
     credit: i64,
     bound: bool,
-    signs: u64,
+    epochs: u64,
     issued: Ns,
     settled: Ns,
     /// Waits with this kernel since then.
@@ -50,7 +50,7 @@ pub struct World {
     engine: Engine,
     core: Option<Core>,
     processes: Vec<Process>,
-    signs: [u64; 10],
+    epochs: [u64; 10],
     now: Ns,
     next_look: Ns,
     /// Orders on their way: when they arrive, for whom.
@@ -119,7 +119,7 @@ impl World {
             engine: Engine::new(Settings::default()),
             core: config.map(Core::new),
             processes: Vec::new(),
-            signs: [0; 10],
+            epochs: [0; 10],
             now: 0,
             next_look: 0,
             orders: VecDeque::new(),
@@ -147,7 +147,7 @@ impl World {
             mode: Mode::Free,
             credit: 0,
             bound: false,
-            signs: 0,
+            epochs: 0,
             issued: 0,
             settled: 0,
             waiting: None,
@@ -253,14 +253,14 @@ impl World {
         match process.mode {
             Mode::Free | Mode::Alone => true,
             Mode::Foreground => {
-                self.signs[usize::from(process.job.priority)] += 1;
+                self.epochs[usize::from(process.job.priority)] += 1;
                 process.records.push(launched);
                 true
             }
             Mode::Background => {
-                let above: u64 = self.signs.iter().take(usize::from(process.job.priority)).sum();
+                let above: u64 = self.epochs.iter().take(usize::from(process.job.priority)).sum();
                 let awake = process.waiting.is_none() || now >= process.woken_at;
-                if awake && process.credit >= cost as i64 && (!process.bound || process.signs == above) {
+                if awake && process.credit >= cost as i64 && (!process.bound || process.epochs == above) {
                     process.credit -= cost as i64;
                     process.issued += cost;
                     process.waiting = None;
@@ -280,7 +280,7 @@ impl World {
     /// Orders that have arrived by now change the lanes.
     fn arrive(&mut self, now: Ns) {
         while self.orders.front().is_some_and(|(at, _, _)| *at <= now) {
-            let Some((_, order, signs)) = self.orders.pop_front() else {
+            let Some((_, order, epochs)) = self.orders.pop_front() else {
                 return;
             };
             match order {
@@ -288,18 +288,18 @@ impl World {
                 Decision::Grant { client, credit, bound } => {
                     let process = &mut self.processes[client.0 as usize];
                     let mut left = None;
-                    if process.bound != bound || (bound && process.signs != signs) {
+                    if process.bound != bound || (bound && process.epochs != epochs) {
                         left = (process.credit != 0).then_some(std::mem::take(&mut process.credit));
                     }
                     process.credit += credit as i64;
-                    (process.bound, process.signs) = (bound, signs);
+                    (process.bound, process.epochs) = (bound, epochs);
                     // The bell; who sleeps needs a moment.
                     process.woken_at = self.now + HOP;
                     if let Some(left) = left {
                         self.tell(vec![Event::Revoked { client, left }]);
                     }
                 }
-                Decision::Lease(..) | Decision::Times(..) => {}
+                Decision::RunAheadWindow(..) | Decision::Times(..) => {}
                 Decision::Revoke(client) => {
                     let left = std::mem::take(&mut self.processes[client.0 as usize].credit);
                     self.tell(vec![Event::Revoked { client, left }]);
@@ -357,14 +357,14 @@ impl World {
         }
         for decision in decisions {
             // The lane is written at once; what takes time is that the background job wakes.
-            let signs = match decision {
+            let epochs = match decision {
                 Decision::Grant { client, .. } => {
                     let priority = usize::from(self.processes[client.0 as usize].job.priority);
-                    self.signs.iter().take(priority).sum()
+                    self.epochs.iter().take(priority).sum()
                 }
                 _ => 0,
             };
-            self.orders.push_back((now, decision, signs));
+            self.orders.push_back((now, decision, epochs));
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use weft_daemon::server::{Attached, Host, Incoming, Listener};
 use weft_kernel_id::KernelId;
-use weft_protocol::board::Board;
 use weft_protocol::control::{Refusal, ToBroker, ToClient};
+use weft_protocol::epoch_page::EpochPage;
 use weft_protocol::lane::{Mode, Reader};
 
 use super::super::helper;
@@ -167,8 +167,8 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     broker.lane.orders.credit.fetch_add(700, Ordering::AcqRel);
     launch(session, &kernel(7, 0xe000));
     assert_eq!(broker.lane.reports.issued.load(Ordering::Acquire), 700);
-    let signs: &Board = &host.board;
-    assert_eq!(signs.above(9), 0);
+    let epochs: &EpochPage = &host.epoch_page;
+    assert_eq!(epochs.sum_above(9), 0);
 }
 
 #[test]
@@ -219,5 +219,5 @@ fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
     let (session, broker) = played(Mode::Alone);
     launch(session, &kernel(7, 0));
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);
-    assert_eq!(broker.board.above(9), 0);
+    assert_eq!(broker.epoch_page.sum_above(9), 0);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use weft_protocol::credit::Lease;
+use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::lane::{Kind, Mode, flags};
 
 use super::super::peers;
@@ -97,21 +97,21 @@ fn those_behind_one_that_waits_wait_no_longer_than_it() {
 }
 
 #[test]
-fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
+fn credit_bound_to_the_epochs_is_void_once_a_more_important_one_moves() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     let orders = &broker.lane.orders;
-    orders.signs.store(broker.board.above(5), Ordering::Release);
-    orders.flags.store(flags::CREDIT_BOUND_TO_SIGNS, Ordering::Release);
+    orders.epochs.store(broker.epoch_page.sum_above(5), Ordering::Release);
+    orders.flags.store(flags::CREDIT_BOUND_TO_EPOCHS, Ordering::Release);
     broker.grant(10_000);
     launch(session, &kernel(7, 0x4000));
     // Less important ones, and its own kind, change nothing.
-    broker.board.raise(5);
-    broker.board.raise(9);
+    broker.epoch_page.bump(5);
+    broker.epoch_page.bump(9);
     launch(session, &kernel(7, 0x4000));
     assert_eq!(broker.credit(), 8_000);
     // A more important one does.
-    broker.board.raise(0);
+    broker.epoch_page.bump(0);
     let passed = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -124,7 +124,7 @@ fn credit_bound_to_the_signs_is_void_once_a_more_important_one_moves() {
         thread::sleep(std::time::Duration::from_millis(5));
         assert!(!passed.load(Ordering::Acquire));
         assert_eq!(broker.credit(), 8_000);
-        orders.signs.store(broker.board.above(5), Ordering::Release);
+        orders.epochs.store(broker.epoch_page.sum_above(5), Ordering::Release);
         broker.ring();
     });
     assert_eq!(broker.credit(), 7_000);
@@ -148,10 +148,10 @@ fn a_revoked_credit_stops_and_another_mode_lets_go() {
 }
 
 #[test]
-fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_sign() {
+fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
     let (session, mut broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
-    let raised = || broker.board.above(6);
+    let raised = || broker.epoch_page.sum_above(6);
     let before = raised();
     thread::scope(|scope| {
         for number in 0..2 {
@@ -208,7 +208,7 @@ fn a_broker_that_stands_still_is_waited_for_once() {
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 50);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
     // It moves again: its word counts again.
-    broker.board.heartbeat.fetch_add(1, Ordering::Relaxed);
+    broker.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
     thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0x7000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
@@ -218,20 +218,20 @@ fn a_broker_that_stands_still_is_waited_for_once() {
 }
 
 #[test]
-fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
+fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() {
     const HOUR: u64 = 3_600_000_000_000;
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000);
     session.link.costs.set(8, 1_000);
     session.know_long(&[(7, 3 * HOUR)]);
-    let lease = |hours: u64| Lease {
-        calm: clock::now() + HOUR * hours,
-        until: clock::now() + HOUR * hours,
-        depth: 0,
-        surplus: 0,
+    let window = |hours: u64| RunAheadWindow {
+        safe_until: clock::now() + HOUR * hours,
+        deadline: clock::now() + HOUR * hours,
+        max_backlog: 0,
+        non_refundable: 0,
     };
-    let first = lease(1);
-    broker.lane.orders.let_out(Some(first));
+    let first = window(1);
+    broker.lane.orders.set_window(Some(first));
     broker.grant(10_000);
     let now = clock::now();
     assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
@@ -244,13 +244,13 @@ fn under_a_lease_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time() 
         stream: 0xb000,
         place: session.streams.place(0xb000),
     };
-    assert_eq!(session.waits_by(&want, Some(first.until)), 3 * HOUR);
-    broker.lane.orders.let_out(Some(lease(2)));
-    assert_eq!(session.waits_by(&want, Some(first.until)), 1_000);
-    broker.lane.orders.let_out(None);
+    assert_eq!(session.waits_by(&want, Some(first.deadline)), 3 * HOUR);
+    broker.lane.orders.set_window(Some(window(2)));
+    assert_eq!(session.waits_by(&want, Some(first.deadline)), 1_000);
+    broker.lane.orders.set_window(None);
     assert!(
         session.pass_at_once(7, 1_000, now),
-        "without a lease the credit says it"
+        "without a run-ahead window the credit says it"
     );
 }
 

@@ -1,19 +1,19 @@
 //! The session against a broker that the test plays, and a driver that does what the test says.
 
+mod admission_slot;
 mod attach;
 mod autostart;
 mod fake;
 mod gate;
 mod modes;
 mod samples;
-mod seat;
 mod trace;
 
 use std::sync::atomic::Ordering;
 
 use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, Reader, Record};
-use weft_protocol::transport::map::{SharedBoard, SharedLane};
+use weft_protocol::transport::map::{SharedEpochPage, SharedLane};
 
 use super::state::Session;
 use crate::client::settings::Settings;
@@ -26,7 +26,7 @@ const LONG: Ns = 60_000_000_000;
 /// The broker's side of a session.
 struct Broker {
     lane: SharedLane,
-    board: SharedBoard,
+    epoch_page: SharedEpochPage,
     reader: Reader,
 }
 
@@ -83,14 +83,14 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
     let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
     let broker = Broker {
         lane: SharedLane::lane().expect("a lane"),
-        board: SharedBoard::board().expect("a board"),
+        epoch_page: SharedEpochPage::epoch_page().expect("a epoch page"),
         reader: Reader::default(),
     };
     let copy = |memory: std::os::fd::BorrowedFd<'_>| memory.try_clone_to_owned().expect("dup");
     session
         .link
-        .board_place
-        .put(&copy(broker.board.memory()))
+        .epoch_page_place
+        .put(&copy(broker.epoch_page.memory()))
         .expect("mapped");
     session
         .link
@@ -98,7 +98,7 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
         .put(&copy(broker.lane.memory()))
         .expect("mapped");
     let orders = &broker.lane.orders;
-    orders.sign.store(5, Ordering::Relaxed);
+    orders.epoch.store(5, Ordering::Relaxed);
     orders.longest_wait.store(LONG / 2, Ordering::Relaxed);
     orders.unknown_cost.store(20_000, Ordering::Relaxed);
     orders.mode.store(mode as u32, Ordering::Release);

@@ -75,9 +75,9 @@ fn a_copy_costs_what_it_takes_on_a_device_that_is_slowed_down() {
 }
 
 #[test]
-fn a_foreground_job_raises_its_sign_and_records_and_never_waits() {
+fn a_foreground_job_raises_its_epoch_and_records_and_never_waits() {
     let (session, mut broker) = attached(Mode::Foreground);
-    broker.lane.orders.sign.store(2, Ordering::Relaxed);
+    broker.lane.orders.epoch.store(2, Ordering::Relaxed);
     session.link.costs.set(7, 70_000);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
     session.link.bell.hang(bell.try_clone().expect("dup"));
@@ -90,8 +90,8 @@ fn a_foreground_job_raises_its_sign_and_records_and_never_waits() {
     broker.lane.broker_sleeps.store(bells::ALL, Ordering::SeqCst);
     launch(session, &kernel(7, 0));
     assert!(!rang(), "the others are not");
-    assert_eq!(broker.board.above(2), 0);
-    assert_eq!(broker.board.above(3), 4);
+    assert_eq!(broker.epoch_page.sum_above(2), 0);
+    assert_eq!(broker.epoch_page.sum_above(3), 4);
     session.synced(Synced::Stream(0x55));
     session.synced(Synced::Event(0));
     session.synced(Synced::Stream(0));

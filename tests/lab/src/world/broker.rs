@@ -306,7 +306,7 @@ impl LabMachine {
                 let mut left = 0;
                 if (mode == Mode::Background) != (lane.mode == Mode::Background) {
                     left = std::mem::take(&mut lane.credit);
-                    lane.lease = None;
+                    lane.window = None;
                 }
                 lane.mode = mode;
                 self.bell(job);
@@ -314,21 +314,21 @@ impl LabMachine {
             }
             Decision::Grant { client, credit, bound } => {
                 let job = client.0 as usize;
-                let above = self.above(self.processes[job].job.priority);
+                let above = self.sum_above(self.processes[job].job.priority);
                 let lane = &mut self.processes[job].lane;
-                let same = lane.bound == bound && (!bound || lane.signs == above);
+                let same = lane.bound == bound && (!bound || lane.epochs == above);
                 let mut left = None;
                 if !same {
                     left = Some(std::mem::take(&mut lane.credit)).filter(|left| *left != 0);
-                    (lane.bound, lane.signs) = (bound, above);
+                    (lane.bound, lane.epochs) = (bound, above);
                 }
                 lane.credit += credit as i64;
                 self.bell(job);
                 left.map(|left| Event::Revoked { client, left })
             }
-            Decision::Lease(client, lease) => {
+            Decision::RunAheadWindow(client, window) => {
                 let job = client.0 as usize;
-                self.processes[job].lane.lease = lease;
+                self.processes[job].lane.window = window;
                 self.bell(job);
                 None
             }
@@ -336,7 +336,7 @@ impl LabMachine {
             Decision::Times(..) => None,
             Decision::Revoke(client) => {
                 let job = client.0 as usize;
-                self.processes[job].lane.lease = None;
+                self.processes[job].lane.window = None;
                 let left = std::mem::take(&mut self.processes[job].lane.credit);
                 self.bell(job);
                 Some(Event::Revoked { client, left })

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weft_profiles::Profile;
-use weft_protocol::credit::{Lease, Leave};
+use weft_protocol::credit::{MayLaunch, RunAheadWindow};
 use weft_protocol::lane::HOST_COPY;
 use weft_scheduler::{Client, Event, Mode};
 
@@ -76,16 +76,16 @@ pub(super) struct GateLane {
     pub(super) mode: Mode,
     pub(super) credit: i64,
     pub(super) bound: bool,
-    pub(super) signs: u64,
+    pub(super) epochs: u64,
     pub(super) issued: Ns,
     pub(super) settled: Ns,
     /// The launch that waits for the broker's word,
     pub(super) waiting: Option<WaitingLaunch>,
-    /// or only for the device, under a lease.
+    /// or only for the device, under a run-ahead window.
     paced: Option<WaitingLaunch>,
-    /// Until when the lease was under which the broker's word was asked for.
+    /// Until when the run-ahead window was under which the broker's word was asked for.
     came_under: Option<Ns>,
-    pub(super) lease: Option<Lease>,
+    pub(super) window: Option<RunAheadWindow>,
     pub(super) renewed: Ns,
     /// When the device is done with what this job has launched, as predicted.
     free_at: Ns,
@@ -117,13 +117,13 @@ impl GateLane {
             mode: Mode::Free,
             credit: 0,
             bound: false,
-            signs: 0,
+            epochs: 0,
             issued: 0,
             settled: 0,
             waiting: None,
             paced: None,
             came_under: None,
-            lease: None,
+            window: None,
             renewed: 0,
             free_at: 0,
             told: (0, 0, 0),
@@ -165,9 +165,9 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
 }
 
 impl LabMachine {
-    /// The sum of the signs of everybody more important.
-    pub(super) fn above(&self, priority: u8) -> u64 {
-        self.signs.iter().take(usize::from(priority)).sum()
+    /// The sum of the launch epochs of everybody more important.
+    pub(super) fn sum_above(&self, priority: u8) -> u64 {
+        self.epochs.iter().take(usize::from(priority)).sum()
     }
 
     /// Whether the head of the queue may go now; if not, it waits.
@@ -208,13 +208,13 @@ impl LabMachine {
             return true;
         }
         let cost = lane.cost(play);
-        let holds = !lane.bound || lane.signs == self.above(process.job.priority);
+        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
         let backlog = self.clock_says(job).max(self.behind(job));
         let long = lane.long(name_of(play), cost);
         let leave = lane
-            .lease
-            .map_or(Leave::Now, |lease| lease.leave(self.now, backlog, long));
-        lane.credit >= cost as i64 && holds && leave == Leave::Now
+            .window
+            .map_or(MayLaunch::Now, |window| window.may_launch(self.now, backlog, long));
+        lane.credit >= cost as i64 && holds && leave == MayLaunch::Now
     }
 
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
@@ -249,7 +249,7 @@ impl LabMachine {
         let gate_spin = self.hosts.gate_spin;
         let lane = &mut self.processes[job].lane;
         lane.paced = None;
-        lane.came_under = lane.lease.map(|lease| lease.until);
+        lane.came_under = lane.window.map(|window| window.deadline);
         lane.waiting = Some(WaitingLaunch { since: now, ..waiting });
         self.mark_all(job);
         self.ring(job, false);
@@ -277,35 +277,35 @@ impl LabMachine {
     fn ask_gate(&mut self, job: usize, waiting: &WaitingLaunch) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
-        if lane.lease.is_some() && lane.credit < waiting.cost as i64 {
+        if lane.window.is_some() && lane.credit < waiting.cost as i64 {
             self.mark_all(job);
             self.poll(job);
         }
         let lane = &self.processes[job].lane;
-        if lane.lease.is_some() && self.behind(job) > self.clock_says(job) {
+        if lane.window.is_some() && self.behind(job) > self.clock_says(job) {
             self.poll(job);
         }
         let process = &self.processes[job];
         let lane = &process.lane;
-        let Some(lease) = lane.lease else {
+        let Some(window) = lane.window else {
             return match self.take_credit(job, waiting.cost) {
                 true => Gate::Open,
                 false => Gate::Shut,
             };
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
-        let holds = !lane.bound || lane.signs == self.above(process.job.priority);
+        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
         if !holds || now > waiting.since + ANSWER_TIMEOUT_NS {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
-        match lease.leave(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
-            Leave::Never => Gate::Shut,
-            Leave::At(_) if behind > clock => Gate::Later(now + ASK_NS),
-            Leave::At(at) => Gate::Later(at),
-            Leave::Now if self.take_credit(job, waiting.cost) => Gate::Open,
-            Leave::Now if awaits => Gate::Later(now + ASK_NS),
-            Leave::Now => Gate::Shut,
+        match window.may_launch(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
+            MayLaunch::Never => Gate::Shut,
+            MayLaunch::At(_) if behind > clock => Gate::Later(now + ASK_NS),
+            MayLaunch::At(at) => Gate::Later(at),
+            MayLaunch::Now if self.take_credit(job, waiting.cost) => Gate::Open,
+            MayLaunch::Now if awaits => Gate::Later(now + ASK_NS),
+            MayLaunch::Now => Gate::Shut,
         }
     }
 
@@ -333,18 +333,18 @@ impl LabMachine {
         }
     }
 
-    /// Takes the credit, if the lease allows by the clock: by all that the kernel may take under
-    /// the lease that it came under.
+    /// Takes the credit, if the run-ahead window allows by the clock: by all that the kernel may take under
+    /// the run-ahead window that it came under.
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
-        let takes = match lane.lease.map(|lease| lease.until) == lane.came_under {
+        let takes = match lane.window.map(|window| window.deadline) == lane.came_under {
             true => lane.long(waiting.kernel, waiting.cost),
             false => waiting.cost,
         };
         let allowed = lane
-            .lease
-            .is_none_or(|lease| lease.leave(self.now, backlog, takes) == Leave::Now);
+            .window
+            .is_none_or(|window| window.may_launch(self.now, backlog, takes) == MayLaunch::Now);
         allowed && self.take_credit(job, waiting.cost)
     }
 
@@ -352,7 +352,7 @@ impl LabMachine {
         let process = &self.processes[job];
         let lane = &process.lane;
         let covered = lane.credit >= cost as i64;
-        if !covered || (lane.bound && lane.signs != self.above(process.job.priority)) {
+        if !covered || (lane.bound && lane.epochs != self.sum_above(process.job.priority)) {
             return false;
         }
         self.processes[job].lane.credit -= cost as i64;
@@ -441,12 +441,12 @@ impl LabMachine {
 
     /// `Orders::renew`, and what is left on the device as far as is known.
     fn renew(&mut self, job: usize) {
-        let above = self.above(self.processes[job].job.priority);
+        let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;
         let lane = &mut self.processes[job].lane;
         lane.free_at = lane.free_at.min(now + (lane.issued - lane.settled));
-        if let Some(lease) = lane.lease.filter(|_| lane.bound && lane.signs == above) {
-            let total = lane.settled.saturating_sub(lease.surplus);
+        if let Some(window) = lane.window.filter(|_| lane.bound && lane.epochs == above) {
+            let total = lane.settled.saturating_sub(window.non_refundable);
             lane.credit += total.saturating_sub(lane.renewed) as i64;
             lane.renewed = lane.renewed.max(total);
         }
@@ -494,7 +494,7 @@ impl LabMachine {
             process.lane.records.push((now, told));
         }
         if mode == Mode::Foreground && transfer.is_none() {
-            self.signs[usize::from(priority.min(9))] += 1;
+            self.epochs[usize::from(priority.min(9))] += 1;
         }
         self.news();
         if was_idle {

@@ -64,7 +64,7 @@ pub struct Hosts {
     /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
     pub queue: usize,
     /// Whether a foreground job's calls that are no launches are told (a copy to an idle device): the first
-    /// sign of it.
+    /// launch epoch of it.
     pub stirs: bool,
 }
 
@@ -204,7 +204,7 @@ pub struct LabMachine {
     broker: Option<Broker>,
     processes: Vec<JobProcess>,
     views: Vec<JobView>,
-    signs: [u64; 10],
+    epochs: [u64; 10],
     heap: BinaryHeap<Reverse<(Ns, u64, MachineEvent)>>,
     order: u64,
     now: Ns,
@@ -248,7 +248,7 @@ impl LabMachine {
             broker,
             processes: Vec::new(),
             views: Vec::new(),
-            signs: [0; 10],
+            epochs: [0; 10],
             heap: BinaryHeap::new(),
             order: 0,
             now: 0,

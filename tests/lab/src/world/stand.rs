@@ -85,7 +85,7 @@ impl LabMachine {
                 continue;
             };
             let granted = lane.credit >= cost as i64
-                && (!lane.bound || lane.signs == self.above(self.processes[job].job.priority));
+                && (!lane.bound || lane.epochs == self.sum_above(self.processes[job].job.priority));
             let stand = if granted {
                 Stand::Granted
             } else if lane.told_wait != lane.waiting {

@@ -75,7 +75,7 @@ impl FaultWorld {
             Decision::Grant { .. } => self.count("unbound grants"),
             Decision::Revoke(_) => self.count("revocations"),
             Decision::Mode(..) => self.count("modes"),
-            Decision::Lease(..) => self.count("leases"),
+            Decision::RunAheadWindow(..) => self.count("windows"),
             Decision::Times(..) => self.count("timings"),
         }
     }

@@ -20,10 +20,14 @@ fn wants(gang: &str, memory: u64) -> Wants {
     }
 }
 
-/// What the seat says: its standing, whether the memory is managed, and the share.
-fn seat(entry: &Entry) -> (Standing, bool, u64) {
-    let seat = &entry.lane.seat;
-    (seat.standing(), seat.is_managed(), seat.share.load(Ordering::Acquire))
+/// What the admission slot says: its standing, whether the memory is managed, and the share.
+fn admission_slot(entry: &Entry) -> (AdmissionState, bool, u64) {
+    let admission_slot = &entry.lane.admission_slot;
+    (
+        admission_slot.state(),
+        admission_slot.is_managed(),
+        admission_slot.quota.load(Ordering::Acquire),
+    )
 }
 
 fn memory_of(broker: &Broker, pid: u32) -> String {
@@ -33,23 +37,23 @@ fn memory_of(broker: &Broker, pid: u32) -> String {
 }
 
 #[test]
-fn the_seat_says_what_was_decided_and_weft_queue_why() {
+fn the_admission_slot_says_what_was_decided_and_weft_queue_why() {
     let mut broker = Broker::begin(None);
     let first = open(&mut broker, 1, "a", 6 * GB);
     let second = open(&mut broker, 2, "b", 6 * GB);
     let plain = broker.comes(3, "c", 6 * GB, None);
-    assert_eq!(seat(&first), (Standing::Admitted, false, 6 * GB));
+    assert_eq!(admission_slot(&first), (AdmissionState::Admitted, false, 6 * GB));
     // A managed job is held to no share.
-    assert_eq!(seat(&second), (Standing::Admitted, true, 0));
-    assert_eq!(standing(&plain), Standing::Waits, "it did not leave it open");
+    assert_eq!(admission_slot(&second), (AdmissionState::Admitted, true, 0));
+    assert_eq!(standing(&plain), AdmissionState::Waits, "it did not leave it open");
     assert_eq!(memory_of(&broker, 1), "device");
     assert_eq!(memory_of(&broker, 2), "managed: did not fit");
     // A further process of each is as the first one.
-    assert!(seat(&open(&mut broker, 4, "b", 6 * GB)).1);
-    assert!(!seat(&open(&mut broker, 5, "a", 6 * GB)).1);
+    assert!(admission_slot(&open(&mut broker, 4, "b", 6 * GB)).1);
+    assert!(!admission_slot(&open(&mut broker, 5, "a", 6 * GB)).1);
     // Nothing moves when there is room.
     broker.handle.gone(first.client);
-    assert!(seat(&second).1);
+    assert!(admission_slot(&second).1);
 }
 
 #[test]
@@ -58,8 +62,8 @@ fn after_a_restart_each_is_what_it_was() {
     let file = folder.path().join("book");
     let (one, two) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(Some(&file));
-    assert!(!seat(&open(&mut first, one.pid(), "a", 6 * GB)).1);
-    assert!(seat(&open(&mut first, two.pid(), "b", 6 * GB)).1);
+    assert!(!admission_slot(&open(&mut first, one.pid(), "a", 6 * GB)).1);
+    assert!(admission_slot(&open(&mut first, two.pid(), "b", 6 * GB)).1);
     let mut second = Broker::begin(Some(&file));
     let back = second.newcomer(two.pid(), "job b".into());
     let runs = Wants {
@@ -69,7 +73,7 @@ fn after_a_restart_each_is_what_it_was() {
         ..wants("b", 6 * GB)
     };
     second.handle.wants(&back, &ToTheClient::nobody(), runs);
-    assert_eq!(seat(&back), (Standing::Admitted, true, 0));
+    assert_eq!(admission_slot(&back), (AdmissionState::Admitted, true, 0));
     assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
     // One that the first broker had let in on managed memory and that did not hear it.
     let mut third = Broker::begin(Some(&file));
@@ -80,7 +84,7 @@ fn after_a_restart_each_is_what_it_was() {
         ..wants("b", 6 * GB)
     };
     third.handle.wants(&deaf, &ToTheClient::nobody(), runs);
-    assert!(!seat(&deaf).1);
+    assert!(!admission_slot(&deaf).1);
     assert_eq!(memory_of(&third, two.pid()), "device");
 }
 
@@ -90,7 +94,7 @@ fn who_began_before_it_heard_has_device_memory() {
     open(&mut broker, 1, "a", 6 * GB);
     let second = open(&mut broker, 2, "b", 6 * GB);
     broker.handle.on_device(second.client);
-    assert_eq!(seat(&second), (Standing::Admitted, false, 6 * GB));
+    assert_eq!(admission_slot(&second), (AdmissionState::Admitted, false, 6 * GB));
     assert_eq!(memory_of(&broker, 2), "device");
     // At the door, where nobody has seen the device yet: no reading, though NVML tells of devices.
     let late = broker.newcomer(3, "late".into());
@@ -98,7 +102,10 @@ fn who_began_before_it_heard_has_device_memory() {
     broker.handle.book().arrives(newcomer, true, None);
     broker.handle.on_device(late.client);
     broker.handle.book().let_on(false);
-    assert_eq!((standing(&late), late.lane.seat.is_managed()), (Standing::Waits, false));
+    assert_eq!(
+        (standing(&late), late.lane.admission_slot.is_managed()),
+        (AdmissionState::Waits, false)
+    );
 }
 
 #[test]
@@ -106,9 +113,12 @@ fn who_waits_is_told_with_its_admission() {
     let mut broker = Broker::begin(None);
     let full = broker.comes(1, "a", 8 * GB, None);
     let open = open(&mut broker, 2, "b", 6 * GB);
-    assert_eq!((standing(&open), open.lane.seat.is_managed()), (Standing::Waits, false));
+    assert_eq!(
+        (standing(&open), open.lane.admission_slot.is_managed()),
+        (AdmissionState::Waits, false)
+    );
     broker.handle.gone(full.client);
-    assert_eq!(seat(&open), (Standing::Admitted, false, 6 * GB));
+    assert_eq!(admission_slot(&open), (AdmissionState::Admitted, false, 6 * GB));
 }
 
 #[test]
@@ -126,12 +136,12 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     };
     let roomy = grouped(&mut broker, 2, "b", 4 * GB, 4 * GB);
     assert_eq!(
-        seat(&roomy),
-        (Standing::Admitted, true, 0),
+        admission_slot(&roomy),
+        (AdmissionState::Admitted, true, 0),
         "all of it may lie on the host"
     );
     let cramped = grouped(&mut broker, 3, "c", 4 * GB, 4 * GB - 1);
-    assert_eq!(standing(&cramped), Standing::Waits);
+    assert_eq!(standing(&cramped), AdmissionState::Waits);
     let [row] = &broker.handle.queue().waiting[..] else {
         panic!("one waits")
     };
@@ -142,7 +152,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     );
     // As a job on device memory it begins when there is room.
     broker.handle.gone(first.client);
-    assert_eq!(seat(&cramped), (Standing::Admitted, false, 4 * GB));
+    assert_eq!(admission_slot(&cramped), (AdmissionState::Admitted, false, 4 * GB));
     // Whoever asks for managed memory has it, and is warned.
     let entry = broker.newcomer(4, "job d".into());
     let asked = Wants {
@@ -152,5 +162,5 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
         ..wants("d", 4 * GB)
     };
     broker.handle.wants(&entry, &ToTheClient::nobody(), asked);
-    assert!(seat(&entry).1);
+    assert!(admission_slot(&entry).1);
 }

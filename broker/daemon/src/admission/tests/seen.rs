@@ -15,7 +15,7 @@ fn memory_on_its_way_to_somebody_is_no_context() {
         let devices = broker.handle.queue().devices;
         (devices[0].context, devices[0].foreign)
     };
-    let asked_again = || first.lane.seat.looks.load(Ordering::Relaxed);
+    let asked_again = || first.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
     // The second is just making its context.
     second.lane.moves.begun(1);
     broker.sees(first.client, now());
@@ -58,16 +58,16 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     );
     // Its share without its context is what it asked for, and a job that wants what is left must leave room for its own.
     let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
-    assert_eq!(standing(&large), Standing::Waits);
+    assert_eq!(standing(&large), AdmissionState::Waits);
     broker.handle.gone(2);
     assert_eq!(
         standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
-        Standing::Admitted
+        AdmissionState::Admitted
     );
     // Others than weft's jobs hold the rest.
     broker.handle.gone(3);
     let late = broker.comes(4, "d", GB, None);
-    assert_eq!(standing(&late), Standing::Admitted);
+    assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.sees(4, look(8 * GB - 2 * GB - 2 * CONTEXT - GB, 0));
     assert_eq!(broker.handle.queue().devices[0].foreign, GB);
 }
@@ -79,16 +79,16 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
     let (first, second) = (broker.comes(1, "a", 4 * GB, None), broker.comes(2, "b", 4 * GB, None));
     assert_eq!(
         (standing(&first), standing(&second)),
-        (Standing::Admitted, Standing::Waits)
+        (AdmissionState::Admitted, AdmissionState::Waits)
     );
     // The first one's context is there, and beside two of them there is no room for both.
     broker.sees(first.client, look(8 * GB - CONTEXT, 0));
-    assert_eq!(standing(&second), Standing::Waits);
+    assert_eq!(standing(&second), AdmissionState::Waits);
     let small = broker.comes(3, "c", 3 * GB, None);
-    assert_eq!(standing(&small), Standing::Admitted);
+    assert_eq!(standing(&small), AdmissionState::Admitted);
     broker.handle.gone(first.client);
     broker.handle.gone(small.client);
-    assert_eq!(standing(&second), Standing::Admitted);
+    assert_eq!(standing(&second), AdmissionState::Admitted);
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn strangers_are_what_they_are_now() {
     seen(&broker, 4 * GB);
     broker.handle.gone(first.client);
     let waiter = broker.comes(2, "b", 6 * GB, None);
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     // One of them left while nobody of ours ran, and nobody could look.
     seen(&broker, 7 * GB);
-    assert_eq!(standing(&waiter), Standing::Admitted);
+    assert_eq!(standing(&waiter), AdmissionState::Admitted);
     // Another one comes before the next of ours does.
     seen(&broker, 2 * GB);
-    assert_eq!(standing(&broker.comes(3, "c", GB, None)), Standing::Waits);
+    assert_eq!(standing(&broker.comes(3, "c", GB, None)), AdmissionState::Waits);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     open(&broker);
     assert_eq!(
         (standing(&first), standing(&second)),
-        (Standing::Unknown, Standing::Unknown)
+        (AdmissionState::Unknown, AdmissionState::Unknown)
     );
     broker.handle.gone(second.client);
     broker
@@ -151,35 +151,35 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     open(&broker);
     assert_eq!(
         (standing(&first), standing(&second)),
-        (Standing::Waits, Standing::Unknown)
+        (AdmissionState::Waits, AdmissionState::Unknown)
     );
     assert_eq!(broker.handle.queue().waiting.len(), 1, "who turned round is nowhere");
     broker
         .handle
         .book()
         .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
-    assert_eq!(standing(&first), Standing::Admitted);
+    assert_eq!(standing(&first), AdmissionState::Admitted);
     // Nobody sees it for long: then the last look counts, and a better one later.
     broker.handle.gone(first.client);
     // The looks above were taken some seconds from now.
     broker.handle.book().observer.forget_when();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
-    assert_eq!(standing(&late), Standing::Unknown);
+    assert_eq!(standing(&late), AdmissionState::Unknown);
     open_at(&broker, clock::now() + arrivals::HOLDS);
-    assert_eq!(standing(&late), Standing::Waits);
+    assert_eq!(standing(&late), AdmissionState::Waits);
     broker
         .handle
         .book()
         .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
-    assert_eq!(standing(&late), Standing::Admitted);
+    assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.handle.book().observer.forget_when();
     // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
     broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
-    assert_eq!(standing(&comes(&mut broker, Some(&other))), Standing::Admitted);
+    assert_eq!(standing(&comes(&mut broker, Some(&other))), AdmissionState::Admitted);
     broker.handle.book().reads(&reading(7, "gpu", 0, clock::now()));
     let last = comes(&mut broker, None);
-    assert_eq!(standing(&last), Standing::Unknown);
+    assert_eq!(standing(&last), AdmissionState::Unknown);
     broker.handle.book().let_on(false);
-    assert_ne!(standing(&last), Standing::Unknown);
+    assert_ne!(standing(&last), AdmissionState::Unknown);
 }

@@ -61,7 +61,7 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     let bea = broker.of_user(BEA, "gpu", 8 * GB, GB);
     assert_eq!(
         (standing(&liar), standing(&bea)),
-        (Standing::Admitted, Standing::Admitted)
+        (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
     // One that says too much is believed until most say less.
@@ -83,7 +83,10 @@ fn a_lie_about_a_device_ends_with_its_broker() {
     broker.of_user(ANN, "gpu", 4096, 1024);
     drop(broker);
     let mut next = shared(Some(&file));
-    assert_eq!(standing(&next.of_user(BEA, "gpu", 8 * GB, 6 * GB)), Standing::Admitted);
+    assert_eq!(
+        standing(&next.of_user(BEA, "gpu", 8 * GB, 6 * GB)),
+        AdmissionState::Admitted
+    );
     assert_eq!(memory(&next), [("gpu".into(), 8 * GB)]);
 }
 
@@ -108,7 +111,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
         for number in 0..40 {
             let entry = broker.of_user(70_000 + user, &named(user, number), 8 * GB, GB);
             // It runs all the same, in nobody's account.
-            assert_eq!(standing(&entry), Standing::Admitted);
+            assert_eq!(standing(&entry), AdmissionState::Admitted);
             let counted = number < 16 && user * 16 + number < 63;
             assert_eq!(share(&entry) > 0, counted, "{user} {number}");
         }
@@ -117,12 +120,12 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     assert_eq!(broker.handle.queue().running.len(), 64);
     // A user without one, and no room; when one ends there is.
     let entry = broker.of_user(CID, "another", 8 * GB, GB);
-    assert_eq!((standing(&entry), share(&entry)), (Standing::Admitted, 0));
+    assert_eq!((standing(&entry), share(&entry)), (AdmissionState::Admitted, 0));
     broker.handle.gone(2);
     let entry = broker.of_user(CID, "another", 4 * GB, GB);
-    assert_eq!((standing(&entry), share(&entry)), (Standing::Admitted, GB));
+    assert_eq!((standing(&entry), share(&entry)), (AdmissionState::Admitted, GB));
     assert!(memory(&broker).contains(&("another".into(), 4 * GB)));
-    assert_eq!((standing(&bea), share(&bea)), (Standing::Admitted, GB));
+    assert_eq!((standing(&bea), share(&bea)), (AdmissionState::Admitted, GB));
     // What is asked alone is no device at all.
     let offers = (0..1_000).map(|number| Offer {
         uuid: named(9, number),
@@ -141,20 +144,23 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     let all = 8 * GB - (1 << 20);
     assert!(foreign(&broker) > all - GB, "nobody else is there to say anything");
     let waiter = broker.of_user(BEA, "gpu", 8 * GB, GB);
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.tick();
-    assert_eq!(standing(&waiter), Standing::Waits);
+    assert_eq!(standing(&waiter), AdmissionState::Waits);
     // Nobody says the same while she waits, and so she finds out for herself.
     let now = clock::now();
     broker.handle.book().watched = 0;
     broker.handle.tick();
     broker.handle.book().look_at_the_unseen_at(now + 6_000_000_000, false);
-    assert_eq!(standing(&waiter), Standing::Admitted);
+    assert_eq!(standing(&waiter), AdmissionState::Admitted);
     // From now on there is somebody who can look, and does.
-    let asked = waiter.lane.seat.looks.load(Ordering::Relaxed);
+    let asked = waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
     broker.sees(liar.client, look(0, 0));
     assert_eq!(foreign(&broker), 0);
-    assert_eq!(waiter.lane.seat.looks.load(Ordering::Relaxed), asked + 1);
+    assert_eq!(
+        waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed),
+        asked + 1
+    );
     // What two users see is so, and that it is less one of them can say.
     broker.sees(waiter.client, look(2 * GB, 0));
     assert!(foreign(&broker) > 5 * GB);
@@ -203,7 +209,7 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     std::thread::sleep(std::time::Duration::from_millis(1_010));
     seen(&broker, 3 * GB);
     assert_eq!(foreign(&broker), 3 * GB);
-    assert_eq!(standing(&honest), Standing::Admitted);
+    assert_eq!(standing(&honest), AdmissionState::Admitted);
 }
 
 #[test]

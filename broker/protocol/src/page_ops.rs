@@ -1,12 +1,12 @@
-//! Errands: what the broker has a client's helper do with the client's memory, and how each ended.
+//! Page operations: what the broker has a client's helper do with the client's memory, and how each ended.
 //!
 //! A short ring beside the records, in the lane. The broker gives, the client's memory thread takes in order and says of each how it ended, in
-//! any order. A place is used again once its outcome was read, so at most [`ERRANDS`] are out; a client that never answers costs the broker nothing but that.
+//! any order. A place is used again once its outcome was read, so at most [`PAGE_OPS`] are out; a client that never answers costs the broker nothing but that.
 //!
 //! Neither side believes the other: the client does nothing outside the memory it holds, the broker takes any outcome it does not know for a refusal.
 #![forbid(unsafe_code)]
 
-pub use super::ERRANDS;
+pub use super::PAGE_OPS;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What is to be done with a range.
@@ -52,7 +52,7 @@ impl What {
     }
 }
 
-/// How an errand ended.
+/// How a page operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Outcome {
@@ -64,9 +64,9 @@ pub enum Outcome {
     Gone = 3,
 }
 
-/// One errand.
+/// One page operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errand {
+pub struct PageOp {
     /// What.
     pub what: What,
     /// First address, in the client's address space.
@@ -90,22 +90,22 @@ struct Slot {
 /// The ring.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Errands {
+pub struct PageOps {
     /// Counts every gift. The client's memory thread sleeps on it as a shared futex.
     pub bell: AtomicU32,
-    /// 1 while the client's memory thread is there to take errands.
+    /// 1 while the client's memory thread is there to take page operations.
     pub served: AtomicU32,
     /// How far into its period the client's launches are, plus one; 0 = nobody knows. By the forecast of this number.
     pub position: AtomicU64,
     /// See above.
     pub forecast: AtomicU32,
     given: AtomicU64,
-    slots: [Slot; ERRANDS],
+    slots: [Slot; PAGE_OPS],
 }
 
-impl Default for Errands {
-    fn default() -> Errands {
-        Errands {
+impl Default for PageOps {
+    fn default() -> PageOps {
+        PageOps {
             bell: AtomicU32::new(0),
             served: AtomicU32::new(0),
             position: AtomicU64::new(0),
@@ -116,12 +116,12 @@ impl Default for Errands {
     }
 }
 
-impl Errands {
+impl PageOps {
     fn slot(&self, number: u64) -> Option<&Slot> {
-        self.slots.get(number as usize % ERRANDS)
+        self.slots.get(number as usize % PAGE_OPS)
     }
 
-    /// Client: says how an errand ended.
+    /// Client: says how a page operation ended.
     pub fn end(&self, number: u64, outcome: Outcome) {
         self.end_timed(number, outcome, 0);
     }
@@ -135,7 +135,7 @@ impl Errands {
     }
 }
 
-/// An errand that has ended, as its client says.
+/// A page operation that has ended, as its client says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Which.
@@ -148,43 +148,43 @@ pub struct Ended {
 
 /// The broker's place in a ring.
 #[derive(Debug, Default)]
-pub struct Giver {
+pub struct PageOpProducer {
     given: u64,
     /// Everything before it was read.
     read: u64,
-    /// Of the errands from `read` on, those whose outcome was read.
+    /// Of the page operations from `read` on, those whose outcome was read.
     ended: Vec<bool>,
 }
 
-impl Giver {
-    /// Gives an errand; its number, or `None` where no place is free. The caller rings [`Errands::bell`] once after a batch.
-    pub fn give(&mut self, errands: &Errands, errand: Errand) -> Option<u64> {
-        if self.given - self.read >= ERRANDS as u64 {
+impl PageOpProducer {
+    /// Gives a page operation; its number, or `None` where no place is free. The caller rings [`PageOps::bell`] once after a batch.
+    pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
+        if self.given - self.read >= PAGE_OPS as u64 {
             return None;
         }
         let number = self.given;
-        let slot = errands.slot(number)?;
-        slot.what.store(errand.what as u32, Ordering::Relaxed);
+        let slot = page_ops.slot(number)?;
+        slot.what.store(page_op.what as u32, Ordering::Relaxed);
         slot.outcome.store(0, Ordering::Relaxed);
         slot.took.store(0, Ordering::Relaxed);
-        slot.start.store(errand.start, Ordering::Relaxed);
-        slot.bytes.store(errand.bytes, Ordering::Relaxed);
+        slot.start.store(page_op.start, Ordering::Relaxed);
+        slot.bytes.store(page_op.bytes, Ordering::Relaxed);
         self.given += 1;
         self.ended.push(false);
-        errands.given.store(self.given, Ordering::Release);
+        page_ops.given.store(self.given, Ordering::Release);
         Some(number)
     }
 
-    /// Whether any errand is out.
+    /// Whether any page operation is out.
     pub fn awaits(&self) -> bool {
         self.read < self.given
     }
 
-    /// Errands that have ended since the last call, each once.
-    pub fn ended(&mut self, errands: &Errands) -> Vec<Ended> {
+    /// Page operations that have ended since the last call, each once.
+    pub fn ended(&mut self, page_ops: &PageOps) -> Vec<Ended> {
         let mut found = Vec::new();
         for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
-            let Some(slot) = errands.slot(number) else { continue };
+            let Some(slot) = page_ops.slot(number) else { continue };
             let outcome = slot.outcome.load(Ordering::Acquire);
             if *ended || outcome == 0 {
                 continue;
@@ -209,16 +209,16 @@ impl Giver {
 
 /// The client's place in a ring.
 #[derive(Debug, Default)]
-pub struct Taker {
+pub struct PageOpConsumer {
     next: u64,
 }
 
-impl Taker {
-    /// The next errand. One that makes no sense is ended as refused and passed over. A count that lies costs at most one turn round the ring.
-    pub fn next(&mut self, errands: &Errands) -> Option<(u64, Errand)> {
+impl PageOpConsumer {
+    /// The next page operation. One that makes no sense is ended as refused and passed over. A count that lies costs at most one turn round the ring.
+    pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
-            let given = errands.given.load(Ordering::Acquire);
-            if given < self.next || given - self.next > ERRANDS as u64 {
+            let given = page_ops.given.load(Ordering::Acquire);
+            if given < self.next || given - self.next > PAGE_OPS as u64 {
                 // Another ring than before, or nonsense: from here on.
                 self.next = given;
             }
@@ -227,17 +227,17 @@ impl Taker {
             }
             let number = self.next;
             self.next += 1;
-            let slot = errands.slot(number)?;
+            let slot = page_ops.slot(number)?;
             match What::from_word(slot.what.load(Ordering::Relaxed)) {
                 Some(what) => {
-                    let errand = Errand {
+                    let page_op = PageOp {
                         what,
                         start: slot.start.load(Ordering::Relaxed),
                         bytes: slot.bytes.load(Ordering::Relaxed),
                     };
-                    return Some((number, errand));
+                    return Some((number, page_op));
                 }
-                None => errands.end(number, Outcome::Refused),
+                None => page_ops.end(number, Outcome::Refused),
             }
         }
     }
@@ -252,13 +252,13 @@ impl Taker {
 mod tests {
     use super::*;
 
-    fn ended(giver: &mut Giver, ring: &Errands) -> Vec<(u64, Outcome)> {
-        let all = giver.ended(ring).into_iter();
+    fn ended(producer: &mut PageOpProducer, ring: &PageOps) -> Vec<(u64, Outcome)> {
+        let all = producer.ended(ring).into_iter();
         all.map(|one| (one.number, one.outcome)).collect()
     }
 
-    fn errand(start: u64) -> Errand {
-        Errand {
+    fn page_op(start: u64) -> PageOp {
+        PageOp {
             what: What::Evict,
             start,
             bytes: 2 << 20,
@@ -266,69 +266,69 @@ mod tests {
     }
 
     #[test]
-    fn errands_come_in_order_and_end_in_any() {
-        let ring = Box::<Errands>::default();
-        let (mut giver, mut taker) = (Giver::default(), Taker::default());
+    fn page_ops_come_in_order_and_end_in_any() {
+        let ring = Box::<PageOps>::default();
+        let (mut producer, mut consumer) = (PageOpProducer::default(), PageOpConsumer::default());
         for start in 0..3 {
-            assert_eq!(giver.give(&ring, errand(start)), Some(start));
+            assert_eq!(producer.give(&ring, page_op(start)), Some(start));
         }
-        let taken: Vec<_> = std::iter::from_fn(|| taker.next(&ring)).collect();
-        assert_eq!(taken, [(0, errand(0)), (1, errand(1)), (2, errand(2))]);
+        let taken: Vec<_> = std::iter::from_fn(|| consumer.next(&ring)).collect();
+        assert_eq!(taken, [(0, page_op(0)), (1, page_op(1)), (2, page_op(2))]);
         ring.end(2, Outcome::Done);
-        assert_eq!(ended(&mut giver, &ring), [(2, Outcome::Done)]);
-        assert_eq!(ended(&mut giver, &ring), []);
+        assert_eq!(ended(&mut producer, &ring), [(2, Outcome::Done)]);
+        assert_eq!(ended(&mut producer, &ring), []);
         ring.end(0, Outcome::Refused);
         ring.end(1, Outcome::Gone);
-        assert_eq!(ended(&mut giver, &ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
-        assert!(!giver.awaits());
+        assert_eq!(ended(&mut producer, &ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
+        assert!(!producer.awaits());
     }
 
     #[test]
-    fn how_long_an_errand_took_is_told_with_its_end() {
-        let ring = Box::<Errands>::default();
-        let mut giver = Giver::default();
-        let took = |giver: &mut Giver| giver.ended(&ring).iter().map(|one| one.took).collect::<Vec<_>>();
-        for round in 0..2 * ERRANDS as u64 {
-            giver.give(&ring, errand(round)).unwrap();
+    fn how_long_an_page_op_took_is_told_with_its_end() {
+        let ring = Box::<PageOps>::default();
+        let mut producer = PageOpProducer::default();
+        let took = |producer: &mut PageOpProducer| producer.ended(&ring).iter().map(|one| one.took).collect::<Vec<_>>();
+        for round in 0..2 * PAGE_OPS as u64 {
+            producer.give(&ring, page_op(round)).unwrap();
             if round % 2 == 0 {
                 ring.end_timed(round, Outcome::Done, 7 + round);
             } else {
                 ring.end(round, Outcome::Done);
             }
             // A place that was used before says nothing of that time.
-            assert_eq!(took(&mut giver), [if round % 2 == 0 { 7 + round } else { 0 }]);
+            assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
         }
     }
 
     #[test]
     fn no_more_are_out_than_there_is_room() {
-        let ring = Box::<Errands>::default();
-        let (mut giver, mut taker) = (Giver::default(), Taker::default());
-        for round in 0..3 * ERRANDS as u64 {
-            let number = giver.give(&ring, errand(round)).unwrap();
-            if round + 1 < ERRANDS as u64 {
+        let ring = Box::<PageOps>::default();
+        let (mut producer, mut consumer) = (PageOpProducer::default(), PageOpConsumer::default());
+        for round in 0..3 * PAGE_OPS as u64 {
+            let number = producer.give(&ring, page_op(round)).unwrap();
+            if round + 1 < PAGE_OPS as u64 {
                 continue;
             }
-            assert_eq!(giver.give(&ring, errand(0)), None);
-            let (first, _) = taker.next(&ring).unwrap();
-            assert_eq!(first, number + 1 - ERRANDS as u64);
+            assert_eq!(producer.give(&ring, page_op(0)), None);
+            let (first, _) = consumer.next(&ring).unwrap();
+            assert_eq!(first, number + 1 - PAGE_OPS as u64);
             ring.end(first, Outcome::Done);
-            assert_eq!(ended(&mut giver, &ring), [(first, Outcome::Done)]);
+            assert_eq!(ended(&mut producer, &ring), [(first, Outcome::Done)]);
         }
     }
 
     #[test]
     fn nonsense_is_passed_over() {
-        let ring = Box::<Errands>::default();
-        let (mut giver, mut taker) = (Giver::default(), Taker::default());
-        giver.give(&ring, errand(1)).unwrap();
-        giver.give(&ring, errand(2)).unwrap();
+        let ring = Box::<PageOps>::default();
+        let (mut producer, mut consumer) = (PageOpProducer::default(), PageOpConsumer::default());
+        producer.give(&ring, page_op(1)).unwrap();
+        producer.give(&ring, page_op(2)).unwrap();
         ring.slots[0].what.store(99, Ordering::Relaxed);
-        assert_eq!(taker.next(&ring), Some((1, errand(2))));
-        assert_eq!(ended(&mut giver, &ring), [(0, Outcome::Refused)]);
+        assert_eq!(consumer.next(&ring), Some((1, page_op(2))));
+        assert_eq!(ended(&mut producer, &ring), [(0, Outcome::Refused)]);
         ring.given.store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(taker.next(&ring), None);
+        assert_eq!(consumer.next(&ring), None);
         ring.slots[1].outcome.store(77, Ordering::Relaxed);
-        assert_eq!(ended(&mut giver, &ring), [(1, Outcome::Refused)]);
+        assert_eq!(ended(&mut producer, &ring), [(1, Outcome::Refused)]);
     }
 }

@@ -17,9 +17,9 @@ const BLOCK: u64 = 1 << 20;
 #[test]
 fn no_claim_sees_a_block_twice() {
     let (session, broker) = attached(Mode::Alone);
-    let seat = &broker.lane.seat;
+    let admission_slot = &broker.lane.admission_slot;
     // Two threads with one block each at most: that is never too much.
-    seat.share.store(2 * BLOCK, Ordering::Release);
+    admission_slot.quota.store(2 * BLOCK, Ordering::Release);
     let both = Barrier::new(2);
     let takes_turns = || {
         both.wait();
@@ -58,9 +58,9 @@ fn no_claim_sees_a_block_twice() {
                 .any(|asked| matches!(asked, ToBroker::More { .. }))
         };
         until("it asks for more", asks);
-        seat.share.store(3 * BLOCK, Ordering::Release);
-        seat.answers.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
+        admission_slot.quota.store(3 * BLOCK, Ordering::Release);
+        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
     });
     session.admission.unclaim(1);
     assert_eq!(session.admission.held(), 2 * BLOCK);
@@ -69,8 +69,8 @@ fn no_claim_sees_a_block_twice() {
 #[test]
 fn what_fits_is_not_refused_for_what_another_thread_wants() {
     let (session, broker) = attached(Mode::Alone);
-    let seat = &broker.lane.seat;
-    seat.share.store(2 * BLOCK, Ordering::Release);
+    let admission_slot = &broker.lane.admission_slot;
+    admission_slot.quota.store(2 * BLOCK, Ordering::Release);
     let answers = || {
         until("more is asked for", || {
             session
@@ -82,8 +82,8 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
                 .any(|asked| matches!(asked, ToBroker::More { .. }))
         });
         // No more than there is.
-        seat.answers.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
+        admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
     };
     thread::scope(|scope| {
         // Far too much, and both refusals of it; meanwhile a little.
@@ -95,8 +95,8 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         assert!(!large.join().expect("no panic"), "there is not so much");
         // Whether the small one asks depends on when it looks.
         while !small.is_finished() {
-            seat.answers.fetch_add(1, Ordering::AcqRel);
-            let _ = futex::wake(&seat.answers, Flags::empty(), u32::MAX >> 1);
+            admission_slot.answers.fetch_add(1, Ordering::AcqRel);
+            let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
             thread::yield_now();
         }
         assert!(small.join().expect("no panic"), "it has room for that");
@@ -108,21 +108,21 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
 #[test]
 fn the_answer_of_a_broker_that_lives_is_waited_for() {
     let (_, broker) = attached(Mode::Alone);
-    let seat = &broker.lane.seat;
+    let admission_slot = &broker.lane.admission_slot;
     let second: Ns = 1_000_000_000;
-    let mut beat = Beat::new(seat, second);
-    beat.feel(seat, 3 * second);
+    let mut beat = Beat::new(admission_slot, second);
+    beat.feel(admission_slot, 3 * second);
     assert!(
         !beat.no_answer(3 * second) && beat.no_answer(4 * second),
         "no sign of life"
     );
     for at in 2..=LATE / second {
-        seat.beat.fetch_add(1, Ordering::Relaxed);
-        beat.feel(seat, at * second);
+        admission_slot.heartbeat.fetch_add(1, Ordering::Relaxed);
+        beat.feel(admission_slot, at * second);
         assert!(!beat.no_answer((at + 1) * second), "it lives at {at} s");
     }
-    seat.beat.fetch_add(1, Ordering::Relaxed);
-    beat.feel(seat, LATE + 2 * second);
+    admission_slot.heartbeat.fetch_add(1, Ordering::Relaxed);
+    beat.feel(admission_slot, LATE + 2 * second);
     assert!(beat.no_answer(LATE + 2 * second), "that has an end");
     assert!(!beat.stands(LATE + 12 * second) && beat.stands(LATE + 13 * second));
 }

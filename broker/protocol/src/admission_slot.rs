@@ -1,6 +1,6 @@
 //! A client's place on the device: whether it may begin, and how much memory it may have.
 //!
-//! The broker writes [`Seat`], the client reads it. While no broker is attached all of it is zero, which means that nothing was said and nothing is forbidden.
+//! The broker writes [`AdmissionSlot`], the client reads it. While no broker is attached all of it is zero, which means that nothing was said and nothing is forbidden.
 //! The client writes [`Moves`].
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 /// What the broker said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Standing {
+pub enum AdmissionState {
     /// Nothing yet.
     Unknown = 0,
     /// The client waits.
@@ -34,37 +34,37 @@ pub enum Memory {
 /// The words.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Seat {
-    /// A [`Standing`]. Whoever waits sleeps on it as a shared futex.
-    pub standing: AtomicU32,
+pub struct AdmissionSlot {
+    /// A [`AdmissionState`]. Whoever waits sleeps on it as a shared futex.
+    pub state: AtomicU32,
     /// Counts the answers to what was asked for more; slept on in the same way.
     pub answers: AtomicU32,
     /// Bytes the client may have without its contexts; 0: nothing was said.
-    pub share: AtomicU64,
+    pub quota: AtomicU64,
     /// What a job is told that sizes itself: it will get no more than this. 0: nothing.
-    pub ceiling: AtomicU64,
+    pub limit: AtomicU64,
     /// 1: the share was said beforehand (by a person or a profile), so the device is shown as being of that size.
-    pub stated: AtomicU32,
+    pub declared: AtomicU32,
     /// The place in the queue, 1 is next.
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
-    pub beat: AtomicU64,
+    pub heartbeat: AtomicU64,
     /// Counts the looks at the device's free memory that told nothing, since others took or gave back memory meanwhile: the client is to look again.
-    pub looks: AtomicU32,
+    pub probe_requests: AtomicU32,
     /// 1: what was asked for more is not free, and the client waits for it.
     pub growing: AtomicU32,
-    /// A [`Memory`], said before [`Seat::standing`] is [`Standing::Admitted`]; 0: nothing.
+    /// A [`Memory`], said before [`AdmissionSlot::state`] is [`AdmissionState::Admitted`]; 0: nothing.
     pub backing: AtomicU32,
 }
 
-impl Seat {
+impl AdmissionSlot {
     /// What was said. A word that is none of ours counts as nothing.
-    pub fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Acquire) {
-            1 => Standing::Waits,
-            2 => Standing::Admitted,
-            3 => Standing::Refused,
-            _ => Standing::Unknown,
+    pub fn state(&self) -> AdmissionState {
+        match self.state.load(Ordering::Acquire) {
+            1 => AdmissionState::Waits,
+            2 => AdmissionState::Admitted,
+            3 => AdmissionState::Refused,
+            _ => AdmissionState::Unknown,
         }
     }
 
