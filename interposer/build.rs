@@ -79,7 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(folder.join("symbols.rs"), std::mem::take(&mut out))?;
 
-    // The exports. Naked functions, because what `global_asm!` defines is hidden by the version script rustc passes.
+    // The exports. Naked functions, because what `global_asm!` defines is hidden by the version
+    // script rustc passes.
     writeln!(
         out,
         "/// The exported entry points.\n#[allow(non_snake_case, missing_docs)]\nmod entry_points {{"
@@ -103,7 +104,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    // Three runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common code".
+    // Three runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common
+    // code".
     for (name, target, what) in [
         (
             "bind_stubs",
@@ -144,9 +146,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     fs::write(folder.join("exports.rs"), out)?;
 
-    // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own; a client that closes
-    // its handle must not unload code that threads run in.
-    // RPATH, the old kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name is found beside us first (`lookup/open.rs`).
+    // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own;
+    // a client that closes its handle must not unload code that threads run in. RPATH, the old
+    // kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name
+    // is found beside us first (`lookup/open.rs`).
     for option in [
         "-soname,libcuda.so.1",
         "--disable-new-dtags,-rpath,$ORIGIN/lib",
@@ -161,7 +164,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// An export that only jumps on to the driver. `cuGetProcAddress` has no version of it, so no answer of that is taken for it but by its address.
+/// An export that only jumps on to the driver. `cuGetProcAddress` has no version of it, so no
+/// answer of that is taken for it but by its address.
 fn passed_on(name: &'static str) -> Entry<'static> {
     Entry {
         symbol: name,

@@ -1,4 +1,5 @@
-//! What the benches that measure by themselves have in common: they include this file (`#[path]`). `--check`, `--json FILE`, and how they end.
+//! What the benches that measure by themselves have in common: they include this file (`#[path]`).
+//! `--check`, `--json FILE`, and how they end.
 
 use std::process::ExitCode;
 
@@ -20,7 +21,8 @@ impl Asked {
         }
     }
 
-    /// Writes the figures if that was asked for, and says last which aims were missed: exit code 1 with `--check`, 2 where the file cannot be written.
+    /// Writes the figures if that was asked for, and says last which aims were missed: exit code 1
+    /// with `--check`, 2 where the file cannot be written.
     pub fn end(&self, figures: &str, missed: &[String]) -> ExitCode {
         if let Some(path) = &self.json
             && let Err(error) = std::fs::write(path, figures)

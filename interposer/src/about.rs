@@ -12,9 +12,10 @@ pub extern "C" fn weft_interposer() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What came through this library so far, by name: `bound` (entry points called at least once), `lookups` (answers of
-/// `cuGetProcAddress` and `dlsym` that lead to us), `unknown` (driver functions handed out that the symbol table lacks),
-/// `opened` (1 once the real driver is open), `troubles`. -1 for another name.
+/// What came through this library so far, by name: `bound` (entry points called at least once),
+/// `lookups` (answers of `cuGetProcAddress` and `dlsym` that lead to us), `unknown` (driver
+/// functions handed out that the symbol table lacks), `opened` (1 once the real driver is open),
+/// `troubles`. -1 for another name.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -36,7 +37,8 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Was the driver function `symbol` called through this library? 1 yes, 0 no, -1 not a symbol of the table.
+/// Was the driver function `symbol` called through this library? 1 yes, 0 no, -1 not a symbol of
+/// the table.
 ///
 /// # Safety
 /// `symbol` is null or a C string.
@@ -56,9 +58,10 @@ pub extern "C" fn weft_graph(exec: usize) -> u64 {
     hooks::graph::identity(exec)
 }
 
-/// A text about this process, written as a C string of at most `size` bytes; returns the length it would like. `what` is
-/// `driver` (the path of the real driver), `unknown` (names, one a line, of driver functions that were handed out though the symbol
-/// table lacks them) or `beyond` (names of all functions that the open driver has beyond the table).
+/// A text about this process, written as a C string of at most `size` bytes; returns the length it
+/// would like. `what` is `driver` (the path of the real driver), `unknown` (names, one a line, of
+/// driver functions that were handed out though the symbol table lacks them) or `beyond` (names of
+/// all functions that the open driver has beyond the table).
 ///
 /// # Safety
 /// `what` is null or a C string, `buffer` has `size` writable bytes.

@@ -1,14 +1,18 @@
 //! The exported entry points and their slots.
 //!
 //! A symbol's export is one instruction: a jump through its slot. A slot points
-//! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the symbol up in it;
+//! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the
+//!    symbol up in it;
 //! 2. at our hook for the symbol, if we have one and the driver has the symbol;
-//! 3. else at the driver's function itself, so that a pass-through costs that one jump, or, for a call that must not overtake launches, at a stub that first looks
-//!    whether any are in the [queue](deferred);
+//! 3. else at the driver's function itself, so that a pass-through costs that one jump, or, for a
+//!    call that must not overtake launches, at a stub that first looks whether any are in the
+//!    [queue](deferred);
 //! 4. at an answer of our own where the driver lacks the symbol, or where there is no driver.
 //!
-//! Slots only ever change from 1 to one of the others, and back once where the hook depends on what was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a call with any
-//! signature passes. No function here may panic, and nothing runs before the first call of an entry point.
+//! Slots only ever change from 1 to one of the others, and back once where the hook depends on what
+//! was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a
+//! call with any signature passes. No function here may panic, and nothing runs before the first
+//! call of an entry point.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -22,7 +26,8 @@ use crate::{deferred, hooks, internal_error, thread, throttle, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
-/// Symbols bound so far: what `weft doctor` and the tests look at to see that a call really came through us.
+/// Symbols bound so far: what `weft doctor` and the tests look at to see that a call really came
+/// through us.
 static BOUND: AtomicU64 = AtomicU64::new(0);
 
 /// Address of the stub of symbol `at`: stubs are 16 bytes each.
@@ -35,8 +40,8 @@ extern "C" fn no_driver() -> CuResult {
     CuResult::NO_DEVICE
 }
 
-/// What a symbol answers that the driver calls while it is being opened: only a driver whose references to its own names
-/// come out at us does that.
+/// What a symbol answers that the driver calls while it is being opened: only a driver whose
+/// references to its own names come out at us does that.
 extern "C" fn not_yet() -> CuResult {
     CuResult::NOT_INITIALIZED
 }
@@ -72,14 +77,16 @@ fn choose_managed_anew() {
     }
 }
 
-/// Which hook a symbol has depended on what is decided only now: it is chosen anew at the next call.
+/// Which hook a symbol has depended on what is decided only now: it is chosen anew at the next
+/// call.
 fn choose_anew(at: usize) {
     if let Some(slot) = SLOTS.get(at) {
         slot.store(stub(bind_stubs::run, at).into_inner(), Ordering::Release);
     }
 }
 
-/// Binds a symbol at its first call and says where to go on. Called by [`binder`] with the caller's arguments saved.
+/// Binds a symbol at its first call and says where to go on. Called by [`binder`] with the caller's
+/// arguments saved.
 extern "C" fn bind(at: u32) -> *const () {
     // The driver is opened here, and files are read for that.
     let _whole = thread::uncancelled();
@@ -109,8 +116,9 @@ extern "C" fn bind(at: u32) -> *const () {
     target
 }
 
-/// The common end of all stubs: saves every register that can carry an argument, binds, restores, goes on. `r11` holds the
-/// symbol's number. The stack pointer is 8 off a multiple of 16, as at every function's start.
+/// The common end of all stubs: saves every register that can carry an argument, binds, restores,
+/// goes on. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at
+/// every function's start.
 #[unsafe(naked)]
 unsafe extern "C" fn binder() {
     std::arch::naked_asm!(
@@ -158,8 +166,9 @@ unsafe extern "C" fn binder() {
     )
 }
 
-/// The common code of all stream-ordered symbols without a hook of their own: tells what is coming, then goes on to the
-/// driver with the caller's arguments and return address. No such function takes floating-point arguments.
+/// The common code of all stream-ordered symbols without a hook of their own: tells what is coming,
+/// then goes on to the driver with the caller's arguments and return address. No such function
+/// takes floating-point arguments.
 #[unsafe(naked)]
 unsafe extern "C" fn ordered_gate() {
     std::arch::naked_asm!(
@@ -188,8 +197,10 @@ unsafe extern "C" fn ordered_gate() {
     )
 }
 
-/// The common code of all symbols without a hook that must not overtake what is in the launch queue: two instructions more than a jump while there is nothing
-/// in it. Then the call goes on where [`deferred::gate`] says. The driver's function was looked up before a slot could lead here.
+/// The common code of all symbols without a hook that must not overtake what is in the launch
+/// queue: two instructions more than a jump while there is nothing in it. Then the call goes on
+/// where [`deferred::gate`] says. The driver's function was looked up before a slot could lead
+/// here.
 #[unsafe(naked)]
 unsafe extern "C" fn queue_gate() {
     std::arch::naked_asm!(

@@ -1,4 +1,5 @@
-//! What is done about an internal error: it is counted, said once, and the job's call goes on to the driver.
+//! What is done about an internal error: it is counted, said once, and the job's call goes on to
+//! the driver.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -33,15 +34,17 @@ pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said once, no more. Nor is the job's thread cancelled in it ([`thread::uncancelled`]).
+/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said
+/// once, no more. Nor is the job's thread cancelled in it ([`thread::uncancelled`]).
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _whole = thread::uncancelled();
     caught(work)
 }
 
-/// The same for the few places that count nanoseconds: nothing in them is a cancellation point, or it sees to that itself. Where nothing panics
-/// this costs nothing but that the work's result goes through memory.
+/// The same for the few places that count nanoseconds: nothing in them is a cancellation point, or
+/// it sees to that itself. Where nothing panics this costs nothing but that the work's result goes
+/// through memory.
 #[inline(always)]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -66,8 +69,9 @@ fn say(place: &str, what: &str) {
     }
 }
 
-/// From now on a panic of ours is said in one line, once, with its place, and no more as the standard library does, each time anew. A guest that
-/// is itself written in Rust has a standard library of its own, and this does not touch it.
+/// From now on a panic of ours is said in one line, once, with its place, and no more as the
+/// standard library does, each time anew. A guest that is itself written in Rust has a standard
+/// library of its own, and this does not touch it.
 pub fn watch() {
     std::panic::set_hook(Box::new(panicked));
 }
@@ -83,8 +87,8 @@ fn panicked(info: &PanicHookInfo<'_>) {
     say(&place.unwrap_or_default(), &what.unwrap_or_default());
 }
 
-/// Panics where a test asks for it (`WEFT_TEST_PANIC` names the place): what comes of a panic is tested from outside, with a real driver call
-/// behind it. Release builds have nothing of it.
+/// Panics where a test asks for it (`WEFT_TEST_PANIC` names the place): what comes of a panic is
+/// tested from outside, with a real driver call behind it. Release builds have nothing of it.
 #[cfg(debug_assertions)]
 #[allow(clippy::panic)]
 pub fn failpoint(place: &str) {
@@ -93,7 +97,8 @@ pub fn failpoint(place: &str) {
     }
 }
 
-/// Whether [`failpoint`] panics there: for code that nothing guards, because it cannot panic, and that leaves the place to code that is guarded.
+/// Whether [`failpoint`] panics there: for code that nothing guards, because it cannot panic, and
+/// that leaves the place to code that is guarded.
 #[cfg(debug_assertions)]
 pub fn fails_at(place: &str) -> bool {
     static ASKED: std::sync::LazyLock<Option<String>> =

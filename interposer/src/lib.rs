@@ -1,8 +1,9 @@
 //! The preloaded libcuda.
 //!
-//! A job that is started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA driver. Every driver
-//! function is exported; most calls take one jump to the real driver. A few are told to weft on the way: launches and whatever
-//! else takes a place among them, loading of code, synchronisation, memory.
+//! A job that is started with this library in `LD_PRELOAD` finds it wherever it looks for the
+//! NVIDIA driver. Every driver function is exported; most calls take one jump to the real driver. A
+//! few are told to weft on the way: launches and whatever else takes a place among them, loading of
+//! code, synchronisation, memory.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -22,9 +23,10 @@
 //! | [`about`] | what others can ask this library |
 //! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | what every room uses |
 //!
-//! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or computes something else because of it:
-//! no panic crosses a hook, no error of ours reaches the job, nothing is written to stdout, nothing waits without a bound, and nothing
-//! at all happens before the first driver call.
+//! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or
+//! computes something else because of it: no panic crosses a hook, no error of ours reaches the
+//! job, nothing is written to stdout, nothing waits without a bound, and nothing at all happens
+//! before the first driver call.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,12 +1,12 @@
-//! The turning points of the process, and who hears of each: `cuInit`, a fork, the end, and the ends of
-//! contexts and streams.
+//! The turning points of the process, and who hears of each: `cuInit`, a fork, the end, and the
+//! ends of contexts and streams.
 //!
 //! It is above the session, the memory and the launch queue, none of which knows the others' ends.
 //!
-//! `_exit` and `_Exit` run no handlers, so they are ours: launches that the job has made and that are in
-//! the queue go to the device first. They may be called anywhere, in handlers of signals and in children
-//! that share the parent's memory (`vfork`), so nothing is locked and nothing allocated on the way. A
-//! signal that ends the process does so without us.
+//! `_exit` and `_Exit` run no handlers, so they are ours: launches that the job has made and that
+//! are in the queue go to the device first. They may be called anywhere, in handlers of signals and
+//! in children that share the parent's memory (`vfork`), so nothing is locked and nothing allocated
+//! on the way. A signal that ends the process does so without us.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
@@ -23,7 +23,8 @@ use crate::{deferred, paging, process, throttle, trace};
 /// Whether the driver was initialised: 0 = no, 1 = yes.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// `cuInit` succeeded in this process (called each time it does; cheap after the first). Waits for a broker half a second at most.
+/// `cuInit` succeeded in this process (called each time it does; cheap after the first). Waits for
+/// a broker half a second at most.
 pub fn initialised() {
     if BEGUN.swap(1, Ordering::AcqRel) == 0 {
         guarded(begin);
@@ -88,7 +89,8 @@ extern "C" fn in_traced_child() {
     BEGUN.store(0, Ordering::Release);
 }
 
-/// A context may end by the call that comes (`cuCtxDestroy`, `cuCtxDetach`, `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
+/// A context may end by the call that comes (`cuCtxDestroy`, `cuCtxDetach`,
+/// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
 pub fn context_ending() {
     trace::context_ending();
 }

@@ -1,7 +1,9 @@
 //! Locks that the job's own threads take in their driver calls, together with threads of ours.
 //!
-//! The standard library waits for a lock by a call of the C library's, which leaves its answer in the thread's `errno`. A program may look there after a launch, for what it did before
-//! it: so whoever has to wait here finds `errno` as it was. Nothing else of the thread is touched; a lock that is free costs what it costs otherwise.
+//! The standard library waits for a lock by a call of the C library's, which leaves its answer in
+//! the thread's `errno`. A program may look there after a launch, for what it did before it: so
+//! whoever has to wait here finds `errno` as it was. Nothing else of the thread is touched; a lock
+//! that is free costs what it costs otherwise.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -22,7 +24,8 @@ fn wait<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Does something and leaves `errno` as it was.
 fn apart<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library's own place for it, the calling thread's, which lives as long as the thread.
+    // SAFETY: the C library's own place for it, the calling thread's, which lives as long as the
+    // thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above; nobody but this thread reads or writes it.
     let before = unsafe { errno.read() };

@@ -1,7 +1,8 @@
 //! What weft says in a job: lines on stderr, each one write, never on stdout.
 //!
-//! `WEFT_LOG` chooses how much (off, error, warn, info, debug; default warn). The sink is set up when the driver is first
-//! called, so processes that never use the GPU say nothing. A stderr that nobody reads any more neither ends nor blocks the job.
+//! `WEFT_LOG` chooses how much (off, error, warn, info, debug; default warn). The sink is set up
+//! when the driver is first called, so processes that never use the GPU say nothing. A stderr that
+//! nobody reads any more neither ends nor blocks the job.
 
 use std::fmt::Write as _;
 use std::sync::Once;
@@ -73,7 +74,8 @@ fn level(text: &str) -> LevelFilter {
 
 /// One write a line, so that lines of several processes do not mix.
 fn line(text: &str) {
-    // To write is a cancellation point, and those who say something do so from within calls of the job's.
+    // To write is a cancellation point, and those who say something do so from within calls of the
+    // job's.
     let _whole = crate::thread::uncancelled();
     let text = format!("weft[{}]: {text}\n", std::process::id());
     let mut pipe = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -82,7 +84,8 @@ fn line(text: &str) {
     unsafe { libc::sigemptyset(pipe.as_mut_ptr()) };
     // SAFETY: as above; the signal exists.
     unsafe { libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE) };
-    // A write to a pipe that nobody reads raises SIGPIPE in this thread, which would end a job for a remark of ours.
+    // A write to a pipe that nobody reads raises SIGPIPE in this thread, which would end a job for
+    // a remark of ours.
     // SAFETY: both sets are initialised.
     if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) } != 0 {
         return;
@@ -91,7 +94,8 @@ fn line(text: &str) {
     let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     if written < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE) {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set and the time are initialised; takes the signal that our write left pending, if any.
+        // SAFETY: the set and the time are initialised; takes the signal that our write left
+        // pending, if any.
         unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &none) };
     }
     // SAFETY: `before` was filled by the first call.

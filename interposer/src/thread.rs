@@ -1,4 +1,5 @@
-//! Numbers of the calling thread: the system's, asked once a thread, and one that tells it from the process's others. And what keeps a `pthread_cancel` of the job's out of code of ours.
+//! Numbers of the calling thread: the system's, asked once a thread, and one that tells it from the
+//! process's others. And what keeps a `pthread_cancel` of the job's out of code of ours.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -7,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 
 thread_local! {
-    // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the thread's very end.
+    // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the
+    // thread's very end.
     static ID: Cell<u32> = const { Cell::new(0) };
     // Likewise.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
@@ -29,16 +31,19 @@ pub fn id() -> u32 {
     if known != 0 { known } else { ask() }
 }
 
-/// A number that no other living thread of the process has (one that ended may have had it). It is where the thread's control block lies, which one
-/// instruction reads; the thread's own storage takes a preloaded library a call into the dynamic linker, 3 to 5 ns of each launch.
+/// A number that no other living thread of the process has (one that ended may have had it). It is
+/// where the thread's control block lies, which one instruction reads; the thread's own storage
+/// takes a preloaded library a call into the dynamic linker, 3 to 5 ns of each launch.
 #[inline(always)]
 pub fn mark() -> u32 {
     let block: u64;
-    // SAFETY: on x86-64 the word at the thread pointer is the thread pointer itself (System V ABI, thread-local storage); nothing is written.
+    // SAFETY: on x86-64 the word at the thread pointer is the thread pointer itself (System V ABI,
+    // thread-local storage); nothing is written.
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(pure, readonly, nostack, preserves_flags));
     }
-    // Control blocks are aligned to cache lines, and threads' stacks, where they lie, are all within less than 2^38 bytes.
+    // Control blocks are aligned to cache lines, and threads' stacks, where they lie, are all
+    // within less than 2^38 bytes.
     (block >> 6) as u32
 }
 
@@ -61,10 +66,13 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE in pthread.h.
 const CANCEL_DISABLE: std::ffi::c_int = 1;
 
-/// While it lives the calling thread is not cancelled; a `pthread_cancel` that comes meanwhile waits for the next cancellation point of the job's own.
+/// While it lives the calling thread is not cancelled; a `pthread_cancel` that comes meanwhile
+/// waits for the next cancellation point of the job's own.
 ///
-/// The C library cancels a thread by unwinding its stack, from within calls such as `nanosleep`, `read`, `write` and `getrandom`. That unwinding may not be stopped, and code
-/// of ours that catches panics stops it: the process would be aborted. No driver function that weft holds up is a place where the job expects to be cancelled.
+/// The C library cancels a thread by unwinding its stack, from within calls such as `nanosleep`,
+/// `read`, `write` and `getrandom`. That unwinding may not be stopped, and code of ours that
+/// catches panics stops it: the process would be aborted. No driver function that weft holds up is
+/// a place where the job expects to be cancelled.
 #[derive(Debug)]
 #[must_use]
 pub struct Uncancelled {
@@ -84,7 +92,8 @@ pub fn uncancelled() -> Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: null means that the caller does not want to know; the state is the one that was there.
+            // SAFETY: null means that the caller does not want to know; the state is the one that
+            // was there.
             unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
         }
     }
@@ -107,7 +116,8 @@ pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::
     spawned.map(|_| ())
 }
 
-/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for [`restore_signals`].
+/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for
+/// [`restore_signals`].
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

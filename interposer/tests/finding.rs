@@ -1,4 +1,5 @@
-//! Whatever way a client takes to the driver's functions, it gets ours, and every other lookup is as without weft.
+//! Whatever way a client takes to the driver's functions, it gets ours, and every other lookup is
+//! as without weft.
 
 mod support;
 
@@ -25,7 +26,8 @@ fn all_ours(said: &Said) {
     ] {
         assert_eq!(said.get(key), format!("libweft.so {symbol}"), "{key} of {said:#?}");
     }
-    // A driver's names have no versions: asked for in one they are found neither without weft nor with it.
+    // A driver's names have no versions: asked for in one they are found neither without weft nor
+    // with it.
     assert_eq!(said.get("dlvsym"), "none");
     assert_eq!(said.get("absent"), "none");
     assert!(said.get("absent_error").contains("cuNoSuchThing"), "{said:#?}");
@@ -72,7 +74,8 @@ fn by_being_linked() {
 
 #[test]
 fn as_the_library_itself() {
-    // No preload: our folder comes first on the library path and has us under both names, beside a copy under another inode.
+    // No preload: our folder comes first on the library path and has us under both names, beside a
+    // copy under another inode.
     let ours = stage().folder.join("ours");
     let copies = stage().folder.join("copies");
     for folder in [&ours, &copies] {
@@ -150,7 +153,8 @@ fn a_process_without_a_driver_call_opens_nothing() {
 
 #[test]
 fn other_lookups_are_as_without_weft() {
-    // A library that only the client's RUNPATH leads to: the linker takes it from the caller of dlopen.
+    // A library that only the client's RUNPATH leads to: the linker takes it from the caller of
+    // dlopen.
     let hidden = stage().folder.join("hidden");
     fs::create_dir_all(&hidden).unwrap();
     let source = stage().folder.join("other.c");
@@ -180,8 +184,8 @@ fn other_lookups_are_as_without_weft() {
     assert_eq!(with.number("counter_opened"), 0);
 }
 
-/// A driver from another time: without most functions, with one that the table has never heard of, and with an address of its
-/// own for one function.
+/// A driver from another time: without most functions, with one that the table has never heard of,
+/// and with an address of its own for one function.
 const OTHER_TIMES: &str = r#"
 #include <string.h>
 int cuInit(unsigned flags) { return 0; }
@@ -252,7 +256,8 @@ fn other_times(name: &str, link: &str) {
     assert_eq!(said.number("counter_troubles"), 0);
 }
 
-/// A driver that takes its time to open, and a library whose constructor calls the driver: the constructor runs under the linker's lock.
+/// A driver that takes its time to open, and a library whose constructor calls the driver: the
+/// constructor runs under the linker's lock.
 const SLOW_DRIVER: &str = r#"
 #include <unistd.h>
 __attribute__((constructor)) static void slow(void) { usleep(300000); }

@@ -1,10 +1,11 @@
-//! What may depend on what: the rooms of the interposer stand on floors, and none knows one above it.
+//! What may depend on what: the rooms of the interposer stand on floors, and none knows one above
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms, lowest floor first. Rooms of one floor may not know one another, but for the first floor,
-/// which holds what every room uses.
+/// The rooms, lowest floor first. Rooms of one floor may not know one another, but for the first
+/// floor, which holds what every room uses.
 const FLOORS: [&[&str]; 11] = [
     &["internal_error", "lock", "process", "report", "thread"],
     &["driver"],

@@ -1,4 +1,5 @@
-//! Every kind of handle that can be launched is known by its kernel's name, its module and its shape.
+//! Every kind of handle that can be launched is known by its kernel's name, its module and its
+//! shape.
 
 mod support;
 
@@ -32,7 +33,8 @@ fn handles_of_every_kind_have_names() {
         .map(|(_, module, _)| *module)
         .collect();
     assert_eq!(modules.len(), 2);
-    // A kernel passed as a function, and the function the driver made of it: two shapes of one kernel.
+    // A kernel passed as a function, and the function the driver made of it: two shapes of one
+    // kernel.
     assert_eq!(named("as_kernel"), 2, "{}", said.stderr);
     // Through the module view of a library; the launch into a capture has an identity too.
     assert_eq!(named("of_view"), 2, "{}", said.stderr);
@@ -70,7 +72,8 @@ fn a_graph_is_what_it_is_made_of_now() {
     // Not all nodes are read after each update, and yet what changed is seen.
     assert_eq!(said.get("unchanged_by_updates"), "1");
     assert_eq!(said.get("followed"), "1");
-    // The body of a conditional node counts once: here the same two kernels as in the graph with a child.
+    // The body of a conditional node counts once: here the same two kernels as in the graph with a
+    // child.
     assert_ne!(said.get("empty_loop"), said.get("loop"));
     assert_eq!(said.get("loop"), made);
     // The child's kernels count: two kernels in the graph as made.

@@ -1,6 +1,8 @@
-//! A panic inside weft is not the job's: the call it happened in goes through to the driver, it is counted, it is said once.
+//! A panic inside weft is not the job's: the call it happened in goes through to the driver, it is
+//! counted, it is said once.
 //!
-//! Debug builds of the library panic where `WEFT_TEST_PANIC` says, so the panic is a real one, raised below a hook that the C client called.
+//! Debug builds of the library panic where `WEFT_TEST_PANIC` says, so the panic is a real one,
+//! raised below a hook that the C client called.
 #![cfg(debug_assertions)]
 
 mod support;

@@ -1,10 +1,10 @@
 //! A profile that follows its job: what was timed while the job was served becomes part of it.
 //!
 //! Stage 1 has the device for itself; a served job does not, and what is timed then is believed as
-//! far as its company lets it. A kernel's time in a sole foreground job ([`Beside::BackgroundJobs`]) is its own,
-//! but for what was left of a background job's work at a burst's begin. A sole background job's
-//! ([`Beside::ForegroundJobs`]) is its own until the foreground job comes back in the middle of it. Others' may be
-//! anything, but never too short.
+//! far as its company lets it. A kernel's time in a sole foreground job
+//! ([`Beside::BackgroundJobs`]) is its own, but for what was left of a background job's work at a
+//! burst's begin. A sole background job's ([`Beside::ForegroundJobs`]) is its own until the
+//! foreground job comes back in the middle of it. Others' may be anything, but never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
@@ -41,8 +41,8 @@ const FEW: u64 = 16;
 /// What is nearer to the profile than this part of it says the same.
 const NEAR: f64 = 0.1;
 
-/// What a kernel of a sole background job takes beyond so many times its median was cut short by somebody
-/// else's turn.
+/// What a kernel of a sole background job takes beyond so many times its median was cut short by
+/// somebody else's turn.
 const CUT: Ns = 2;
 
 /// The most values that a distribution counts for once it is refined: what is new then still

@@ -1,8 +1,12 @@
-//! What a decision on admission costs: `cargo bench -p weft-admission --bench admission -- [--check] [--json FILE]`.
+//! What a decision on admission costs:
+//! `cargo bench -p weft-admission --bench admission -- [--check] [--json FILE]`.
 //!
-//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run, some of those who wait are due and one holds a reservation. Measured are, one thread, the middle
-//! and the longest of some events each: a job comes (and waits), one that runs ends (and others are let in), time goes by. Every one of them decides for the whole queue. Also one forecast, which
-//! `weft queue` asks for; it holds up nobody. Then the same where small jobs run by the hundred and a few wait: there each who waits asks something of all who run.
+//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run, some of those who
+//! wait are due and one holds a reservation. Measured are, one thread, the middle and the longest
+//! of some events each: a job comes (and waits), one that runs ends (and others are let in), time
+//! goes by. Every one of them decides for the whole queue. Also one forecast, which `weft queue`
+//! asks for; it holds up nobody. Then the same where small jobs run by the hundred and a few wait:
+//! there each who waits asks something of all who run.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -23,7 +27,8 @@ const S: u64 = 1_000_000_000;
 /// Jobs that wait.
 const WAIT: [usize; 5] = [200, 500, 1_000, 3_000, 10_000];
 
-/// The aim, and the queue that it is for: a decision for 200 who wait takes no longer than the broker's control thread sleeps between two looks.
+/// The aim, and the queue that it is for: a decision for 200 who wait takes no longer than the
+/// broker's control thread sleeps between two looks.
 const AIM: (usize, Duration) = (200, Duration::from_millis(20));
 
 /// Jobs that run, and that wait, where many run.
@@ -159,7 +164,8 @@ fn main() -> ExitCode {
     for wait in WAIT {
         eprintln!("{wait} wait");
         let mut bench = Bench::new();
-        // Filled under plain order, which looks at the first alone: by the rule itself that would take longer than all that is measured.
+        // Filled under plain order, which looks at the first alone: by the rule itself that would
+        // take longer than all that is measured.
         bench.under(Policy::Fifo);
         while bench.machine.count().0 < wait {
             bench.comes();

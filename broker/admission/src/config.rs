@@ -76,21 +76,28 @@ impl FromStr for Policy {
 pub struct Config {
     /// The order.
     pub policy: Policy,
-    /// A job may be passed for so long, however short it is. A minute: what a person who starts something short puts up with.
+    /// A job may be passed for so long, however short it is. A minute: what a person who starts
+    /// something short puts up with.
     pub shortest_patience: Ns,
-    /// A job may be passed for no longer than this, however long it is. An hour: it runs for hours itself.
+    /// A job may be passed for no longer than this, however long it is. An hour: it runs for hours
+    /// itself.
     pub longest_patience: Ns,
-    /// After so long a job is due, whatever plain order would have done by then. A day: a plain queue that is longer than that is no measure for people.
+    /// After so long a job is due, whatever plain order would have done by then. A day: a plain
+    /// queue that is longer than that is no measure for people.
     pub longest_wait: Ns,
-    /// How many times longer than expected a job may run that is let in before a promise: estimates are wrong by up to two.
+    /// How many times longer than expected a job may run that is let in before a promise: estimates
+    /// are wrong by up to two.
     pub doubt: f64,
-    /// For so long in an hour jobs of one user that run and wait for more keep out those who have not begun. A minute: six times as long as a job waits for more by itself.
+    /// For so long in an hour jobs of one user that run and wait for more keep out those who have
+    /// not begun. A minute: six times as long as a job waits for more by itself.
     pub guard: Ns,
-    /// After so long, what a user had counts half: an hour, so that the morning's work does not tell against the afternoon's.
+    /// After so long, what a user had counts half: an hour, so that the morning's work does not
+    /// tell against the afternoon's.
     pub half_life: Ns,
     /// Bytes of the host that managed jobs may take together.
     pub host_memory: u64,
-    /// The part of the link's time that moving managed memory between turns may take: half, so that turns are not all migration.
+    /// The part of the link's time that moving managed memory between turns may take: half, so that
+    /// turns are not all migration.
     pub link_share: f64,
 }
 
@@ -110,12 +117,14 @@ impl Default for Config {
     }
 }
 
-/// A user's further job counts as having come later by this part of the shortest patience for each of his that waits: 15 s. Twenty jobs at once then let others'
-/// of the next five minutes pass; with a minute each, large jobs of such users missed their bound in the lab's mixes.
+/// A user's further job counts as having come later by this part of the shortest patience for each
+/// of his that waits: 15 s. Twenty jobs at once then let others' of the next five minutes pass;
+/// with a minute each, large jobs of such users missed their bound in the lab's mixes.
 const HANDICAP: u64 = 4;
 
 impl Config {
-    /// How much later a job counts as having come whose user has so many waiting already: no more than the longest patience, however many those are.
+    /// How much later a job counts as having come whose user has so many waiting already: no more
+    /// than the longest patience, however many those are.
     pub fn handicap(&self, waiting: usize, weight: u32) -> Ns {
         let each = self.shortest_patience / HANDICAP;
         let all = each.saturating_mul(waiting as u64) / u64::from(weight.max(1));

@@ -1,10 +1,16 @@
-//! Jobs whose backing is open: device memory where theirs fits beside the others', else managed memory at once, if that can be.
+//! Jobs whose backing is open: device memory where theirs fits beside the others', else managed
+//! memory at once, if that can be.
 //!
-//! * Decided once, when the job is admitted, for as long as it runs. One that waits is judged as a job on device memory until it fits either way.
-//! * Beside it nobody has less than was promised: a managed job's memory is in no one's way but for its context and the part of its working set that must fit ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)), and both have to be
-//!   free when it begins. The rest of what it touches moves in and out within its turns; of the link that may take what any managed job may ([`super::Config::link_share`]), and its memory must have a
-//!   place on the host. Who grows beside it grows as beside any managed job.
-//! * What plain jobs have cannot be moved, so it is the newcomer that exceeds the device, whatever its priority.
+//! * Decided once, when the job is admitted, for as long as it runs. One that waits is judged as a
+//!   job on device memory until it fits either way.
+//! * Beside it nobody has less than was promised: a managed job's memory is in no one's way but for
+//!   its context and the part of its working set that must fit
+//!   ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)), and both have to be free when it begins.
+//!   The rest of what it touches moves in and out within its turns; of the link that may take what
+//!   any managed job may ([`super::Config::link_share`]), and its memory must have a place on the
+//!   host. Who grows beside it grows as beside any managed job.
+//! * What plain jobs have cannot be moved, so it is the newcomer that exceeds the device, whatever
+//!   its priority.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Never};
@@ -14,7 +20,8 @@ use super::need::{Backing, Device, Job, Need};
 use super::state::Admission;
 
 impl Need {
-    /// What it is on device memory, and what on managed memory, if that is open; else what it is, and nothing.
+    /// What it is on device memory, and what on managed memory, if that is open; else what it is,
+    /// and nothing.
     fn forms(self) -> (Need, Option<Need>) {
         match self.backing {
             Backing::Either { working_set } => (
@@ -60,7 +67,8 @@ impl Admission {
         }
     }
 
-    /// A job that was not decided, or on managed memory, has device memory: it began before it heard. A fact, whether it fits or not.
+    /// A job that was not decided, or on managed memory, has device memory: it began before it
+    /// heard. A fact, whether it fits or not.
     pub(super) fn on_device(&mut self, job: Job) {
         if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
             waiter.ask.need.backing = Backing::Device;
@@ -144,7 +152,8 @@ mod tests {
         let mut out = Vec::new();
         assert!(asks(&mut machine, plain(1, 8 * GB)).is_some());
         assert!(asks(&mut machine, open(2, 8 * GB)).is_some_and(Backing::is_managed));
-        // What was promised is there, and what else is free but the part that must fit: 16 - 8.5 - 0.5 - 2.
+        // What was promised is there, and what else is free but the part that must fit: 16 - 8.5 -
+        // 0.5 - 2.
         for (more, granted) in [(4 * GB, true), (3 * GB / 2, false)] {
             machine.handle(2, Event::Grows(Job(1), more), &mut out);
             assert_eq!(matches!(out.pop(), Some(Decision::Grant { .. })), granted, "{more}");
@@ -194,7 +203,8 @@ mod tests {
         let mut machine = machine(u64::MAX);
         assert!(asks(&mut machine, plain(1, 10 * GB)).is_some());
         assert!(asks(&mut machine, plain(2, 15 * GB)).is_none());
-        // The large one is due, and is to have the device when the first one has ended: nobody who stays beyond that begins beside.
+        // The large one is due, and is to have the device when the first one has ended: nobody who
+        // stays beyond that begins beside.
         machine.handle(700 * S, Event::Tick, &mut Vec::new());
         let mut long = open(3, 12 * GB);
         long.need.expected = 4 * 3600 * S;

@@ -24,13 +24,15 @@ pub struct Ask {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device is there, or was measured anew. What its contexts take more or less than was thought, those who run there have more or less.
+    /// A device is there, or was measured anew. What its contexts take more or less than was
+    /// thought, those who run there have more or less.
     Device(Device),
     /// A user's weight; 1 where nothing is said. Never below 1.
     Weight(User, u32),
     /// A job wants in. One that is known already has asked; the second time changes nothing.
     Asks(Ask),
-    /// A job runs already with this share (bytes, contexts included): the broker was started anew. A fact, whether it fits or not.
+    /// A job runs already with this share (bytes, contexts included): the broker was started anew.
+    /// A fact, whether it fits or not.
     Holds(Ask, DeviceId, u64),
     /// A running job turns out to have so many bytes beyond its share. A fact as well.
     Has(Job, u64),
@@ -40,20 +42,24 @@ pub enum Event {
     Joins(Job),
     /// A process of a job has gone; with its last one the job ends.
     Leaves(Job),
-    /// A running job wants so many bytes more than its share, or else to hear at once that they are not free.
+    /// A running job wants so many bytes more than its share, or else to hear at once that they are
+    /// not free.
     Grows(Job, u64),
-    /// It wants so many bytes more and waits for them where they are not free but may come to be: those who run beside it and do not wait themselves may end. Who waits so goes before all
-    /// who have not begun.
+    /// It wants so many bytes more and waits for them where they are not free but may come to be:
+    /// those who run beside it and do not wait themselves may end. Who waits so goes before all who
+    /// have not begun.
     GrowsInTime(Job, u64),
     /// It waits no longer for what it wanted more.
     GrowsNoMore(Job),
     /// Another priority.
     Priority(Job, u8),
-    /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took nothing yet, it waits again, at the place that it had.
+    /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took
+    /// nothing yet, it waits again, at the place that it had.
     Away(Job),
     /// A suspended job goes on.
     Back(Job),
-    /// A job whose backing was open has device memory, whatever was decided: it began before it heard. A fact as well.
+    /// A job whose backing was open has device memory, whatever was decided: it began before it
+    /// heard. A fact as well.
     OnDevice(Job),
     /// A job ended, died, or no longer wants in.
     Ends(Job),
@@ -70,7 +76,8 @@ pub enum Decision {
         job: Job,
         /// Where.
         device: DeviceId,
-        /// Bytes it may have, contexts included. For a managed job: what of it is no managed memory.
+        /// Bytes it may have, contexts included. For a managed job: what of it is no managed
+        /// memory.
         share: u64,
     },
     /// The job can never run here.

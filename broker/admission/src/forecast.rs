@@ -1,4 +1,5 @@
-//! When each waiter is expected to begin: the same machine, played on with jobs that end as expected.
+//! When each waiter is expected to begin: the same machine, played on with jobs that end as
+//! expected.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use super::need::{DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Steps of the play: each job of 200 waiting and some running ends once and is due once. Who is beyond that has no expected begin.
+/// Steps of the play: each job of 200 waiting and some running ends once and is due once. Who is
+/// beyond that has no expected begin.
 const STEPS: usize = 2_000;
 
 /// What is expected for a waiter.
@@ -21,7 +23,8 @@ pub struct Expectation {
 }
 
 impl Admission {
-    /// What is expected for each waiter, if jobs run as long as is expected and nobody else comes. Slow path: for people.
+    /// What is expected for each waiter, if jobs run as long as is expected and nobody else comes.
+    /// Slow path: for people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
         // When they go on is nobody's guess.

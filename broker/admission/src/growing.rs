@@ -1,11 +1,17 @@
-//! Jobs that run and want more than their share, and what a measured device means for those who run there.
+//! Jobs that run and want more than their share, and what a measured device means for those who run
+//! there.
 //!
-//! Who asks for more than is free may wait for it ([`super::Event::GrowsInTime`]): a neighbour may end. It does not wait for what cannot come: what exceeds the device beside its own share, and what
-//! only jobs hold that wait themselves, for they may wait for this one.
+//! Who asks for more than is free may wait for it ([`super::Event::GrowsInTime`]): a neighbour may
+//! end. It does not wait for what cannot come: what exceeds the device beside its own share, and
+//! what only jobs hold that wait themselves, for they may wait for this one.
 //!
-//! Meanwhile it keeps out who has not begun and is no more important, but only who would make its wait longer: it may have its memory as soon as a neighbour ends whose end is enough, or when
-//! those have ended that are expected to end first, and whoever leaves it that in each of these cases begins. It does so for [`super::Config::guard`] in an hour, all jobs of its user together, and only time counts in
-//! which somebody waits; then it waits on, has what is free before others, and is in nobody's way. One that asks again when its user's time is used up ([`WORTH`]) is so from the beginning.
+//! Meanwhile it keeps out who has not begun and is no more important, but only who would make its
+//! wait longer: it may have its memory as soon as a neighbour ends whose end is enough, or when
+//! those have ended that are expected to end first, and whoever leaves it that in each of these
+//! cases begins. It does so for [`super::Config::guard`] in an hour, all jobs of its user together,
+//! and only time counts in which somebody waits; then it waits on, has what is free before others,
+//! and is in nobody's way. One that asks again when its user's time is used up ([`WORTH`]) is so
+//! from the beginning.
 #![forbid(unsafe_code)]
 
 use super::event::Decision;
@@ -18,7 +24,8 @@ use weft_protocol::Ns;
 /// What was used of a user's time is forgotten within this.
 const WITHIN: Ns = 3_600_000_000_000;
 
-/// One that begins to wait keeps others out only if this part of its user's time is left: not for moments, again and again.
+/// One that begins to wait keeps others out only if this part of its user's time is left: not for
+/// moments, again and again.
 const WORTH: Ns = 10;
 
 impl Admission {
@@ -33,7 +40,8 @@ impl Admission {
         }
     }
 
-    /// Whether this waiter may begin there: nobody is about to show what a context takes, and nobody who runs there and waits for more would wait longer for that.
+    /// Whether this waiter may begin there: nobody is about to show what a context takes, and
+    /// nobody who runs there and waits for more would wait longer for that.
     pub(super) fn open_to(&self, waiter: &Waiter, device: &Device, need: &Need) -> bool {
         let Some(carried) = self.carried(device.id) else {
             return false;
@@ -48,7 +56,8 @@ impl Admission {
         })
     }
 
-    /// What a device would carry with each that waits there for more and keeps out others, once it had that, in each of the ways in which it may come to have it.
+    /// What a device would carry with each that waits there for more and keeps out others, once it
+    /// had that, in each of the ways in which it may come to have it.
     pub(super) fn rooms(&self, device: DeviceId, elsewhere: u64) -> Vec<Room> {
         let (mut rooms, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
         let Some(about) = self.devices.get(&device) else {
@@ -191,7 +200,8 @@ impl Admission {
         ends.count() > 0 && load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
     }
 
-    /// Gives those who wait for more what is free now, who asked first first, and says no to those for whom nothing can come any more.
+    /// Gives those who wait for more what is free now, who asked first first, and says no to those
+    /// for whom nothing can come any more.
     pub(super) fn serve_growing(&mut self, out: &mut Vec<Decision>) {
         let mut blocked = Vec::new();
         for Growing { job, bytes, .. } in self.growing.clone() {
@@ -207,7 +217,8 @@ impl Admission {
                 _ => blocked.push(device),
             }
         }
-        // Nobody is left beside them who may end: the one that asked last hears so, and may end or give something back.
+        // Nobody is left beside them who may end: the one that asked last hears so, and may end or
+        // give something back.
         while let Some(at) = self
             .growing
             .iter()
@@ -278,7 +289,8 @@ mod tests {
             !asks(&mut machine, 3, GB),
             "two are free, and somebody who runs needs them and what the other one has"
         );
-        // It runs and waits for nobody, so what is free it has; what is not, not: both would wait for each other.
+        // It runs and waits for nobody, so what is free it has; what is not, not: both would wait
+        // for each other.
         assert_eq!(granted(&tell(&mut machine, Event::Grows(Job(2), GB))), [2]);
         assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(2), 2 * GB))), [2]);
         let out = tell(&mut machine, Event::Ends(Job(2)));
@@ -293,7 +305,8 @@ mod tests {
     fn who_leaves_him_who_grows_what_he_waits_for_begins() {
         let mut machine = machine(Device::new(DeviceId(0), 16 * GB));
         assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
-        // Five are free. Either end is enough for him: with that of 2 there are 8, one more than he wants, with that of 3 four more.
+        // Five are free. Either end is enough for him: with that of 2 there are 8, one more than he
+        // wants, with that of 3 four more.
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
         assert!(
             !asks(&mut machine, 4, 2 * GB),
@@ -344,7 +357,8 @@ mod tests {
         assert_eq!(machine.next_wake(), Some(1_060 * S));
         machine.handle(1_060 * S, Event::Tick, &mut Vec::new());
         assert!(machine.share(Job(3)).is_some(), "77 GiB are free");
-        // Another job of the same user, an hour later but for a moment: it waits, and is in nobody's way.
+        // Another job of the same user, an hour later but for a moment: it waits, and is in
+        // nobody's way.
         grows(&mut machine, 1_061 * S);
         assert!(asks(&mut machine, 1_062 * S, 4, 2, GB));
         // It is forgotten in time.

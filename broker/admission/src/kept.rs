@@ -1,6 +1,8 @@
-//! The machine's state as it can be written down, so that another broker goes on where one was killed.
+//! The machine's state as it can be written down, so that another broker goes on where one was
+//! killed.
 //!
-//! Times are those of the clock that drove it: only who shares that clock (the same boot of the machine) may go on with it. The configuration is not part of it.
+//! Times are those of the clock that drove it: only who shares that clock (the same boot of the
+//! machine) may go on with it. The configuration is not part of it.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -41,7 +43,8 @@ impl Admission {
         }
     }
 
-    /// Goes on with what was kept, perhaps under other rules. Nobody is admitted before the next event.
+    /// Goes on with what was kept, perhaps under other rules. Nobody is admitted before the next
+    /// event.
     pub fn go_on(config: Config, kept: Kept) -> Admission {
         let mut machine = Admission::new(config);
         machine.devices = kept.devices.into_iter().map(|device| (device.id, device)).collect();

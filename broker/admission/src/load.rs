@@ -1,12 +1,16 @@
 //! What a device carries, and whether more fits.
 //!
-//! Plain jobs: the sum of what they may have fits the device. Managed jobs take turns, so of them the largest working set must fit beside what plain jobs have; what of all their
-//! working sets together does not fit moves out and in once a round, and that must not take more of the link's time than [`super::Config::link_share`]; and all
-//! of their memory must have a place on the host.
+//! Plain jobs: the sum of what they may have fits the device. Managed jobs take turns, so of them
+//! the largest working set must fit beside what plain jobs have; what of all their working sets
+//! together does not fit moves out and in once a round, and that must not take more of the link's
+//! time than [`super::Config::link_share`]; and all of their memory must have a place on the host.
 //!
-//! A managed job may touch more than a device has beside contexts and strangers, be it that its working set is so large or that none is known and all of its memory counts as one: that
-//! is what managed memory is for, and it moves within its turn. It counts as touching all that is left beside these, so it begins where no plain job has any of that. One that would rather begin at once
-//! than wait for device memory begins beside plain jobs where a part of what it touches fits ([`super::either`]).
+//! A managed job may touch more than a device has beside contexts and strangers, be it that its
+//! working set is so large or that none is known and all of its memory counts as one: that is what
+//! managed memory is for, and it moves within its turn. It counts as touching all that is left
+//! beside these, so it begins where no plain job has any of that. One that would rather begin at
+//! once than wait for device memory begins beside plain jobs where a part of what it touches fits
+//! ([`super::either`]).
 #![forbid(unsafe_code)]
 
 use super::config::Config;
@@ -72,7 +76,8 @@ impl Load {
         device.memory.saturating_sub(device.foreign).saturating_sub(self.fixed)
     }
 
-    /// Whether a device can carry this. `elsewhere` are bytes of the host that jobs of other devices take.
+    /// Whether a device can carry this. `elsewhere` are bytes of the host that jobs of other
+    /// devices take.
     pub fn fits(&self, device: &Device, elsewhere: u64, config: &Config) -> Result<(), Lack> {
         let memory = device.memory.saturating_sub(device.foreign);
         // No turn can have more of the device than this.
@@ -83,7 +88,8 @@ impl Load {
         if self.host.saturating_add(elsewhere) > config.host_memory && self.host > 0 {
             return Err(Lack::Host);
         }
-        // Under the best order of eviction a round of turns over more than fits moves just the difference, each way.
+        // Under the best order of eviction a round of turns over more than fits moves just the
+        // difference, each way.
         let moved = self.sets.saturating_sub(memory - self.fixed) as f64;
         let [in_rate, out_rate] = device.link;
         let (inward, outward) = (moved / in_rate, moved / out_rate);
@@ -144,7 +150,8 @@ mod tests {
             host_memory: 60 * GB,
             ..Config::default()
         };
-        // 20 GB of working sets on 16 GB: 4 GB each way a round is 0.8 s of a one-way link, of which a round of 2 s may take 1.
+        // 20 GB of working sets on 16 GB: 4 GB each way a round is 0.8 s of a one-way link, of
+        // which a round of 2 s may take 1.
         let two = [managed(15 * GB, 10 * GB), managed(15 * GB, 10 * GB)];
         assert_eq!(load(&device, &two).fits(&device, 0, &config), Ok(()));
         let more = [managed(15 * GB, 11 * GB), managed(15 * GB, 11 * GB)];
@@ -165,7 +172,8 @@ mod tests {
             ..Device::new(DeviceId(0), 16 * GB)
         };
         let config = Config::default();
-        // As much as the device, and so more than its context and the strangers leave; and a profile that knows what a turn touches.
+        // As much as the device, and so more than its context and the strangers leave; and a
+        // profile that knows what a turn touches.
         for large in [
             managed(16 * GB, 16 * GB),
             managed(40 * GB, 16 * GB),

@@ -10,12 +10,15 @@ use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
 use weft_protocol::Ns;
 
-/// A job that has run longer than expected is expected to run on for this part of what it ran so far.
+/// A job that has run longer than expected is expected to run on for this part of what it ran so
+/// far.
 const OVERTIME: u64 = 4;
 
-/// A job that begins on managed memory for want of device memory has room for its working set divided by this at least.
+/// A job that begins on managed memory for want of device memory has room for its working set
+/// divided by this at least.
 ///
-/// A quarter: with less nearly all that it touches would move each time. (What that costs on a real device is not measured.)
+/// A quarter: with less nearly all that it touches would move each time. (What that costs on a real
+/// device is not measured.)
 pub(super) const LEAST_RESIDENT: u64 = 4;
 
 /// A job that asked and was not admitted yet.
@@ -63,7 +66,8 @@ impl Running {
     }
 }
 
-/// Where a waiter goes, and as what: the backing is what it asked for, or one of the two that are open to it.
+/// Where a waiter goes, and as what: the backing is what it asked for, or one of the two that are
+/// open to it.
 pub(super) type Spot = (DeviceId, Backing);
 
 /// One that waits for more.
@@ -92,9 +96,11 @@ pub(super) struct Carried {
     pub load: Load,
     /// Host memory of managed jobs on other devices, bytes.
     pub elsewhere: u64,
-    /// When those who run there are expected to end, the first first, and what it carries from then on. Each time stands there once.
+    /// When those who run there are expected to end, the first first, and what it carries from then
+    /// on. Each time stands there once.
     pub ends: Vec<(Ns, Load)>,
-    /// What it would carry with a job that waits there for more once that had it, in each of the ways in which it may come to have it ([`super::growing`]).
+    /// What it would carry with a job that waits there for more once that had it, in each of the
+    /// ways in which it may come to have it ([`super::growing`]).
     pub rooms: Vec<Room>,
 }
 
@@ -116,7 +122,8 @@ pub struct WaiterView {
     pub came: Ns,
     /// 1 is who goes next.
     pub position: usize,
-    /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its turn.
+    /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its
+    /// turn.
     pub lack: Option<Lack>,
     /// Bytes that are free on that device.
     pub free: u64,

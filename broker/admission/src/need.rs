@@ -31,7 +31,8 @@ pub enum Class {
 }
 
 impl Class {
-    /// How long such a job is expected to run: the geometric middle of what people mean by the word (a minute to ten; ten minutes to an hour and a half; beyond).
+    /// How long such a job is expected to run: the geometric middle of what people mean by the word
+    /// (a minute to ten; ten minutes to an hour and a half; beyond).
     pub fn expected(self) -> Ns {
         match self {
             Class::Short => 180 * SECOND,
@@ -69,12 +70,14 @@ pub enum Backing {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Not decided: memory of the device where that is free, else managed ([`super::either`]). Of a job that waits.
+    /// Not decided: memory of the device where that is free, else managed ([`super::either`]). Of a
+    /// job that waits.
     Either {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Managed memory, since the job's did not fit beside the others': it begins where a part of what it touches fits (a quarter), and moves the rest within its turn.
+    /// Managed memory, since the job's did not fit beside the others': it begins where a part of
+    /// what it touches fits (a quarter), and moves the rest within its turn.
     Beyond {
         /// Bytes that one turn touches.
         working_set: u64,
@@ -131,7 +134,8 @@ pub struct Device {
     pub memory: u64,
     /// Bytes that a process' context takes, as measured.
     pub context: u64,
-    /// Whether that is known. Until it is, jobs begin there one by one, each when the one before has shown what its context takes.
+    /// Whether that is known. Until it is, jobs begin there one by one, each when the one before
+    /// has shown what its context takes.
     #[serde(default)]
     pub measured: bool,
     /// Bytes that others than weft's jobs hold, as measured.
@@ -145,7 +149,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of so many bytes. Of the link the least is assumed that such devices have (PCIe 3 with 16 lanes, one way at a time), and rounds of two seconds.
+    /// A device of so many bytes. Of the link the least is assumed that such devices have (PCIe 3
+    /// with 16 lanes, one way at a time), and rounds of two seconds.
     pub fn new(id: DeviceId, memory: u64) -> Device {
         Device {
             id,

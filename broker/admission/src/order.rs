@@ -13,8 +13,8 @@ use super::need::{Device, DeviceId, Job, Need};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Jobs that are expected to run within a factor of four of one another are as short as each other: estimates are no better than that, and the order among
-/// users should not hang on them.
+/// Jobs that are expected to run within a factor of four of one another are as short as each other:
+/// estimates are no better than that, and the order among users should not hang on them.
 const STEP: u32 = 4;
 
 /// A due job that does not fit, where it will, and when.
@@ -93,8 +93,9 @@ impl Admission {
         None
     }
 
-    /// The first whose turn came by plain order and is put off ([`Admission::due`]), with what is kept for it, and the longest run of those that run: who runs no longer than
-    /// that may pass without a look at it, as its bound has room for that.
+    /// The first whose turn came by plain order and is put off ([`Admission::due`]), with what is
+    /// kept for it, and the longest run of those that run: who runs no longer than that may pass
+    /// without a look at it, as its bound has room for that.
     fn put_off(&self) -> Option<(Reservation, Ns)> {
         let longest = self.reckoned().longest?;
         let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);
@@ -156,7 +157,8 @@ impl Admission {
         priority.then(rest).then(first.number.cmp(&second.number))
     }
 
-    /// The device where a waiter fits with this need and leaves least free, of those that are allowed.
+    /// The device where a waiter fits with this need and leaves least free, of those that are
+    /// allowed.
     pub(super) fn place_as(
         &self,
         waiter: &Waiter,

@@ -60,7 +60,8 @@ impl People {
         }
     }
 
-    /// Time went by in which jobs of these users kept others out. What others did is forgotten as `each` in `within`.
+    /// Time went by in which jobs of these users kept others out. What others did is forgotten as
+    /// `each` in `within`.
     pub fn guard(&mut self, time: Ns, (each, within): (Ns, Ns), users: &[User]) {
         let forgotten = time as f64 * each as f64 / within.max(1) as f64;
         for (_, had) in self.had.iter_mut().filter(|(user, _)| !users.contains(user)) {

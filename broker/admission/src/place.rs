@@ -1,13 +1,16 @@
-//! On which device a job that may use several is put before it begins. A pure rule over what is admitted, what waits and what was promised to jobs placed a moment ago.
+//! On which device a job that may use several is put before it begins. A pure rule over what is
+//! admitted, what waits and what was promised to jobs placed a moment ago.
 //!
-//! 1. A device on which it would be admitted at once, by the policy in force, comes before one where it would wait; of those where it would wait, the one where it is expected to begin
+//! 1. A device on which it would be admitted at once, by the policy in force, comes before one
+//!    where it would wait; of those where it would wait, the one where it is expected to begin
 //!    soonest ([`Admission::forecast`]).
-//! 2. Of those where it begins at once: where least is left beside it (best fit: large rooms stay for large jobs). Where nobody said what it takes it may grow, so it goes where most
-//!    is left.
+//! 2. Of those where it begins at once: where least is left beside it (best fit: large rooms stay
+//!    for large jobs). Where nobody said what it takes it may grow, so it goes where most is left.
 //! 3. Of equal ones the first.
 //!
-//! A job whose backing is open goes where it begins at once on device memory, before it goes where it would on managed memory.
-//! A job that could run on none, empty as they may be, is refused with the figures.
+//! A job whose backing is open goes where it begins at once on device memory, before it goes where
+//! it would on managed memory. A job that could run on none, empty as they may be, is refused with
+//! the figures.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Decision, Event, Never};
@@ -41,7 +44,8 @@ pub struct Candidate {
 }
 
 impl Admission {
-    /// Where a job fits best. `promised` are jobs that were placed and have not come yet; `foreign` is what others hold of devices, where it was measured just now.
+    /// Where a job fits best. `promised` are jobs that were placed and have not come yet; `foreign`
+    /// is what others hold of devices, where it was measured just now.
     pub fn best_place(
         &self,
         now: Ns,
@@ -249,7 +253,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is placed one after another, each a promise to the next: what is said to fit at once fits, and no other device had fitted better.
+        /// Whoever is placed one after another, each a promise to the next: what is said to fit at
+        /// once fits, and no other device had fitted better.
         #[test]
         fn promises_never_exceed_a_device(sizes in prop::collection::vec(1..64u64, 1..5), jobs in prop::collection::vec(1..32u64, 1..12)) {
             let sizes: Vec<u64> = sizes.into_iter().map(|size| size * GB).collect();

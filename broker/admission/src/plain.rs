@@ -1,10 +1,12 @@
-//! What plain order would have done: the same jobs in the order of their turns, nobody passed by anybody, played along beside what really happens.
+//! What plain order would have done: the same jobs in the order of their turns, nobody passed by
+//! anybody, played along beside what really happens.
 //!
-//! The rule of policy `weft` lets a job be passed until plain order would have begun it ([`Plain::began`]), so this is what makes the bound one against `fifo`. A job takes
-//! here as long as it really took, once that is known; until then as long as is expected, or as it has run.
+//! The rule of policy `weft` lets a job be passed until plain order would have begun it
+//! ([`Plain::began`]), so this is what makes the bound one against `fifo`. A job takes here as long
+//! as it really took, once that is known; until then as long as is expected, or as it has run.
 //!
-//! Only time passes here; nothing is foreseen. When nobody waits in truth, this begins anew with those who run: a plain queue that falls behind for ever is
-//! nobody's measure.
+//! Only time passes here; nothing is foreseen. When nobody waits in truth, this begins anew with
+//! those who run: a plain queue that falls behind for ever is nobody's measure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +62,8 @@ enum Truth {
 }
 
 impl Shadow {
-    /// When it ends here, if that is known or expected. One that overruns in truth ends here when it does there.
+    /// When it ends here, if that is known or expected. One that overruns in truth ends here when
+    /// it does there.
     fn end(&self, now: Ns) -> Option<Ns> {
         let Here::Runs(_, since) = self.here else { return None };
         let run = match self.truth {

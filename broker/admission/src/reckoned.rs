@@ -1,9 +1,12 @@
-//! What every waiter asks of those who run, reckoned once: how much each device carries, and what will be left on it as they end.
+//! What every waiter asks of those who run, reckoned once: how much each device carries, and what
+//! will be left on it as they end.
 //!
-//! An event has this asked for each who waits, several times over (when is its turn, where will it fit, does it spare whom); looking at all who run each time made
-//! an event among a thousand jobs cost twenty milliseconds.
+//! An event has this asked for each who waits, several times over (when is its turn, where will it
+//! fit, does it spare whom); looking at all who run each time made an event among a thousand jobs
+//! cost twenty milliseconds.
 //!
-//! What holds: it is forgotten whenever anything changes that it was reckoned of ([`Admission::handle`], [`Admission::admit`]).
+//! What holds: it is forgotten whenever anything changes that it was reckoned of
+//! ([`Admission::handle`], [`Admission::admit`]).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -98,7 +101,8 @@ mod tests {
             machine.handle(now * 1_000_000_000, Event::Tick, &mut out);
             machine.next_wake();
             machine.view();
-            // One for the event; what people and the clock ask between events is reckoned once, too.
+            // One for the event; what people and the clock ask between events is reckoned once,
+            // too.
             assert!(RECKONED.get() <= 2, "{} times after {now} s", RECKONED.get());
         }
     }

@@ -13,7 +13,8 @@ use super::people::People;
 use super::plain::Plain;
 use weft_protocol::Ns;
 
-/// What is expected to pass until a job fits counts so much longer where its turn is put off for it: estimates are wrong by up to two, and of some that run together one mostly is.
+/// What is expected to pass until a job fits counts so much longer where its turn is put off for
+/// it: estimates are wrong by up to two, and of some that run together one mostly is.
 const DRAIN: f64 = 1.5;
 
 /// The machine.
@@ -77,7 +78,8 @@ impl Admission {
             Event::Joins(job) => self.joins(job, out),
             Event::Leaves(job) => self.leaves(job),
             Event::Grows(job, bytes) => {
-                // Who asks for more is served from what is free now; what is freed by nobody cannot be given.
+                // Who asks for more is served from what is free now; what is freed by nobody cannot
+                // be given.
                 let decision = self.grows(job, bytes);
                 out.push(decision);
                 return;
@@ -117,7 +119,8 @@ impl Admission {
         }
     }
 
-    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due, or would have begun in plain order.
+    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due, or would have
+    /// begun in plain order.
     pub fn next_wake(&self) -> Option<Ns> {
         if self.waiting.is_empty() {
             return None;
@@ -285,7 +288,8 @@ impl Admission {
             return;
         }
         running.ask.need.processes = running.present;
-        // One process more than was said: its context comes out of what is free, or out of the job's own share.
+        // One process more than was said: its context comes out of what is free, or out of the
+        // job's own share.
         let device = running.device;
         let context = self.devices.get(&device).map_or(0, |device| device.context);
         if self.fits_more(device, context)
@@ -426,8 +430,10 @@ impl Admission {
         waiter.came.saturating_add(patience).max(plain)
     }
 
-    /// How much later than plain order it may have its turn and still begin within its bound: that allows for the longest run of what was let in before, and where the
-    /// device is expected to be free sooner than that, others may pass meanwhile. Half of that run, as it may be shorter than expected; what it is to wait for counts half as long again.
+    /// How much later than plain order it may have its turn and still begin within its bound: that
+    /// allows for the longest run of what was let in before, and where the device is expected to be
+    /// free sooner than that, others may pass meanwhile. Half of that run, as it may be shorter
+    /// than expected; what it is to wait for counts half as long again.
     fn leeway(&self, waiter: &Waiter) -> Ns {
         let longest = self.reckoned().longest;
         let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);

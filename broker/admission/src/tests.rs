@@ -102,7 +102,8 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
 fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds() {
     let mut bench = Bench::new(Policy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
-    // Needs the whole device. May be passed for as long as it runs, 300 s, and for as long as it could not begin anyway: until the first has ended.
+    // Needs the whole device. May be passed for as long as it runs, 300 s, and for as long as it
+    // could not begin anyway: until the first has ended.
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 300)), [0; 0]);
     bench.now = 490 * S;
     assert_eq!(bench.asks(ask(3, 1, 6 * GB, 60)), [3]);
@@ -114,7 +115,8 @@ fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds
     assert!(view.waiting[0].due);
     assert_eq!(view.waiting[0].promise, Some((DeviceId(0), 550 * S)));
     assert_eq!(view.waiting[0].lack, Some(Lack::Device));
-    // Ends before the promise even if it runs twice as long as expected: goes. Another that might not: waits, though it fits.
+    // Ends before the promise even if it runs twice as long as expected: goes. Another that might
+    // not: waits, though it fits.
     assert_eq!(bench.asks(ask(4, 3, GB, 25)), [4]);
     assert_eq!(bench.asks(ask(5, 3, GB, 26)), [0; 0]);
     let waiting = bench.machine.view().waiting;
@@ -134,10 +136,12 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     assert_eq!(bench.asks(ask(9, 3, 6 * GB, 50)), [9]);
     bench.now = 67 * S;
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // Plain order begins it now, and half of the longest run, 25 s, is more than what it is to wait, 3 s and half of that: others pass for 20.5 s more.
+    // Plain order begins it now, and half of the longest run, 25 s, is more than what it is to
+    // wait, 3 s and half of that: others pass for 20.5 s more.
     assert!(!bench.machine.view().waiting[0].due);
     assert_eq!(bench.machine.next_wake(), Some(87_500_000_000));
-    // Who runs no longer than what runs already passes; others only beside it. 10.5 of 16 GB will be the waiter's: 5.5 are left.
+    // Who runs no longer than what runs already passes; others only beside it. 10.5 of 16 GB will
+    // be the waiter's: 5.5 are left.
     assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
     assert_eq!(
@@ -154,7 +158,8 @@ fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
     bench.now = 500 * S;
     assert_eq!(bench.asks(ask(3, 3, GB, 600)), [3]);
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // Its way is free only when the third has ended, in 600 s, which is more than the bound leaves: it is due at once, and only what ends before passes.
+    // Its way is free only when the third has ended, in 600 s, which is more than the bound leaves:
+    // it is due at once, and only what ends before passes.
     assert!(bench.machine.view().waiting[0].due);
     assert_eq!(bench.asks(ask(4, 3, GB, 301)), [0; 0]);
     assert_eq!(bench.asks(ask(5, 3, GB, 299)), [5]);
@@ -178,14 +183,16 @@ fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain
         _ => 20 * S,
     };
     assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
-    // One at a time, each of another user: three short ones, a long one behind the first, then ten short ones.
+    // One at a time, each of another user: three short ones, a long one behind the first, then ten
+    // short ones.
     for job in 1..=14 {
         assert_eq!(bench.asks(ask(job, job as u32, 15 * GB, runs(job) / S)), [0; 0]);
     }
     let begun = order(&mut bench, &runs);
     assert_eq!(begun.len(), 14);
     let at = |job: u64| begun.iter().find(|(it, _)| *it == job).map(|(_, at)| *at);
-    // In plain order the long one begins at 120 s; it may be passed for the 400 s that it runs itself, so all short ones go first and end at 360.
+    // In plain order the long one begins at 120 s; it may be passed for the 400 s that it runs
+    // itself, so all short ones go first and end at 360.
     assert_eq!(at(2), Some(360));
     assert_eq!(begun.last(), Some(&(2, 360)));
 }
@@ -470,7 +477,8 @@ proptest! {
     // A case is a whole history.
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Never over capacity, nobody lost, nobody admitted twice, nobody's share made smaller, whatever comes in whatever order, whatever the clock does.
+    /// Never over capacity, nobody lost, nobody admitted twice, nobody's share made smaller,
+    /// whatever comes in whatever order, whatever the clock does.
     #[test]
     fn books_are_right(policy in a_policy(), steps in proptest::collection::vec(step(), 1..200)) {
         let config = Config { policy, host_memory: 40 * GB, ..Config::default() };
@@ -551,8 +559,9 @@ proptest! {
         }
     }
 
-    /// The bound of the largest job: jobs of other users come all the time, run up to twice as long as expected, and it begins at the latest when its patience is over
-    /// and then the longest of them has ended.
+    /// The bound of the largest job: jobs of other users come all the time, run up to twice as long
+    /// as expected, and it begins at the latest when its patience is over and then the longest of
+    /// them has ended.
     #[test]
     fn the_largest_job_begins_within_its_bound(
         large in 30..2000u64,
@@ -600,7 +609,8 @@ proptest! {
                 machine.handle(now, Event::Tick, &mut out);
             }
         }
-        // Those of other users that were due before it begin before it: each of at most three users has one that is ahead, of shorter patience.
+        // Those of other users that were due before it begin before it: each of at most three users
+        // has one that is ahead, of shorter patience.
         let bound = Config::default().patience(large * S) + longest;
         let begun = begun.expect("it begins");
         prop_assert!(begun <= bound + 3 * longest, "{} s, bound {} s", begun / S, bound / S);

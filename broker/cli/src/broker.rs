@@ -28,19 +28,23 @@ pub struct Args {
     /// End when no client was attached for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = text::whole::<u64>)]
     pub idle_exit: Option<u64>,
-    /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared /run/weft/broker.sock)
+    /// Where clients attach; default WEFT_SOCKET, else the user's own place (with --shared
+    /// /run/weft/broker.sock)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Serve all users of the machine: jobs find it before their users' own brokers. Everybody may look; only a job's user, this broker's user and root may change it
+    /// Serve all users of the machine: jobs find it before their users' own brokers. Everybody may
+    /// look; only a job's user, this broker's user and root may change it
     #[arg(long)]
     pub shared: bool,
     /// Serve this group alone
     #[arg(long, value_name = "GROUP", requires = "shared", value_parser = people::group)]
     pub group: Option<u32>,
-    /// A user counts for so many others (1 to 100) where memory is waited for; may be said of several
+    /// A user counts for so many others (1 to 100) where memory is waited for; may be said of
+    /// several
     #[arg(long, value_name = "USER=WEIGHT", requires = "shared", value_parser = weight)]
     pub weight_of: Vec<(u32, u32)>,
-    /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5, root and this broker's user 0
+    /// The most important priority that a user's jobs may have (0 to 9); of whom nothing is said 5,
+    /// root and this broker's user 0
     #[arg(long, value_name = "USER=PRIORITY", requires = "shared", value_parser = priority)]
     pub priority_of: Vec<(u32, u8)>,
     /// The most predicted work of others that may stand in the foreground job's way
@@ -52,19 +56,25 @@ pub struct Args {
     /// Turn length of the timeslice policy
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub turn: Option<u64>,
-    /// How long a job may be swapped out while others of its priority, whose memory does not fit the device beside its own, have their turns; default 500
+    /// How long a job may be swapped out while others of its priority, whose memory does not fit
+    /// the device beside its own, have their turns; default 500
     #[arg(long, value_name = "MILLISECONDS", value_parser = text::whole::<u64>)]
     pub max_swapped_out: Option<u64>,
-    /// What it costs the device to go from one process to another; default 100, and 0 on a device that its jobs share under MPS
+    /// What it costs the device to go from one process to another; default 100, and 0 on a device
+    /// that its jobs share under MPS
     #[arg(long, value_name = "MICROSECONDS", value_parser = text::whole::<u64>)]
     pub switch_cost: Option<u64>,
-    /// The device is so many times slower than a real one (a simulated GPU's dilation): all default times grow with it
+    /// The device is so many times slower than a real one (a simulated GPU's dilation): all default
+    /// times grow with it
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = dilation)]
     pub dilation: f64,
-    /// Whether the scheduler may spin while a background job waits and a gap is near; auto does where there are more than two cores
+    /// Whether the scheduler may spin while a background job waits and a gap is near; auto does
+    /// where there are more than two cores
     #[arg(long, value_enum, default_value_t)]
     pub spin: Spin,
-    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at most, so that predictions follow, and their profiles when they have ended (a shared broker writes none)
+    /// Have jobs time a kernel now and then while they serve, for half a per cent of their time at
+    /// most, so that predictions follow, and their profiles when they have ended (a shared broker
+    /// writes none)
     #[arg(long)]
     pub refine: bool,
     /// In which order jobs get device memory that is not there for all: weft or fifo
@@ -266,13 +276,15 @@ fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
     )
 }
 
-/// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open there would keep
-/// its reader waiting for ever.
+/// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open
+/// there would keep its reader waiting for ever.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;
-    // By the system call: the function came with glibc 2.34, and a program that needs it starts on no older one.
-    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still uses changes; an older kernel refuses, which is fine.
+    // By the system call: the function came with glibc 2.34, and a program that needs it starts on
+    // no older one.
+    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still
+    // uses changes; an older kernel refuses, which is fine.
     let _ = unsafe {
         libc::syscall(
             libc::SYS_close_range,

@@ -1,8 +1,9 @@
 //! Reads the dynamic linker's cache, to find the driver where the system's own linker would.
 //!
-//! The file is `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes, entries of 24 bytes (flags, name offset,
-//! path offset, version, hardware), then the strings; offsets count from the header. An older cache may stand before it. What does not
-//! look so yields nothing: this is a hint, never a verdict.
+//! The file is `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes,
+//! entries of 24 bytes (flags, name offset, path offset, version, hardware), then the strings;
+//! offsets count from the header. An older cache may stand before it. What does not look so yields
+//! nothing: this is a hint, never a verdict.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,7 +11,8 @@ use std::path::PathBuf;
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
-/// In an entry's flags: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 = x86-64, 10 = AArch64).
+/// In an entry's flags: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 =
+/// x86-64, 10 = AArch64).
 const FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
 /// All paths the system's cache has for this soname.

@@ -1,7 +1,7 @@
 //! The environment of a job under weft.
 //!
-//! What holds: what the user set stays (entries are put beside his, not in their place; `WEFT_CUDA_LIBRARY` is kept), and doing it
-//! twice is doing it once.
+//! What holds: what the user set stays (entries are put beside his, not in their place;
+//! `WEFT_CUDA_LIBRARY` is kept), and doing it twice is doing it once.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -63,7 +63,8 @@ pub enum Backing {
     Device,
     /// Managed memory: pages move between host and device.
     Managed,
-    /// The device's where the job's fits beside the others', else managed at once instead of a wait: the broker decides as the job begins.
+    /// The device's where the job's fits beside the others', else managed at once instead of a
+    /// wait: the broker decides as the job begins.
     Auto,
 }
 
@@ -97,7 +98,8 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let preload = preloadable(&weft, &links);
     let current = |name: &str| env::var_os(name).unwrap_or_default();
     environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
-    // Whatever the job starts is the same job. The process keeps its number when the job takes its place.
+    // Whatever the job starts is the same job. The process keeps its number when the job takes its
+    // place.
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
     let gang = format!("{}-{since}", std::process::id());
     environment.set.push(("WEFT_GANG", gang.into()));
@@ -141,7 +143,8 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     }
 }
 
-/// `LD_PRELOAD` is split at blanks and colons and knows no quotes: a library in such a path is named by its link.
+/// `LD_PRELOAD` is split at blanks and colons and knows no quotes: a library in such a path is
+/// named by its link.
 fn preloadable(weft: &Path, links: &Path) -> PathBuf {
     let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
     match splits(weft) {
@@ -170,7 +173,8 @@ fn variables(
     if let Some(driver) = driver
         && current("WEFT_CUDA_LIBRARY").is_empty()
     {
-        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named; but a job that goes into a container finds its own.
+        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named; but a job
+        // that goes into a container finds its own.
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     if let Some(priority) = wishes.priority {
@@ -219,8 +223,9 @@ fn prepended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
     joined(std::iter::once(entry.as_bytes()).chain(rest))
 }
 
-/// What was there, without `entry`, then `entry`. So libraries that must come first (ASan's) do, and one that has driver functions of its own gets the
-/// job's calls and finds weft's behind them, as it would find the driver's.
+/// What was there, without `entry`, then `entry`. So libraries that must come first (ASan's) do,
+/// and one that has driver functions of its own gets the job's calls and finds weft's behind them,
+/// as it would find the driver's.
 fn appended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
     let rest = others(entry, existing, separators);
     joined(rest.chain(std::iter::once(entry.as_bytes())))

@@ -1,9 +1,12 @@
 //! `weft run --gpu`: which device a job gets that lets weft choose.
 //!
-//! What devices there are says NVML, what of them a set `CUDA_VISIBLE_DEVICES` leaves says the driver itself, both in a process of their own that may hang or crash (`probe`). Which of them
-//! fits best says the broker. The job gets the device by its UUID in `CUDA_VISIBLE_DEVICES` and knows nothing of it.
+//! What devices there are says NVML, what of them a set `CUDA_VISIBLE_DEVICES` leaves says the
+//! driver itself, both in a process of their own that may hang or crash (`probe`). Which of them
+//! fits best says the broker. The job gets the device by its UUID in `CUDA_VISIBLE_DEVICES` and
+//! knows nothing of it.
 //!
-//! What holds: a job never gets a device that the variable did not leave it; where nothing can be asked it runs as it would have run.
+//! What holds: a job never gets a device that the variable did not leave it; where nothing can be
+//! asked it runs as it would have run.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;

@@ -1,8 +1,11 @@
 //! What this process got from its parent and a job of it is to get, too: which signals are ignored.
 //!
-//! * Rust's runtime ignores SIGPIPE before `main`, and its `Command` gives a child the default. A job whose parent had it ignored (Python and many servers
-//!   do, and expect an error code in place of their death) must find it ignored under weft. What it was is looked at before the runtime begins.
-//! * A signal that was ignored (nohup; a shell's background job) is not taken either: taking it would end the job by what it was kept from.
+//! * Rust's runtime ignores SIGPIPE before `main`, and its `Command` gives a child the default. A
+//!   job whose parent had it ignored (Python and many servers do, and expect an error code in place
+//!   of their death) must find it ignored under weft. What it was is looked at before the runtime
+//!   begins.
+//! * A signal that was ignored (nohup; a shell's background job) is not taken either: taking it
+//!   would end the job by what it was kept from.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -38,7 +41,8 @@ pub fn ignored(signal: i32) -> bool {
 pub fn pass_on(command: &mut Command) -> &mut Command {
     if PIPE_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {
-            // SAFETY: async-signal-safe, and changes the new process alone (or this one right before it becomes the job).
+            // SAFETY: async-signal-safe, and changes the new process alone (or this one right
+            // before it becomes the job).
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
             Ok(())
         };

@@ -1,6 +1,7 @@
 //! Finds the real driver and weft's own library.
 //!
-//! What holds: weft's own library is never taken for the driver, by whatever name or link it is met (device and inode decide).
+//! What holds: weft's own library is never taken for the driver, by whatever name or link it is met
+//! (device and inode decide).
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -19,8 +20,8 @@ pub const DRIVER_BARE: &str = "libcuda.so";
 /// weft's library as it is built.
 pub const WEFT: &str = "libweft.so";
 
-/// Where drivers lie when neither a variable nor the linker's cache says: Debian and its children, Red Hat and its
-/// children, WSL, Debian's alternatives, NixOS.
+/// Where drivers lie when neither a variable nor the linker's cache says: Debian and its children,
+/// Red Hat and its children, WSL, Debian's alternatives, NixOS.
 const DRIVER_DIRECTORIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -57,9 +58,11 @@ pub fn find_weft() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
-/// The glibc that a library needs, major and minor: a system with an older one starts no process that it is preloaded into.
+/// The glibc that a library needs, major and minor: a system with an older one starts no process
+/// that it is preloaded into.
 ///
-/// The names of versions are strings of the file, so the newest of them is found without reading its tables.
+/// The names of versions are strings of the file, so the newest of them is found without reading
+/// its tables.
 pub fn glibc_of(library: &Path) -> Option<(u32, u32)> {
     newest_glibc(&fs::read(library).ok()?)
 }
@@ -89,10 +92,12 @@ pub struct Driver {
     pub by: String,
 }
 
-/// Where a job that `weft run` started finds the driver, unless the user has named one: a first guess, since in a container it lies elsewhere.
+/// Where a job that `weft run` started finds the driver, unless the user has named one: a first
+/// guess, since in a container it lies elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// The real driver: `WEFT_CUDA_LIBRARY`, else what [`HINT`] says, else along `LD_LIBRARY_PATH`, else by the linker's cache, else in the known directories.
+/// The real driver: `WEFT_CUDA_LIBRARY`, else what [`HINT`] says, else along `LD_LIBRARY_PATH`,
+/// else by the linker's cache, else in the known directories.
 pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
     if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);

@@ -1,7 +1,9 @@
-//! The `weft` command, what a person types: `weft run, profile, trace, broker, status, queue, set, doctor`.
+//! The `weft` command, what a person types:
+//! `weft run, profile, trace, broker, status, queue, set, doctor`.
 //!
-//! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit code 2; a trouble is one line and exit code 1; a job that
-//! is started keeps its own exit code, signals and stdout.
+//! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit
+//! code 2; a trouble is one line and exit code 1; a job that is started keeps its own exit code,
+//! signals and stdout.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What runs outside weft though it was meant to run under it: programs that the dynamic linker puts nothing into, and processes that have opened the driver past weft.
+//! What runs outside weft though it was meant to run under it: programs that the dynamic linker
+//! puts nothing into, and processes that have opened the driver past weft.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -28,7 +29,8 @@ const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 /// What they are told where a job begins in a container.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
-/// Why weft cannot be put into a program that is about to be run with these arguments; `None` where it can, or where nobody knows.
+/// Why weft cannot be put into a program that is about to be run with these arguments; `None` where
+/// it can, or where nobody knows.
 pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     if let Some(engine) = engine(program, arguments) {
         return Some(format!(
@@ -44,12 +46,14 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// The container engine that this command is, where it begins a job and was not told of weft already.
+/// The container engine that this command is, where it begins a job and was not told of weft
+/// already.
 fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
     let begins = arguments.iter().any(|word| BEGINS.iter().any(|begins| word == begins));
-    // `-e LD_PRELOAD=…`, a file of variables and podman's own way to hand all on: who says that has thought of it.
+    // `-e LD_PRELOAD=…`, a file of variables and podman's own way to hand all on: who says that has
+    // thought of it.
     let told = arguments.iter().any(|word| {
         let word = word.to_string_lossy();
         word.contains("LD_PRELOAD") || word.starts_with("--env-file") || word == "--env-host"
@@ -92,7 +96,8 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
     )
 }
 
-/// Whether an ELF file of this machine's kind names no dynamic linker. `None`: it is something else, or the dynamic linker itself, which is told what to load.
+/// Whether an ELF file of this machine's kind names no dynamic linker. `None`: it is something
+/// else, or the dynamic linker itself, which is told what to load.
 fn is_static(file: &File, start: &[u8]) -> Option<bool> {
     let header = start.get(..HEADER)?;
     // 64 bits, the lowest byte first.

@@ -1,4 +1,5 @@
-//! Users and groups as the owner of a shared broker names them: by number, or by the name that this machine's own tables have for it.
+//! Users and groups as the owner of a shared broker names them: by number, or by the name that this
+//! machine's own tables have for it.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;

@@ -1,7 +1,9 @@
-//! `weft probe`, hidden: what a process of its own sees of the driver. `weft doctor` starts it, because a driver may hang or crash.
+//! `weft probe`, hidden: what a process of its own sees of the driver. `weft doctor` starts it,
+//! because a driver may hang or crash.
 //!
-//! Two kinds. `device` opens one library by its path and tells versions and devices. `ways` looks functions up in every way that real programs do and
-//! tells from which file each address comes. Either prints one JSON value and never more.
+//! Two kinds. `device` opens one library by its path and tells versions and devices. `ways` looks
+//! functions up in every way that real programs do and tells from which file each address comes.
+//! Either prints one JSON value and never more.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -56,9 +58,11 @@ pub struct Device {
     pub memory: u64,
     /// Major and minor.
     pub capability: (i32, i32),
-    /// `cuDeviceGetAttribute` for concurrent managed access: whether pages can migrate while kernels run.
+    /// `cuDeviceGetAttribute` for concurrent managed access: whether pages can migrate while
+    /// kernels run.
     pub managed: bool,
-    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA 12.4).
+    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA
+    /// 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
 }
@@ -196,7 +200,8 @@ impl Library {
 
     /// A function of no argument or one of the C types below.
     fn function<F: Copy>(self, name: &CStr) -> Option<F> {
-        // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's or NVML's public header for this name.
+        // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's
+        // or NVML's public header for this name.
         let found = unsafe { self.0.get::<F>(name) };
         found.ok().map(|function| *function)
     }
@@ -225,7 +230,8 @@ type GetSize = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS`, `..._MPS_ENABLED` of cuda.h.
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS`,
+/// `..._MPS_ENABLED` of cuda.h.
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
@@ -299,7 +305,8 @@ fn one_device(library: Library, ordinal: c_int) -> Option<Device> {
         }
     }
     if let Some(attribute) = library.function::<GetAttribute>(c"cuDeviceGetAttribute") {
-        // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and a device that exists.
+        // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and
+        // a device that exists.
         let ask = |which| int(|out| unsafe { attribute(out, which, handle) });
         let figure = |which| ask(which).unwrap_or(0);
         device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
@@ -400,7 +407,8 @@ fn gpus(library: Library) -> Vec<Gpu> {
         if let Some(instance) = instance.filter(|_| mig) {
             for at in 0..INSTANCES {
                 let mut part = ptr::null_mut();
-                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place without an instance is answered with an error.
+                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place
+                // without an instance is answered with an error.
                 if unsafe { instance(handle, at, &mut part) } == 0 {
                     instances.push(one_part(library, part));
                 }
@@ -419,13 +427,15 @@ fn one_part(library: Library, handle: *mut c_void) -> Part {
     let text = |name: &CStr| {
         let mut buffer = [0u8; 128];
         let ask = library.function::<TextOf>(name)?;
-        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is kept for the end.
+        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is
+        // kept for the end.
         let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
         (result == 0).then(|| until_zero(&buffer))
     };
     let mut figures = [0u64; 3];
     if let Some(ask) = library.function::<MemoryOf>(c"nvmlDeviceGetMemoryInfo") {
-        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free, used.
+        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free,
+        // used.
         let _ = unsafe { ask(handle, &mut figures) };
     }
     Part {
@@ -471,7 +481,8 @@ fn ways(real: &std::path::Path) -> Ways {
     let found = lookup.and_then(|lookup| {
         let mut address = ptr::null_mut();
         let mut status = 0;
-        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the default of the calling program.
+        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the default of the
+        // calling program.
         // SAFETY: a C string, a pointer to a pointer and an int of ours.
         let result = unsafe { lookup(LOOKED_UP.as_ptr(), &mut address, 12000, 0, &mut status) };
         (result == 0 && !address.is_null()).then(|| file_of(address)).flatten()

@@ -1,9 +1,11 @@
-//! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them; shows and lists what was learnt.
+//! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them;
+//! shows and lists what was learnt.
 //!
 //! What holds: what could not be written is said before the job starts; a profile that is replaced
 //! is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits and tells. It ends as the job did.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits
+//! and tells. It ends as the job did.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -35,8 +37,8 @@ pub struct Args {
     /// What the profile is called afterwards
     #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
-    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file, heavier than a profile; with --name the profile is
-    /// made of the trace
+    /// Record every launch of the steps that the job marks (cuProfilerStart) into this file,
+    /// heavier than a profile; with --name the profile is made of the trace
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "priority"])]
     trace: Option<PathBuf>,
     /// How much slower than it pretends a simulated GPU runs: host times are divided by it
@@ -48,11 +50,14 @@ pub struct Args {
     /// Priority while it is sampled, 0 to 9; default 0, so that nothing is mixed into its gaps
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     priority: Option<u8>,
-    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of managed memory alone
+    /// What the job's device memory is while it is sampled; what its kernels touch is learnt of
+    /// managed memory alone
     #[arg(long, value_enum, conflicts_with = "trace")]
     backing: Option<Backing>,
-    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the host's page table, for which the job's memory is managed and launches run one by one until each
-    /// kernel was seen often enough: two minutes at most, and none of it counts as the job's own time
+    /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the
+    /// host's page table, for which the job's memory is managed and launches run one by one until
+    /// each kernel was seen often enough: two minutes at most, and none of it counts as the job's
+    /// own time
     #[arg(long, value_enum, conflicts_with = "trace")]
     evidence: Option<Evidence>,
     /// The job and its arguments
@@ -72,7 +77,8 @@ enum Action {
     },
     /// Name the profiles there are
     List,
-    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile (weft queue lists them)
+    /// Make a profile of what a job took that has ended and had said neither --memory nor a profile
+    /// (weft queue lists them)
     Keep {
         /// Its process; left out: the last one that ended
         #[arg(value_parser = text::whole::<u32>)]

@@ -30,7 +30,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// When a job is expected to begin. Where nobody said how long some job runs that is before it, that is no more than a guess.
+/// When a job is expected to begin. Where nobody said how long some job runs that is before it,
+/// that is no more than a guess.
 fn begins(row: &WaitingRow) -> String {
     match (row.begins_s, row.guess) {
         (None, _) => "?".to_string(),

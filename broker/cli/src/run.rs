@@ -29,23 +29,29 @@ pub struct Args {
     /// What is known about the job: a name given to `weft profile`, or a file (with a slash)
     #[arg(long)]
     pub profile: Option<String>,
-    /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it begins when that is free
+    /// Device memory that the job takes at its peak, all its processes together (12GiB, 500MB); it
+    /// begins when that is free
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub memory: Option<u64>,
-    /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may pass long ones
+    /// How long the job runs: short (minutes), medium (up to an hour or so) or long; short ones may
+    /// pass long ones
     #[arg(long, value_parser = ["short", "medium", "long"])]
     pub duration: Option<String>,
     /// The longest the job waits for device memory; then CUDA says that there is none
     #[arg(long, value_name = "SECONDS", conflicts_with = "no_wait", value_parser = seconds, allow_hyphen_values = true)]
     pub wait: Option<u64>,
-    /// Where the job would wait for device memory CUDA says that there is none, and it ends with exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
+    /// Where the job would wait for device memory CUDA says that there is none, and it ends with
+    /// exit code 75 (by itself, so that what it wrote is not lost; after ten seconds it is ended)
     #[arg(long)]
     pub no_wait: bool,
-    /// What the job's device memory is: its own on the device, or managed, so that jobs which together exceed the device can run; auto: managed only where the job would have to wait for device memory
+    /// What the job's device memory is: its own on the device, or managed, so that jobs which
+    /// together exceed the device can run; auto: managed only where the job would have to wait for
+    /// device memory
     #[arg(long, value_enum)]
     pub backing: Option<Backing>,
-    /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES where
-    /// that is set. Also WEFT_GPU
+    /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as
+    /// nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES
+    /// where that is set. Also WEFT_GPU
     #[arg(long, value_name = "any|LIST")]
     pub gpu: Option<String>,
     /// The job and its arguments
@@ -124,7 +130,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// What the environment says and no option does must make sense as well: a job that means to say how much it takes is not to run as one that says nothing.
+/// What the environment says and no option does must make sense as well: a job that means to say
+/// how much it takes is not to run as one that says nothing.
 fn said_well(args: &Args) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();

@@ -10,7 +10,8 @@ use super::text;
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 
-/// Change the priority of a job that runs or waits, or what a user's jobs weigh in the queue for memory
+/// Change the priority of a job that runs or waits, or what a user's jobs weigh in the queue for
+/// memory
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).args(["priority", "weight"]))]
@@ -21,7 +22,8 @@ pub struct Args {
     /// By process
     #[arg(long, value_parser = text::whole::<u32>)]
     pub pid: Option<u32>,
-    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a uid, and only its owner or root may
+    /// A user, as WEFT_USER names him; "" are all those jobs that name none. With a shared broker a
+    /// uid, and only its owner or root may
     #[arg(long, conflicts_with = "priority")]
     pub user: Option<String>,
     /// 0 (matters most) to 9

@@ -1,7 +1,8 @@
 //! Starts this user's broker when none runs.
 //!
-//! Many jobs may start at once: the first to take the start lock ([`turn`]) looks again, starts a broker and waits until it answers; the others wait
-//! for the lock and find it running. Every wait has a bound, and a job runs without a broker rather than not at all.
+//! Many jobs may start at once: the first to take the start lock ([`turn`]) looks again, starts a
+//! broker and waits until it answers; the others wait for the lock and find it running. Every wait
+//! has a bound, and a job runs without a broker rather than not at all.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -22,8 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// How often the state is looked at while waiting.
 const STEP: Duration = Duration::from_millis(5);
 
-/// A broker that was started for a job goes when nobody was attached for so long. Long enough that the jobs of a script, one after another, meet one
-/// broker; short enough that nothing stays for ever.
+/// A broker that was started for a job goes when nobody was attached for so long. Long enough that
+/// the jobs of a script, one after another, meet one broker; short enough that nothing stays for
+/// ever.
 pub const IDLE_EXIT: Duration = Duration::from_secs(60);
 
 /// Makes sure that a broker answers. `extra` is passed to one that is started.
@@ -63,8 +65,8 @@ pub fn turn(places: &Places) -> Result<File> {
     }
 }
 
-/// Starts a broker by way of `weft broker --background`, which goes when it answers: the broker is then nobody's child, so that
-/// a job which waits for any child of its own never meets it.
+/// Starts a broker by way of `weft broker --background`, which goes when it answers: the broker is
+/// then nobody's child, so that a job which waits for any child of its own never meets it.
 fn start(places: &Places, extra: &[String]) -> Result<()> {
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let output = Command::new(program)

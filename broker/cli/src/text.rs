@@ -29,7 +29,8 @@ pub fn uuid_digits(uuid: &str) -> String {
     digits.replace('-', "").to_ascii_lowercase()
 }
 
-/// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the left.
+/// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the
+/// left.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,

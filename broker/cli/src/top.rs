@@ -82,7 +82,8 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.launches + client.graph_launches,
             old.launches + old.graph_launches,
         );
-        // A wait that lasts is counted when it ends, so a look may catch up with more than the time between two.
+        // A wait that lasts is counted when it ends, so a look may catch up with more than the time
+        // between two.
         let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
         table.row([
             client.client.to_string(),

@@ -1,6 +1,8 @@
-//! `weft trace`: looks at a launch trace, and turns one into JSON and back; and the recording behind `weft profile --trace`.
+//! `weft trace`: looks at a launch trace, and turns one into JSON and back; and the recording
+//! behind `weft profile --trace`.
 //!
-//! Recording needs no broker: the job's own process writes what it does (`WEFT_MODE=trace`), and this command makes the trace of it.
+//! Recording needs no broker: the job's own process writes what it does (`WEFT_MODE=trace`), and
+//! this command makes the trace of it.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,12 +1,17 @@
-//! Waits for a job whose parent this command stays (`weft profile`; `weft run` becomes its job), so that nobody notices the difference.
+//! Waits for a job whose parent this command stays (`weft profile`; `weft run` becomes its job), so
+//! that nobody notices the difference.
 //!
-//! * Signals of the terminal (^C, ^\, ^Z, a hang-up) reach the job as well, since both are in the terminal's foreground group: here they are only outlived. ^Z stops
-//!   both (this command where the job stops), and `fg` has both go on.
-//! * Signals that a process sends to this command (a supervisor, `kill`, `timeout`) are meant for the job, and are handed on: TERM, HUP, INT, QUIT, USR1 and USR2; TSTP stops the
-//!   job and then this command, CONT has a job that is stopped go on. Who signals the whole group reaches the job twice. STOP and KILL cannot be handed on.
+//! * Signals of the terminal (^C, ^\, ^Z, a hang-up) reach the job as well, since both are in the
+//!   terminal's foreground group: here they are only outlived. ^Z stops both (this command where
+//!   the job stops), and `fg` has both go on.
+//! * Signals that a process sends to this command (a supervisor, `kill`, `timeout`) are meant for
+//!   the job, and are handed on: TERM, HUP, INT, QUIT, USR1 and USR2; TSTP stops the job and then
+//!   this command, CONT has a job that is stopped go on. Who signals the whole group reaches the
+//!   job twice. STOP and KILL cannot be handed on.
 //! * What the job sends to its own group it has already: nothing is handed on.
 //! * A signal that was ignored stays so, here and in the job (nohup, a shell's background job).
-//! * This command ends as the job did: with its code, or by its signal, so that a shell sees what it would see of the job.
+//! * This command ends as the job did: with its code, or by its signal, so that a shell sees what
+//!   it would see of the job.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -38,7 +43,8 @@ const HEARD: [(i32, Signal); 8] = [
 /// A job that stops does so at once; on a busy machine a little later.
 const STOPS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The signals of this process, taken before the job begins: one that comes while it begins is handed on when it has.
+/// The signals of this process, taken before the job begins: one that comes while it begins is
+/// handed on when it has.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 /// Takes them.
@@ -55,7 +61,8 @@ impl Signals {
         let handle = signals.handle();
         let job = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let job = job.context("the job has no process id")?;
-        // It ends with the handle. While the job is not waited for its id is nobody else's; the last signals of all may find nobody.
+        // It ends with the handle. While the job is not waited for its id is nobody else's; the
+        // last signals of all may find nobody.
         let forwarder = std::thread::spawn(move || {
             for signal in signals.forever() {
                 hand_on(&signal, job);
@@ -82,7 +89,8 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     }
 }
 
-/// Whether the job stops: one that handles the signal goes on, and so does one whose group no shell looks after.
+/// Whether the job stops: one that handles the signal goes on, and so does one whose group no shell
+/// looks after.
 fn stops(job: Pid) -> bool {
     let end = Instant::now() + STOPS_WITHIN;
     loop {
@@ -108,7 +116,8 @@ fn meant_for(came: &siginfo_t, job: Pid) -> bool {
     if came.si_code > 0 {
         return false;
     }
-    // SAFETY: a signal with such a code was sent by a process, so the sender is what the union holds.
+    // SAFETY: a signal with such a code was sent by a process, so the sender is what the union
+    // holds.
     let sender = unsafe { came.si_pid() };
     sender != job.as_raw_nonzero().get()
 }

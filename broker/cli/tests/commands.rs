@@ -1,4 +1,5 @@
-//! The `weft` command as a person meets it: exit codes, one-line troubles, untouched stdout, profiles.
+//! The `weft` command as a person meets it: exit codes, one-line troubles, untouched stdout,
+//! profiles.
 
 mod common;
 
@@ -223,7 +224,8 @@ fn a_full_disk_keeps_the_old_profile_and_the_broker() {
     until("it is gone", || home.status().clients.is_empty());
     let again = Client::attach(&home.socket(), sampler("resnet"));
     home.only_client();
-    // From now on no file of the broker's may be longer: writes fail in the middle, as on a full disk.
+    // From now on no file of the broker's may be longer: writes fail in the middle, as on a full
+    // disk.
     let limit = Rlimit {
         current: Some(64),
         maximum: Some(64),

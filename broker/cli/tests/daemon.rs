@@ -23,7 +23,8 @@ fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
         .map(|number| {
             let socket = home.socket();
             std::thread::spawn(move || {
-                // A handshake that a busy machine did not finish in time is tried again, as a session does.
+                // A handshake that a busy machine did not finish in time is tried again, as a
+                // session does.
                 for _ in 0..20 {
                     match Client::try_attach(&socket, hello((number % 10) as u8)) {
                         Ok(client) => return client,
@@ -52,7 +53,8 @@ fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
     assert!(broker.alive());
 }
 
-/// Not a test: the process that [`killed_clients_leave_nothing`] kills. Does what clients do until it is killed.
+/// Not a test: the process that [`killed_clients_leave_nothing`] kills. Does what clients do until
+/// it is killed.
 #[test]
 #[ignore = "a helper process of another test"]
 fn helper_client() {
@@ -177,7 +179,8 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
 fn common_memory(client: &Client) -> &'static [std::sync::atomic::AtomicU8] {
     let lane = client.lane();
     let length = size_of_val(lane);
-    // SAFETY: the lane is mapped for the life of the process, its size is its own, and bytes that are atomics may be shared with anybody.
+    // SAFETY: the lane is mapped for the life of the process, its size is its own, and bytes that
+    // are atomics may be shared with anybody.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(lane).cast(), length) }
 }
 
@@ -310,7 +313,8 @@ fn a_background_job_is_given_credit_and_a_foreground_job_takes_it_away() {
 
 #[test]
 fn who_waits_without_any_bell_is_found() {
-    // A background job that says it waits and whose ring is lost (killed in between, say) must not wait for ever: the broker looks by itself.
+    // A background job that says it waits and whose ring is lost (killed in between, say) must not
+    // wait for ever: the broker looks by itself.
     let home = Home::new();
     let _broker = home.broker(&[]);
     let main = Client::attach(&home.socket(), hello(0));
@@ -328,7 +332,8 @@ fn who_waits_without_any_bell_is_found() {
 
 #[test]
 fn no_wake_up_is_lost() {
-    // Each round sleeps and wakes the broker. A ring that is lost costs a round the broker's longest sleep, 0.2 s: 1000 of them outlast the patience.
+    // Each round sleeps and wakes the broker. A ring that is lost costs a round the broker's
+    // longest sleep, 0.2 s: 1000 of them outlast the patience.
     const ROUNDS: u64 = 1000;
     const COST: u64 = 50_000;
     let home = Home::new();

@@ -1,4 +1,5 @@
-//! The door: lets clients in, answers questions, notices when it is time to end. The broker's main thread.
+//! The door: lets clients in, answers questions, notices when it is time to end. The broker's main
+//! thread.
 //!
 //! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
 #![forbid(unsafe_code)]
@@ -36,19 +37,23 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Clients at once, where the process may have so many descriptors.
 const MOST: usize = 4096;
 
-/// Descriptors of a client at most: its connection, its lane, its process, and the two ends of a private broker's channel.
+/// Descriptors of a client at most: its connection, its lane, its process, and the two ends of a
+/// private broker's channel.
 const DESCRIPTORS: u64 = 5;
 
-/// Descriptors for everything else: threads' files, questions, connections that have not said yet what they want.
+/// Descriptors for everything else: threads' files, questions, connections that have not said yet
+/// what they want.
 const OTHERS: u64 = 256;
 
 /// Of the clients of a shared broker one guest may have this part.
 const GUESTS_PART: usize = 4;
 
-/// Of a guest's clients so many are let in at once, on a thread each: their profiles come to 64 MiB at most until they are taken apart, one by one.
+/// Of a guest's clients so many are let in at once, on a thread each: their profiles come to 64 MiB
+/// at most until they are taken apart, one by one.
 const ENTER_AT_ONCE: usize = 16;
 
-/// Of a guest's questions so many are answered at once. An answer may be a copy of all that is known, and may be waited for.
+/// Of a guest's questions so many are answered at once. An answer may be a copy of all that is
+/// known, and may be waited for.
 const ANSWERS_AT_ONCE: usize = 4;
 
 /// Questions of a guest that wait for that.
@@ -60,7 +65,8 @@ const OWNERS_AT_ONCE: usize = 256;
 /// The longest name of a guest's profile that is kept.
 const LONGEST_NAME: usize = 200;
 
-/// How long the thread that lets a guest in waits in all for it to read what is known of its kernels.
+/// How long the thread that lets a guest in waits in all for it to read what is known of its
+/// kernels.
 const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What so many kernels may take goes in one message.
@@ -103,7 +109,8 @@ pub struct Acceptor {
     pub elsewhere: Elsewhere,
 }
 
-/// So many clients this process can have at once: where it may open few files only, not so many that one user could take all of them.
+/// So many clients this process can have at once: where it may open few files only, not so many
+/// that one user could take all of them.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
@@ -166,7 +173,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether it is a user whom a shared broker serves and who does not own it: the limits of guests are his.
+    /// Whether it is a user whom a shared broker serves and who does not own it: the limits of
+    /// guests are his.
     fn is_guest(&self, uid: u32) -> bool {
         self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
     }
@@ -322,7 +330,8 @@ impl Acceptor {
         }
     }
 
-    /// What is known of a guest of a shared broker, which opens no file for anybody and writes none.
+    /// What is known of a guest of a shared broker, which opens no file for anybody and writes
+    /// none.
     fn brought(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
@@ -348,7 +357,8 @@ impl Acceptor {
     }
 }
 
-/// Whoever is no guest: one at a time would be slow, and a thread each for thousands of questions makes nothing faster.
+/// Whoever is no guest: one at a time would be slow, and a thread each for thousands of questions
+/// makes nothing faster.
 const OWNERS: Most = Most {
     at_once: OWNERS_AT_ONCE,
     waiting: MOST,
@@ -370,7 +380,8 @@ pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, un
 
 type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);
 
-/// What is known under a name: its long form, the profile, and what is wrong with it. A client that samples needs none.
+/// What is known under a name: its long form, the profile, and what is wrong with it. A client that
+/// samples needs none.
 fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     let Some(called) = called.filter(|called| !called.is_empty()) else {
         let trouble =

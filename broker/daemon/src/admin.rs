@@ -1,7 +1,9 @@
-//! The questions of `weft status`, `weft queue`, `weft set`, `weft profile` and `weft stop`, and their answers.
+//! The questions of `weft status`, `weft queue`, `weft set`, `weft profile` and `weft stop`, and
+//! their answers.
 //!
-//! They travel as JSON over the broker's socket, whose transport checks that both sides are one user's, or says whose the question is. Nothing asked here touches the scheduling but
-//! through the scheduler's own queue.
+//! They travel as JSON over the broker's socket, whose transport checks that both sides are one
+//! user's, or says whose the question is. Nothing asked here touches the scheduling but through the
+//! scheduler's own queue.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -12,7 +14,8 @@ use super::places::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::transport::{self, client};
 
-/// How long an answer may take. A broker answers from memory; only writing a profile to a slow disk takes long.
+/// How long an answer may take. A broker answers from memory; only writing a profile to a slow disk
+/// takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What can be asked.

@@ -146,7 +146,8 @@ impl Answers {
         }
     }
 
-    /// In a shared broker what jobs are is their user's business, and the owner's: this user sees of others that they are there and what they take.
+    /// In a shared broker what jobs are is their user's business, and the owner's: this user sees
+    /// of others that they are there and what they take.
     fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
         (self.shared && !asker.is_owner()).then_some(asker.uid)
     }

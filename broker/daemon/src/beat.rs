@@ -1,7 +1,10 @@
-//! The beat of the admission slots: those who wait for device memory wait as long as it moves, and begin without where it stands (`DEAD_BEAT` in the interposer's `admission_slot`).
+//! The beat of the admission slots: those who wait for device memory wait as long as it moves, and
+//! begin without where it stands (`DEAD_BEAT` in the interposer's `admission_slot`).
 //!
-//! A thread of its own, which touches nothing of a client's but a word of its lane, and waits for no lock that the control thread holds: whatever holds that thread up for a moment lets
-//! nobody begin beside the memory of others. It beats as long as the control thread was seen to go round within [`STANDS`], so that a queue that nobody keeps holds nobody for ever.
+//! A thread of its own, which touches nothing of a client's but a word of its lane, and waits for
+//! no lock that the control thread holds: whatever holds that thread up for a moment lets nobody
+//! begin beside the memory of others. It beats as long as the control thread was seen to go round
+//! within [`STANDS`], so that a queue that nobody keeps holds nobody for ever.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,7 +21,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// So long the control thread may stand before nobody is kept waiting for it any more.
 const STANDS: Duration = Duration::from_secs(30);
 
-/// Starts it. `rounds`: how often the control thread went round. It ends when what is returned is dropped.
+/// Starts it. `rounds`: how often the control thread went round. It ends when what is returned is
+/// dropped.
 pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Beat> {
     let (over, ends) = channel();
     let thread = std::thread::Builder::new()

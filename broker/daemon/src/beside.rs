@@ -1,5 +1,6 @@
-//! What is done beside the door: clients are welcomed and questions answered on threads of their own, of each user so many at once. What is more waits for its turn, so that a user who is
-//! slow, or many at once, holds up nobody but himself.
+//! What is done beside the door: clients are welcomed and questions answered on threads of their
+//! own, of each user so many at once. What is more waits for its turn, so that a user who is slow,
+//! or many at once, holds up nobody but himself.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +56,8 @@ fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
 }
 
 impl<W: Send + 'static> Beside<W> {
-    /// With nothing to do; its threads are called so, and what they do is charged there. They have the rank of the thread that has it done; for who wants much, the last.
+    /// With nothing to do; its threads are called so, and what they do is charged there. They have
+    /// the rank of the thread that has it done; for who wants much, the last.
     pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
         Beside {
             name,
@@ -78,7 +80,8 @@ impl<W: Send + 'static> Beside<W> {
         lines.get(&uid).map_or(0, |line| line.busy + line.waiting.len())
     }
 
-    /// Has `does` do it, now or when others of his are done. What there is no room for comes back; what there is no thread for is dropped.
+    /// Has `does` do it, now or when others of his are done. What there is no room for comes back;
+    /// what there is no thread for is dropped.
     pub fn take(&self, uid: u32, work: W, most: Most, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
         let mut lines = lock(&self.lines);
         let line = lines.entry(uid).or_insert_with(|| Line {
@@ -128,7 +131,8 @@ struct Turn<W> {
 }
 
 impl<W> Turn<W> {
-    /// The next one. With none it is over, and whoever comes next starts another thread: both under one lock, so that nothing is left to wait for nobody.
+    /// The next one. With none it is over, and whoever comes next starts another thread: both under
+    /// one lock, so that nothing is left to wait for nobody.
     fn next(&mut self) -> Option<W> {
         let mut lines = lock(&self.lines);
         let work = lines.get_mut(&self.uid).and_then(|line| line.waiting.pop_front());

@@ -1,4 +1,5 @@
-//! Profiles that guests of a shared broker bring. What holds: of each content a user has one copy, all of his take at most [`OF_A_USER`], and one of his is taken apart at a time, since a short
+//! Profiles that guests of a shared broker bring. What holds: of each content a user has one copy,
+//! all of his take at most [`OF_A_USER`], and one of his is taken apart at a time, since a short
 //! file may hold a large profile.
 #![forbid(unsafe_code)]
 
@@ -31,11 +32,13 @@ struct One {
 }
 
 impl Brought {
-    /// The profile of these bytes, which a user's client calls so. An error says what is wrong with it.
+    /// The profile of these bytes, which a user's client calls so. An error says what is wrong with
+    /// it.
     pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
         let kept = {
             let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-            // Who has none any more is forgotten. One whose list somebody else holds is being served.
+            // Who has none any more is forgotten. One whose list somebody else holds is being
+            // served.
             users.retain(|_, kept| {
                 Arc::strong_count(kept) > 1
                     || kept

@@ -29,7 +29,8 @@ mod tests {
         }
     }
 
-    /// The clock on the wall is set, by people and by time servers. What the broker decides hangs on it nowhere: only the date that a profile bears comes from it.
+    /// The clock on the wall is set, by people and by time servers. What the broker decides hangs
+    /// on it nowhere: only the date that a profile bears comes from it.
     #[test]
     fn nothing_that_decides_reads_the_clock_on_the_wall() {
         let broker = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -26,7 +26,8 @@ impl CoRunners {
         }
     }
 
-    /// Says it of what a client in this mode timed. What was launched before somebody came or went may have met either.
+    /// Says it of what a client in this mode timed. What was launched before somebody came or went
+    /// may have met either.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,

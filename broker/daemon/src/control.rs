@@ -1,7 +1,8 @@
 //! The control thread: the clients' messages that are not urgent, and their deaths.
 //!
-//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds the channel open, the pidfd tells; it is looked at
-//! every [`PERIOD`]. What a client said before it died is read first.
+//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds
+//! the channel open, the pidfd tells; it is looked at every [`PERIOD`]. What a client said before
+//! it died is read first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -30,11 +31,14 @@ use weft_protocol::control::{ToBroker, ToClient, Wants};
 /// How often newcomers are taken in and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors some thousand.
+/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors
+/// some thousand.
 pub(super) const SETS_TOLD: usize = 16;
 
-/// How long the last words of a client may take to be read where others never stop talking. Besides, each look into the inbox hears at least one of those
-/// that have something to say, in turn: a client may go when there were as many looks as there are clients, however slowly this thread ran meanwhile.
+/// How long the last words of a client may take to be read where others never stop talking.
+/// Besides, each look into the inbox hears at least one of those that have something to say, in
+/// turn: a client may go when there were as many looks as there are clients, however slowly this
+/// thread ran meanwhile.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// With nobody attached the thread sleeps so long; a newcomer wakes it.
@@ -64,7 +68,8 @@ pub struct ControlFlags {
     pub accounts: Accounts,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and [`ControlFlags::stop`] is set.
+/// Starts the thread. It ends when the returned sender is dropped and [`ControlFlags::stop`] is
+/// set.
 pub fn start(
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
@@ -105,7 +110,8 @@ struct Peer {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
-    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the thread.
+    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the
+    /// thread.
     warned: bool,
     /// It waits for device memory, as the scheduler knows.
     waits: bool,
@@ -143,7 +149,8 @@ impl Control {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Of those whom the broker before this one left, who ended meanwhile never comes to be looked for else.
+                        // Of those whom the broker before this one left, who ended meanwhile never
+                        // comes to be looked for else.
                         self.admission.tick();
                         continue;
                     }
@@ -189,7 +196,8 @@ impl Control {
         }
     }
 
-    /// Who waits for device memory has no role among those who run, and has one again before it begins.
+    /// Who waits for device memory has no role among those who run, and has one again before it
+    /// begins.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
@@ -210,7 +218,8 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        // A guest was told by the thread that let it in: this one waits for no one who does not read.
+        // A guest was told by the thread that let it in: this one waits for no one who does not
+        // read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
             // One message each would be thousands; all in one might not fit the channel.
@@ -282,7 +291,8 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
                     if !std::mem::replace(&mut peer.warned, true) {
-                        // First what it is charged from now on, then that it is: its own table goes, and the profile's typical cost with it.
+                        // First what it is charged from now on, then that it is: its own table
+                        // goes, and the profile's typical cost with it.
                         let unknown = &entry.lane.orders.unknown_cost;
                         unknown.store(self.unknown_cost, Ordering::Relaxed);
                         // A client that is gone already charges nobody.
@@ -339,8 +349,9 @@ impl Control {
         }
     }
 
-    /// Two looks with an empty inbox between them: what the client said before it died was read. Where others never stop talking, patience ends it. Of whom the scheduler has let go
-    /// because its lane lied nothing stays either.
+    /// Two looks with an empty inbox between them: what the client said before it died was read.
+    /// Where others never stop talking, patience ends it. Of whom the scheduler has let go because
+    /// its lane lied nothing stays either.
     fn look_for_deaths(&mut self) {
         let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
@@ -387,7 +398,8 @@ impl Control {
         }
     }
 
-    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the broker's own decision, else as the client took its leave.
+    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the
+    /// broker's own decision, else as the client took its leave.
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);

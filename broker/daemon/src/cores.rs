@@ -1,14 +1,19 @@
-//! One scheduling core a device: jobs on different devices have nothing to wait for from one another. A MIG instance has a UUID of its own and so is a device of its own.
+//! One scheduling core a device: jobs on different devices have nothing to wait for from one
+//! another. A MIG instance has a UUID of its own and so is a device of its own.
 //!
-//! A client attaches before it has a device. It says which when it is about to make its first context, and goes to that device's core then, before its first launch. Until then, and for
-//! good where it never says, it is with the device that was heard of first, so that on a machine with one device there is one core. Once there are several, who has not said yet is with
-//! nobody.
+//! A client attaches before it has a device. It says which when it is about to make its first
+//! context, and goes to that device's core then, before its first launch. Until then, and for good
+//! where it never says, it is with the device that was heard of first, so that on a machine with
+//! one device there is one core. Once there are several, who has not said yet is with nobody.
 //!
-//! Whether a device switches between processes says each client of itself ([`Cores::shares`]), since the driver tells it that: some may share a device under MPS and others not. Then it switches,
-//! so the costs of that count as soon as one client says so. The word of who came last and left stays until another is heard.
+//! Whether a device switches between processes says each client of itself ([`Cores::shares`]),
+//! since the driver tells it that: some may share a device under MPS and others not. Then it
+//! switches, so the costs of that count as soon as one client says so. The word of who came last
+//! and left stays until another is heard.
 //!
-//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and its going in that order. A process that uses several devices attaches once for each, so it
-//! is several clients here.
+//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and
+//! its going in that order. A process that uses several devices attaches once for each, so it is
+//! several clients here.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -20,10 +25,12 @@ use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
 use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
 
-/// No machine has more devices, instances included; what is beyond is with the first. A client that makes UUIDs up costs no more than that.
+/// No machine has more devices, instances included; what is beyond is with the first. A client that
+/// makes UUIDs up costs no more than that.
 const MOST: usize = 128;
 
-/// The core of who has not said its device, where there are several. Its place in [`Cores::all`] otherwise.
+/// The core of who has not said its device, where there are several. Its place in [`Cores::all`]
+/// otherwise.
 const FIRST: usize = 0;
 
 #[derive(Debug)]
@@ -60,7 +67,8 @@ pub(super) struct Cores {
     of: HashMap<Client, Option<usize>>,
     /// Those who have said their device.
     said: HashMap<Client, String>,
-    /// Those who wait for device memory: they are in no core, since they have no work, and nobody makes room for them.
+    /// Those who wait for device memory: they are in no core, since they have no work, and nobody
+    /// makes room for them.
     aside: HashSet<Client>,
     /// Who has said whether it shares its device under MPS.
     mps: HashMap<Client, bool>,
@@ -154,7 +162,8 @@ impl Cores {
 
     /// The core that hears of a client.
     fn core_of(&mut self, client: Client) -> &mut Core {
-        // With one device there is nothing to look up: a launch costs nothing more. Of one who is not known the first core counts a stranger.
+        // With one device there is nothing to look up: a launch costs nothing more. Of one who is
+        // not known the first core counts a stranger.
         let at = match self.all.len() {
             1 => Some(FIRST),
             _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
@@ -165,7 +174,8 @@ impl Cores {
         }
     }
 
-    /// A client says its device. What it said first counts. Answers the row of that device on the epoch page, if it had said nothing before.
+    /// A client says its device. What it said first counts. Answers the row of that device on the
+    /// epoch page, if it had said nothing before.
     pub(super) fn says(
         &mut self,
         now: Ns,
@@ -441,7 +451,8 @@ mod tests {
         world.says(2, 5, "b");
         shares(&mut world, 2, false);
         assert_eq!((cost(&world, 0), cost(&world, 1)), (0, sliced));
-        // One that does not share under MPS makes the device switch, for all, as long as it is there.
+        // One that does not share under MPS makes the device switch, for all, as long as it is
+        // there.
         world.comes(3, 5);
         world.says(3, 5, "a");
         assert_eq!(cost(&world, 0), 0, "it has said nothing yet");

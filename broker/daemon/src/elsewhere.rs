@@ -1,9 +1,13 @@
-//! Brokers elsewhere that have a GPU of ours: of another user, in a container, behind a `/tmp` of a job's own. Their jobs and ours do not meet, so both sides tell their people.
+//! Brokers elsewhere that have a GPU of ours: of another user, in a container, behind a `/tmp` of a
+//! job's own. Their jobs and ours do not meet, so both sides tell their people.
 //!
-//! For each device that a client uses the broker has a name in the network namespace ([`Claim`]), as long as that client is attached. Who finds it taken calls there, so each side hears of the other. Looked at
-//! by the door, every [`PERIOD`], and never waited for. A broker in a network namespace of its own stays unseen.
+//! For each device that a client uses the broker has a name in the network namespace ([`Claim`]),
+//! as long as that client is attached. Who finds it taken calls there, so each side hears of the
+//! other. Looked at by the door, every [`PERIOD`], and never waited for. A broker in a network
+//! namespace of its own stays unseen.
 //!
-//! Whatever a guest makes up costs a descriptor for each device, [`EACH`] of a user and [`MOST`] in all; those that most users use come first.
+//! Whatever a guest makes up costs a descriptor for each device, [`EACH`] of a user and [`MOST`] in
+//! all; those that most users use come first.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +41,8 @@ pub struct Elsewhere(Arc<Mutex<Inside>>);
 struct Inside {
     looked: Option<Instant>,
     devices: BTreeMap<String, Device>,
-    /// When the log told of a device last. Of devices that nobody uses any more, too, as many as are kept.
+    /// When the log told of a device last. Of devices that nobody uses any more, too, as many as
+    /// are kept.
     said: BTreeMap<String, Instant>,
 }
 
@@ -53,7 +58,8 @@ impl Elsewhere {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after names and callers, if it is time. `used`: each client's device and user, asked for only then.
+    /// Looks after names and callers, if it is time. `used`: each client's device and user, asked
+    /// for only then.
     pub fn tend<I: Iterator<Item = (String, u32)>>(&self, used: impl FnOnce() -> I) {
         let mut inside = self.inside();
         let now = Instant::now();

@@ -1,7 +1,10 @@
-//! One client's lane, as the scheduler thread sees it: reads what the client reports, writes what the core decided.
+//! One client's lane, as the scheduler thread sees it: reads what the client reports, writes what
+//! the core decided.
 //!
-//! A lane is an allegation. Its records are copied and checked before they become events: times lie between the last turn and now, what is no record
-//! is counted, and a lane whose header changes or whose records make no sense is let go ([`Lie`]). Nothing a client writes can make this code wait, loop or panic.
+//! A lane is an allegation. Its records are copied and checked before they become events: times lie
+//! between the last turn and now, what is no record is counted, and a lane whose header changes or
+//! whose records make no sense is let go ([`Lie`]). Nothing a client writes can make this code
+//! wait, loop or panic.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,20 +22,26 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// A ring costs a foreground job some 2 us (a system call that wakes another core): 0.2 % of its time at most.
+/// A ring costs a foreground job some 2 us (a system call that wakes another core): 0.2 % of its
+/// time at most.
 const RING_PAUSE: Ns = 1_000_000;
 
-/// Of a lane that was written faster than it was read, so many of the newest records are read in a turn. What it tells has holes then, however much is
-/// read. Old records would make a job that launches without a pause look as if it had been idle since, and background jobs would be woken for credit that is
-/// void; and each record that is read takes a cache line from the thread that launches, and time from a core that a job could use.
+/// Of a lane that was written faster than it was read, so many of the newest records are read in a
+/// turn. What it tells has holes then, however much is read. Old records would make a job that
+/// launches without a pause look as if it had been idle since, and background jobs would be woken
+/// for credit that is void; and each record that is read takes a cache line from the thread that
+/// launches, and time from a core that a job could use.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
-/// A wait that goes on is told again so often. The core may have taken it for over: by a launch of another thread of the client, whose record came late, or by a change of
-/// the mode and back that the client slept through. Nothing else would bring it back, and its gate would stay closed for the longest wait. 1000 clients that wait make 50,000
-/// such tellings a second, of which nearly all are found to be known.
+/// A wait that goes on is told again so often. The core may have taken it for over: by a launch of
+/// another thread of the client, whose record came late, or by a change of the mode and back that
+/// the client slept through. Nothing else would bring it back, and its gate would stay closed for
+/// the longest wait. 1000 clients that wait make 50,000 such tellings a second, of which nearly all
+/// are found to be known.
 const TOLD_AGAIN: Ns = 20_000_000;
 
-/// A record may be told this late at most; older ones count as this old. A parked broker reads after 0.2 s.
+/// A record may be told this late at most; older ones count as this old. A parked broker reads
+/// after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
 
 /// Guesses kept of a client: more than it keeps back samples for.
@@ -59,7 +68,8 @@ pub enum Seen {
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
-    /// A launch that was timed while its job was served, and when it was made. The scheduler says in which company.
+    /// A launch that was timed while its job was served, and when it was made. The scheduler says
+    /// in which company.
     Served(Timed, Ns),
 }
 
@@ -86,8 +96,9 @@ pub struct LaneWatch {
     row: usize,
     /// Issued, settled, renewed.
     progress: (Ns, Ns, Ns),
-    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a background job that passed and waits again for
-    /// the same kernel between two looks has begun another wait.
+    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a background
+    /// job that passed and waits again for the same kernel between two looks has begun another
+    /// wait.
     waiting: Option<(u64, Ns, Ns)>,
     /// When it was told.
     told_at: Ns,
@@ -294,8 +305,8 @@ impl LaneWatch {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
-        // The wait before and after the figures: whoever waits has reported what he launched before, and whoever has reported the launch he waited with
-        // waits no more.
+        // The wait before and after the figures: whoever waits has reported what he launched
+        // before, and whoever has reported the launch he waited with waits no more.
         let look = || {
             let waits = reports.waiting.load(Ordering::Acquire) == 1;
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
@@ -303,7 +314,8 @@ impl LaneWatch {
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
         let settled = reports.settled.load(Ordering::Acquire);
-        // After what was issued with it, and after what ended for it: the books then have no moment in which neither counts.
+        // After what was issued with it, and after what ended for it: the books then have no moment
+        // in which neither counts.
         let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
@@ -329,13 +341,15 @@ impl LaneWatch {
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        // Told again after other news: what another thread of the client launched may have been taken for this wait's end. And now and then without any.
+        // Told again after other news: what another thread of the client launched may have been
+        // taken for this wait's end. And now and then without any.
         let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after what is reported: what was taken before and is in neither is on its way.
+                // Read after what is reported: what was taken before and is in neither is on its
+                // way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }
@@ -362,8 +376,9 @@ impl LaneWatch {
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Before a turn after which the broker may nap: a background job is asked to ring for whatever it has to say, a foreground job for the moment it becomes idle. That
-    /// one is asked at most once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
+    /// Before a turn after which the broker may nap: a background job is asked to ring for whatever
+    /// it has to say, a foreground job for the moment it becomes idle. That one is asked at most
+    /// once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL
@@ -386,7 +401,8 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. Credit never survives a change into background job or out of it, nor does a debt: what was in the word is returned.
+    /// Tells the mode. Credit never survives a change into background job or out of it, nor does a
+    /// debt: what was in the word is returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
@@ -433,7 +449,8 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Gives credit. Where it is bound to other launch epochs than the credit that is left, that is taken back first and returned.
+    /// Gives credit. Where it is bound to other launch epochs than the credit that is left, that is
+    /// taken back first and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -469,7 +486,8 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Has launches timed by the device now and then, or no more. A broker that refines profiles has all of them timed all the time.
+    /// Has launches timed by the device now and then, or no more. A broker that refines profiles
+    /// has all of them timed all the time.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {
@@ -493,7 +511,8 @@ impl LaneWatch {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A foreground job never sleeps on its bell; the call costs nothing there worth saving, and modes change seldom.
+        // A foreground job never sleeps on its bell; the call costs nothing there worth saving, and
+        // modes change seldom.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }

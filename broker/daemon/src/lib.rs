@@ -1,15 +1,19 @@
-//! The daemon: drives the pure crates (scheduler, paging, admission) with real time and real clients.
+//! The daemon: drives the pure crates (scheduler, paging, admission) with real time and real
+//! clients.
 //!
 //! Data goes one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
 //!
 //! Threads, and who touches what:
 //! * [`acceptor`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
-//! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders, waits ([`waiting`]). It alone touches the core and the orders;
-//! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait that it lives;
+//! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders,
+//!   waits ([`waiting`]). It alone touches the core and the orders;
+//! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait
+//!   that it lives;
 //! * [`admission`] says who may take device memory (told by the control thread);
 //! * [`profile_writer`] turns samples into profiles on the disk.
 //!
-//! What holds: no client can make any of them wait for it; a client that is gone holds nothing; when the broker ends, nobody is left waiting for it.
+//! What holds: no client can make any of them wait for it; a client that is gone holds nothing;
+//! when the broker ends, nobody is left waiting for it.
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +101,8 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
     memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
-    // What is learnt of one user's jobs, and what they are called, is not for those of a broker for all.
+    // What is learnt of one user's jobs, and what they are called, is not for those of a broker for
+    // all.
     let known = match options.door.is_shared() {
         true => places.known(),
         false => store::folder().join(admission::KNOWN),

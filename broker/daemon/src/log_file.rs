@@ -1,6 +1,8 @@
-//! The broker's log: lines go to stderr by way of a thread, so that a reader of stderr who does not read holds up nobody.
+//! The broker's log: lines go to stderr by way of a thread, so that a reader of stderr who does not
+//! read holds up nobody.
 //!
-//! Whoever logs never waits. What does not fit is dropped, and how much is said with the next line that fits.
+//! Whoever logs never waits. What does not fit is dropped, and how much is said with the next line
+//! that fits.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

@@ -31,7 +31,8 @@ pub enum Notice {
     Shares(u64, bool),
     /// It waits for device memory, or does not any more.
     Waits(u64, bool),
-    /// Its memory finds no room beside that of others, so that it takes turns of this length with its equals; or it does again.
+    /// Its memory finds no room beside that of others, so that it takes turns of this length with
+    /// its equals; or it does again.
     Crowded(u64, Option<Ns>),
     /// Its profile does not fit after all.
     Unprofiled(u64),
@@ -107,7 +108,8 @@ impl SchedulerHandle {
         told
     }
 
-    /// The state of each device; that of the first one heard of comes first. `None` if the thread does not answer in time.
+    /// The state of each device; that of the first one heard of comes first. `None` if the thread
+    /// does not answer in time.
     pub fn look(&self) -> Option<Vec<View>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();

@@ -1,6 +1,8 @@
-//! Whether NVIDIA's multi-process service runs: under it several processes share the device without taking turns.
+//! Whether NVIDIA's multi-process service runs: under it several processes share the device without
+//! taking turns.
 //!
-//! Asked only for clients whose driver does not say it (before CUDA 12.4). That a daemon is there does not tell whom it serves, and one in another container is not seen.
+//! Asked only for clients whose driver does not say it (before CUDA 12.4). That a daemon is there
+//! does not tell whom it serves, and one in another container is not seen.
 #![forbid(unsafe_code)]
 
 use std::fs;

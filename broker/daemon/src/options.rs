@@ -30,7 +30,8 @@ impl Spin {
         }
     }
 
-    /// The decision on this machine. On two cores a spinning broker takes the core that a job's own thread needs.
+    /// The decision on this machine. On two cores a spinning broker takes the core that a job's own
+    /// thread needs.
     pub fn decided(self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -41,11 +42,13 @@ impl Spin {
     }
 }
 
-/// The longest a launch may wait at the gate. The core sees to it that nobody starves and a dead broker frees its clients by itself, so
-/// this is the last resort: a launch a second goes through whatever else fails.
+/// The longest a launch may wait at the gate. The core sees to it that nobody starves and a dead
+/// broker frees its clients by itself, so this is the last resort: a launch a second goes through
+/// whatever else fails.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// The most important priority of users of a shared broker of whom its owner said nothing: the one that a job has which asks for none.
+/// The most important priority of users of a shared broker of whom its owner said nothing: the one
+/// that a job has which asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
 
 /// What the owner of a shared broker lets its users do, by uid.
@@ -53,7 +56,8 @@ pub const USUAL_PRIORITY: u8 = 5;
 pub struct Rights {
     /// How many others a user counts for; of whom nothing is said for one.
     pub weights: BTreeMap<u32, u32>,
-    /// The most important priority that a user's jobs may have; of whom nothing is said [`USUAL_PRIORITY`].
+    /// The most important priority that a user's jobs may have; of whom nothing is said
+    /// [`USUAL_PRIORITY`].
     pub priorities: BTreeMap<u32, u8>,
 }
 
@@ -71,7 +75,8 @@ pub struct Options {
     pub door: Door,
     /// What they may do, if it is shared.
     pub rights: Rights,
-    /// How the core decides. What it costs a device to switch is 0 where its clients share it under MPS, unless the owner said it.
+    /// How the core decides. What it costs a device to switch is 0 where its clients share it under
+    /// MPS, unless the owner said it.
     pub core: Config,
     /// The owner said what it costs to switch: no client's word changes it.
     pub switch_cost_said: bool,

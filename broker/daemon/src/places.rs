@@ -1,6 +1,7 @@
 //! Where a broker's files lie.
 //!
-//! All of them stand beside the socket, in one directory that only the user may enter (0700), or, of a shared broker, that only he may change (0755). What holds: every name is a function of the
+//! All of them stand beside the socket, in one directory that only the user may enter (0700), or,
+//! of a shared broker, that only he may change (0755). What holds: every name is a function of the
 //! socket's path, so two brokers with two sockets share nothing.
 #![forbid(unsafe_code)]
 
@@ -21,12 +22,14 @@ impl Places {
         Places { socket: socket.into() }
     }
 
-    /// The files of the broker that this user's jobs use: `WEFT_SOCKET`, else the shared one if there is one, else his own.
+    /// The files of the broker that this user's jobs use: `WEFT_SOCKET`, else the shared one if
+    /// there is one, else his own.
     pub fn of_environment() -> Places {
         Places::at(path::socket())
     }
 
-    /// The files of this user's own broker: `WEFT_SOCKET`, unless a shared broker is there, else the well-known place.
+    /// The files of this user's own broker: `WEFT_SOCKET`, unless a shared broker is there, else
+    /// the well-known place.
     pub fn own() -> Places {
         let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
         let said = said.map(PathBuf::from).filter(|socket| !path::is_shared(socket));
@@ -79,7 +82,8 @@ impl Places {
         }
     }
 
-    /// Makes the directory (0700) where it is missing and refuses one that another user could change.
+    /// Makes the directory (0700) where it is missing and refuses one that another user could
+    /// change.
     pub fn prepare(&self) -> Result<(), Error> {
         path::check_folder(&self.socket, true)
     }

@@ -1,7 +1,10 @@
 //! The profile writer: turns stage-1 samples into profiles and writes them.
 //!
-//! A thread of its own, because disks are slow. A profile is written every few seconds while samples come, whenever one of its clients ends,
-//! and when `weft profile` asks: a job that is killed loses the last seconds at most. What is sampled while a job is served goes into its profile when it has ended (`refining`). A write that fails changes no file and is told in `weft status`.
+//! A thread of its own, because disks are slow. A profile is written every few seconds while
+//! samples come, whenever one of its clients ends, and when `weft profile` asks: a job that is
+//! killed loses the last seconds at most. What is sampled while a job is served goes into its
+//! profile when it has ended (`refining`). A write that fails changes no file and is told in
+//! `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -153,8 +156,10 @@ impl Job {
         }
     }
 
-    /// What its processes take and for how long. Of those that are there at the same time each is counted at its own peak, so that the sum is rather too much than too little for who is to
-    /// be admitted with it; who comes when another one has gone takes its place. Called before each that goes is left out.
+    /// What its processes take and for how long. Of those that are there at the same time each is
+    /// counted at its own peak, so that the sum is rather too much than too little for who is to be
+    /// admitted with it; who comes when another one has gone takes its place. Called before each
+    /// that goes is left out.
     fn measure(&mut self) {
         let mut together = 0u64;
         for entry in self.active.values() {

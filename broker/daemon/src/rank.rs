@@ -1,4 +1,5 @@
-//! Which of the broker's threads goes first where there is more to run than cores, by the system's nice values (-20 first, 19 last).
+//! Which of the broker's threads goes first where there is more to run than cores, by the system's
+//! nice values (-20 first, 19 last).
 //!
 //! | thread | nice | why |
 //! |---|---|---|
@@ -7,7 +8,8 @@
 //! | the door of a shared broker, what lets guests in and answers them | 10 | any user may knock as often as he likes |
 //! | the same for who has wanted much of late; the log | 19 | a flood, even where each of it takes little, must not hold up a job's thread that wakes |
 //!
-//! Only a process that may (root, or `CAP_SYS_NICE`) gets ahead; all may step back. On Linux a nice value is a thread's.
+//! Only a process that may (root, or `CAP_SYS_NICE`) gets ahead; all may step back. On Linux a nice
+//! value is a thread's.
 #![forbid(unsafe_code)]
 
 use rustix::process::setpriority_process;
@@ -26,7 +28,8 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// The calling thread has this rank from now on, and the threads that it starts. Where the system says no it stays what it was.
+    /// The calling thread has this rank from now on, and the threads that it starts. Where the
+    /// system says no it stays what it was.
     pub fn take(self) {
         let nice = match self {
             Rank::First => -15,

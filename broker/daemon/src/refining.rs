@@ -1,7 +1,9 @@
-//! Profiles that follow the jobs they are used for: what a job's processes showed while they were served, until the last of them has ended.
+//! Profiles that follow the jobs they are used for: what a job's processes showed while they were
+//! served, until the last of them has ended.
 //!
-//! The keeper's thread asks this; the disk is touched once, at the end of the job. The profile is read again then: where somebody has taken it anew meanwhile, or it cannot be read, it
-//! stays as it is. What of it may change, and by what, is [`weft_profiles::refine`]'s to say.
+//! The keeper's thread asks this; the disk is touched once, at the end of the job. The profile is
+//! read again then: where somebody has taken it anew meanwhile, or it cannot be read, it stays as
+//! it is. What of it may change, and by what, is [`weft_profiles::refine`]'s to say.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -37,7 +39,8 @@ struct Job {
     launches: u64,
     memory_peak: u64,
     ran: u64,
-    /// When the profile was taken that the job began with, as its file says. `None`: there was none.
+    /// When the profile was taken that the job began with, as its file says. `None`: there was
+    /// none.
     taken: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
 //! Who is attached, and who was.
 //!
-//! Entries are made when a client attaches and removed when it ends; all threads of the broker look things up here. Nothing here decides.
+//! Entries are made when a client attaches and removed when it ends; all threads of the broker look
+//! things up here. Nothing here decides.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -37,7 +38,8 @@ pub struct Entry {
     pub client: u64,
     /// Its process, as the kernel says (else as it says itself: [`Entry::process`]).
     pub pid: u32,
-    /// The number is that of another pid namespace, where the kernel gave us none: it means nothing here.
+    /// The number is that of another pid namespace, where the kernel gave us none: it means nothing
+    /// here.
     unseen: bool,
     /// The command line.
     pub command: String,
@@ -87,17 +89,20 @@ pub struct Figures {
     pub records: AtomicU64,
     /// Records lost.
     pub lost: AtomicU64,
-    /// Managed memory that is on the device, and what came there by faults so far, bytes: estimates.
+    /// Managed memory that is on the device, and what came there by faults so far, bytes:
+    /// estimates.
     pub resident: AtomicU64,
     /// See above.
     pub faulted: AtomicU64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: AtomicU64,
-    /// Bytes a second that the device's link was measured to carry to it, and to the host; 0: not measured.
+    /// Bytes a second that the device's link was measured to carry to it, and to the host; 0: not
+    /// measured.
     pub to_device: AtomicU64,
     /// See above.
     pub to_host: AtomicU64,
-    /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had, and whether it has one now.
+    /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had,
+    /// and whether it has one now.
     pub turn: AtomicU64,
     /// See above.
     pub turns: AtomicU64,
@@ -192,9 +197,11 @@ impl Entry {
         Entry { uid, house, ..self }
     }
 
-    /// Who shares fairly with whom, and what the job's processes have in common, in words that no other user can say of his own. `user` and `gang`: what the job says.
+    /// Who shares fairly with whom, and what the job's processes have in common, in words that no
+    /// other user can say of his own. `user` and `gang`: what the job says.
     ///
-    /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs are one user's, and a label of his divides them.
+    /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs
+    /// are one user's, and a label of his divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
     }
@@ -389,7 +396,8 @@ pub struct Registry {
     records: AtomicU64,
 }
 
-/// How clients ended so far: goodbye, vanished, detached; and records of theirs that were read and lost.
+/// How clients ended so far: goodbye, vanished, detached; and records of theirs that were read and
+/// lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
     /// They said goodbye.

@@ -1,7 +1,10 @@
-//! Whose lanes are looked at in a turn of the scheduler's: all of who has few, and of a guest who has many so many at a time, in rotation.
+//! Whose lanes are looked at in a turn of the scheduler's: all of who has few, and of a guest who
+//! has many so many at a time, in rotation.
 //!
-//! A look at a lane takes time, and a guest may have a thousand of them that say nothing: each turn would come later for everybody. What holds: each lane is looked at once in as many turns
-//! as its user has groups of [`AT_ONCE`]; a lane without a guest's slot, as in a private broker, is looked at in each.
+//! A look at a lane takes time, and a guest may have a thousand of them that say nothing: each turn
+//! would come later for everybody. What holds: each lane is looked at once in as many turns as its
+//! user has groups of [`AT_ONCE`]; a lane without a guest's slot, as in a private broker, is looked
+//! at in each.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,10 +1,12 @@
-//! Words of clients', as they may be shown: in a terminal, in a log of lines, in JSON that somebody prints.
+//! Words of clients', as they may be shown: in a terminal, in a log of lines, in JSON that somebody
+//! prints.
 #![forbid(unsafe_code)]
 
 /// The longest label that a job gives itself: its user's, its group's.
 pub const LONGEST_LABEL: usize = 200;
 
-/// What a client said, with a blank for whatever a terminal would obey (control characters, line breaks, marks that turn the direction of what follows), and no longer than so many characters.
+/// What a client said, with a blank for whatever a terminal would obey (control characters, line
+/// breaks, marks that turn the direction of what follows), and no longer than so many characters.
 pub fn clean(said: &str, most: usize) -> String {
     let shown = |c: char| if obeyed(c) { ' ' } else { c };
     said.chars().take(most).map(shown).collect()

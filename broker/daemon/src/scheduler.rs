@@ -1,7 +1,9 @@
 //! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
 //!
-//! It is the only thread that touches the core and the only one that writes orders. What holds in a turn: the epoch page's launch epochs are read first, then the
-//! lanes, then the core is asked; credit is bound to that first reading, so a foreground job's launch that the core has not seen voids it.
+//! It is the only thread that touches the core and the only one that writes orders. What holds in a
+//! turn: the epoch page's launch epochs are read first, then the lanes, then the core is asked;
+//! credit is bound to that first reading, so a foreground job's launch that the core has not seen
+//! voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -28,8 +30,8 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
-/// Answers to decisions may bring decisions (credit taken back may be given to another). A handful of rounds settles it; a core that
-/// goes on for ever is cut here and continues in the next turn.
+/// Answers to decisions may bring decisions (credit taken back may be given to another). A handful
+/// of rounds settles it; a core that goes on for ever is cut here and continues in the next turn.
 const ROUNDS: usize = 16;
 
 /// What the thread is made of.
@@ -258,7 +260,8 @@ impl Scheduler {
     fn look(&mut self, at: Option<u64>) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
-            // Before the look: what is told after it rings, and the next nap does not begin. (The first of a row of naps is not rung for. It is short.)
+            // Before the look: what is told after it rings, and the next nap does not begin. (The
+            // first of a row of naps is not rung for. It is short.)
             let now = (self.clock)();
             for lane in self
                 .lanes
@@ -406,7 +409,8 @@ impl Scheduler {
         }
     }
 
-    /// A client ended: its last records are read, its lane is let free, the core and the keeper are told.
+    /// A client ended: its last records are read, its lane is let free, the core and the keeper are
+    /// told.
     fn gone(&mut self, client: u64, ending: Ending) {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;

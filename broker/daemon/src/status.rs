@@ -1,6 +1,8 @@
-//! What a broker tells people about itself: the one source for `weft status`, its JSON and the tests.
+//! What a broker tells people about itself: the one source for `weft status`, its JSON and the
+//! tests.
 //!
-//! Every figure is described where it is declared. Times are seconds or nanoseconds as their name says, sizes bytes.
+//! Every figure is described where it is declared. Times are seconds or nanoseconds as their name
+//! says, sizes bytes.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -70,7 +72,8 @@ pub struct BrokerStatus {
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
-    /// The own view of the core of the device that was heard of first; `None` if the scheduler thread did not answer.
+    /// The own view of the core of the device that was heard of first; `None` if the scheduler
+    /// thread did not answer.
     pub core: Option<serde_json::Value>,
     /// The same of each device that a job has used.
     #[serde(default)]
@@ -117,7 +120,8 @@ pub struct DeviceStatus {
     /// Clients that say that they share it under MPS.
     #[serde(default)]
     pub under_mps: usize,
-    /// Clients that say that they do not. One is enough, and the device is taken to switch between processes.
+    /// Clients that say that they do not. One is enough, and the device is taken to switch between
+    /// processes.
     #[serde(default)]
     pub not_under_mps: usize,
     /// The core's own view.
@@ -134,11 +138,13 @@ pub struct ClientStatus {
     /// Its user, as the kernel says.
     #[serde(default)]
     pub uid: u32,
-    /// The command line; empty where it is another user's of a shared broker, and so are the profile and the notes then.
+    /// The command line; empty where it is another user's of a shared broker, and so are the
+    /// profile and the notes then.
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// alone, foreground job, background job or free; `waits for memory`: it has not begun, and has no role before it has.
+    /// alone, foreground job, background job or free; `waits for memory`: it has not begun, and has
+    /// no role before it has.
     pub mode: String,
     /// Seconds that it waits for device memory now, to begin or for more; `None`: it does not.
     #[serde(default)]
@@ -168,9 +174,11 @@ pub struct ClientStatus {
     pub waited_ns: u64,
     /// Waits that ended at their bound: weft stepped aside.
     pub waits_expired: u64,
-    /// Launches in the middle of a burst that the job times (an auto-tuner's), and collectives that other devices wait for, let past the gate on purpose.
+    /// Launches in the middle of a burst that the job times (an auto-tuner's), and collectives that
+    /// other devices wait for, let past the gate on purpose.
     pub unsplit: u64,
-    /// Launches that its host left behind at a closed gate (`WEFT_QUEUE`), to be issued when it opens.
+    /// Launches that its host left behind at a closed gate (`WEFT_QUEUE`), to be issued when it
+    /// opens.
     #[serde(default)]
     pub left_behind: u64,
     /// Of those, such that the driver refused: the job was told by a later call.
@@ -195,7 +203,8 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// Of the memory held, what is managed, bytes.
     pub managed: u64,
-    /// Bytes of host memory that its control groups leave it, of a job whose memory is managed; 0: no limit that it sees. No more of its memory is ordered off the device.
+    /// Bytes of host memory that its control groups leave it, of a job whose memory is managed; 0:
+    /// no limit that it sees. No more of its memory is ordered off the device.
     #[serde(default)]
     pub host_left: u64,
     /// Managed memory that the job took by itself, bytes; none of it is in the memory held.
@@ -204,19 +213,23 @@ pub struct ClientStatus {
     pub unmanaged: u64,
     /// Managed memory on the device, bytes: an estimate, as [`ClientStatus::faulted`].
     pub resident: u64,
-    /// Managed memory that came to the device by faults, because a launch touched it before anything had brought it, bytes. An estimate: no driver tells a process. It is reckoned in whole
-    /// granules of 2 MiB from what launches are foretold to touch, what was moved for the job, and the order in which the driver gives up what it has no room for.
+    /// Managed memory that came to the device by faults, because a launch touched it before
+    /// anything had brought it, bytes. An estimate: no driver tells a process. It is reckoned in
+    /// whole granules of 2 MiB from what launches are foretold to touch, what was moved for the
+    /// job, and the order in which the driver gives up what it has no room for.
     #[serde(default)]
     pub faulted: u64,
     /// What the job is known to touch of its managed memory, bytes.
     pub working_set: u64,
-    /// What the device's link was measured to carry to it, by what moves of managed memory took, bytes a second; 0: not measured yet, the plan goes by a rate that is taken for granted.
+    /// What the device's link was measured to carry to it, by what moves of managed memory took,
+    /// bytes a second; 0: not measured yet, the plan goes by a rate that is taken for granted.
     #[serde(default)]
     pub to_device_bytes_per_s: u64,
     /// The same to the host.
     #[serde(default)]
     pub to_host_bytes_per_s: u64,
-    /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others and takes none.
+    /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others
+    /// and takes none.
     pub turn_ns: u64,
     /// Such turns that it had.
     pub turns: u64,
@@ -255,7 +268,8 @@ pub struct ClientStatus {
 }
 
 impl ClientStatus {
-    /// What is nobody's business but its user's and the broker's owner's is left out: what it is called, what it serves with, what it has to say.
+    /// What is nobody's business but its user's and the broker's owner's is left out: what it is
+    /// called, what it serves with, what it has to say.
     pub fn hide(&mut self) {
         self.command.clear();
         self.notes.clear();

@@ -1,7 +1,8 @@
 //! Where a profile lies, by what people call it.
 //!
-//! A profile is called by its name, which is looked for in the user's folder, or by `FOLDER/NAME`. The long form is what `weft run` hands on,
-//! because a broker may have been started with another folder than the job.
+//! A profile is called by its name, which is looked for in the user's folder, or by `FOLDER/NAME`.
+//! The long form is what `weft run` hands on, because a broker may have been started with another
+//! folder than the job.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

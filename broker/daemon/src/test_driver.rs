@@ -1,7 +1,9 @@
-//! The scheduler without its thread and its clock: whoever drives it says when it takes a turn and what time it is.
+//! The scheduler without its thread and its clock: whoever drives it says when it takes a turn and
+//! what time it is.
 //!
-//! It is the very scheduler that the daemon runs, with its lanes in real shared memory and its ways to wait. Only the socket is missing: clients come and
-//! go by the functions of this file. For tests; nothing of the daemon uses it.
+//! It is the very scheduler that the daemon runs, with its lanes in real shared memory and its ways
+//! to wait. Only the socket is missing: clients come and go by the functions of this file. For
+//! tests; nothing of the daemon uses it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -55,7 +57,8 @@ pub struct FakeClient {
 }
 
 impl TestDriver {
-    /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to the core.
+    /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to
+    /// the core.
     pub fn new(
         config: Config,
         spin: bool,
@@ -95,7 +98,8 @@ impl TestDriver {
         self.0.choose(turn)
     }
 
-    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the sleep does not begin.
+    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the
+    /// sleep does not begin.
     pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
         self.0.want_bells(by_anybody);
         self.0.turn().news

@@ -1,7 +1,10 @@
 //! Writes what was seen and decided to a file, a JSON value a line.
 //!
-//! Lines: `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`, and of clients on managed memory, as often as it changes,
-//! [`Memory`] with the event `memory`. A thread of its own writes, so that a slow disk delays no decision; what it cannot keep up with is dropped and counted in the last line.
+//! Lines:
+//! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`,
+//! and of clients on managed memory, as often as it changes, [`Memory`] with the event `memory`. A
+//! thread of its own writes, so that a slow disk delays no decision; what it cannot keep up with is
+//! dropped and counted in the last line.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -126,7 +129,8 @@ impl Trace {
         self.lines.is_some()
     }
 
-    /// Another way to the same file. It must be dropped before the first one is, which waits for the last line.
+    /// Another way to the same file. It must be dropped before the first one is, which waits for
+    /// the last line.
     pub fn another(&self) -> Trace {
         Trace {
             lines: self.lines.clone(),

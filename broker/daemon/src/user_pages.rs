@@ -1,7 +1,10 @@
-//! The epoch pages as the scheduler reads them: one in a private broker; in a shared one a epoch page a user, so that no client can write what another user's reads.
+//! The epoch pages as the scheduler reads them: one in a private broker; in a shared one a epoch
+//! page a user, so that no client can write what another user's reads.
 //!
-//! A launch of a foreground job voids the credit of its own user's background jobs at once, by the launch epoch that both see. For the background jobs of other users the broker raises the same launch epoch on their epoch pages when it reads of the launch: they
-//! may go on so long, but never with more than the credit they have, which is what bounds the foreground job's delay.
+//! A launch of a foreground job voids the credit of its own user's background jobs at once, by the
+//! launch epoch that both see. For the background jobs of other users the broker raises the same
+//! launch epoch on their epoch pages when it reads of the launch: they may go on so long, but never
+//! with more than the credit they have, which is what bounds the foreground job's delay.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -77,8 +80,9 @@ impl UserPages {
         row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
     }
 
-    /// A foreground job of this house has launched: the others' background jobs are told. What is decided in this turn is decided with knowledge of that launch, so the launch epoch counts as read: credit bound to
-    /// the sums from before would be void when it is given.
+    /// A foreground job of this house has launched: the others' background jobs are told. What is
+    /// decided in this turn is decided with knowledge of that launch, so the launch epoch counts as
+    /// read: credit bound to the sums from before would be void when it is given.
     pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {

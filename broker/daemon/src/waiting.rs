@@ -7,16 +7,19 @@
 //! | nobody waits, a foreground job launches | dozes | a background job that begins to wait |
 //! | nothing | sleeps | any record |
 //!
-//! A sleeping broker asks to be rung (`broker_sleeps`), then looks once more, then sleeps: a record that was written in between is either seen by
-//! that look or rings. A nap is too short for a second look: who is asked to ring is asked before the turn that precedes the nap, so only the first of a row of naps is not
-//! rung for. A foreground job that launches is never asked to ring, since a ring costs it a system call; its records wait in the ring.
+//! A sleeping broker asks to be rung (`broker_sleeps`), then looks once more, then sleeps: a record
+//! that was written in between is either seen by that look or rings. A nap is too short for a
+//! second look: who is asked to ring is asked before the turn that precedes the nap, so only the
+//! first of a row of naps is not rung for. A foreground job that launches is never asked to ring,
+//! since a ring costs it a system call; its records wait in the ring.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use weft_protocol::Ns;
 
-/// A gap this near is worth a spin: a nap would end after it (a timer's slack and a wake-up are 25-65 us).
+/// A gap this near is worth a spin: a nap would end after it (a timer's slack and a wake-up are
+/// 25-65 us).
 const NEAR: Ns = 100_000;
 
 /// The shortest nap. Less is a spin with system calls.
@@ -25,11 +28,13 @@ const SHORTEST_NAP: Ns = 50_000;
 /// The longest nap: a background job waits, and this is how late an unforeseen gap is seen.
 const LONGEST_NAP: Ns = 200_000;
 
-/// A doze, while records come that nobody rings for: a lane holds 4096 of them, 8 ms at one each 2 us.
+/// A doze, while records come that nobody rings for: a lane holds 4096 of them, 8 ms at one each 2
+/// us.
 const DOZE: Ns = 2_000_000;
 
-/// A doze beside one client alone, which only stage 1 keeps writing: nobody is to be let in, and every wake-up takes a core from the job whose
-/// speed is being learnt (measured on two cores: 500 wake-ups a second made it several per cent slower). 3000 records at one each 2 us.
+/// A doze beside one client alone, which only stage 1 keeps writing: nobody is to be let in, and
+/// every wake-up takes a core from the job whose speed is being learnt (measured on two cores: 500
+/// wake-ups a second made it several per cent slower). 3000 records at one each 2 us.
 const DOZE_ALONE: Ns = 6_000_000;
 
 /// A sleep. The heartbeat on the epoch page beats this often at least.
@@ -84,8 +89,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// `spin`: whether there is a core to spare. `reaction`: how soon after a silence begins a gap is open (the core's own setting); a
-    /// quarter of it is soon enough to look, twice that where the nap takes a core that a job needs.
+    /// `spin`: whether there is a core to spare. `reaction`: how soon after a silence begins a gap
+    /// is open (the core's own setting); a quarter of it is soon enough to look, twice that where
+    /// the nap takes a core that a job needs.
     pub fn new(spin: bool, reaction: Ns) -> Waiting {
         let nap = if spin { reaction / 4 } else { reaction / 2 };
         Waiting {

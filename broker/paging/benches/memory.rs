@@ -1,7 +1,10 @@
-//! What a switch costs the memory planner: `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
+//! What a switch costs the memory planner:
+//! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!
-//! Eight clients with 40,000 granules of 2 MB each (80 GB) on a device of 80 GB take turns; each order is carried out at once. Measured are the call that tells the
-//! switch together with the first orders after it, which is what a job may have to wait for, and all calls of a turn together. One thread.
+//! Eight clients with 40,000 granules of 2 MB each (80 GB) on a device of 80 GB take turns; each
+//! order is carried out at once. Measured are the call that tells the switch together with the
+//! first orders after it, which is what a job may have to wait for, and all calls of a turn
+//! together. One thread.
 #![forbid(unsafe_code)]
 
 use std::{process::ExitCode, time::Instant};

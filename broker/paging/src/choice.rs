@@ -1,9 +1,10 @@
 //! What to move next: who needs what first, and who can spare what longest.
 //!
-//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching strategies", 1995):
-//! whenever the link is free, bring in the missing granule that is needed first, in the place of the one that is needed last, unless that one is
-//! needed before it. Both ends are found by cursors that only move one way between two switches, so that a switch costs the walk over one client's uses, and
-//! an order what it moves.
+//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study
+//! of integrated prefetching and caching strategies", 1995): whenever the link is free, bring in
+//! the missing granule that is needed first, in the place of the one that is needed last, unless
+//! that one is needed before it. Both ends are found by cursors that only move one way between two
+//! switches, so that a switch costs the walk over one client's uses, and an order what it moves.
 #![forbid(unsafe_code)]
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,7 +17,8 @@ use super::{
 };
 use weft_protocol::{Client, Ns};
 
-/// The next use of what a client without a turn in the timeline will use some day: after all that is in it.
+/// The next use of what a client without a turn in the timeline will use some day: after all that
+/// is in it.
 const SOME_DAY: Ns = 1 << 62;
 
 /// A turn that the plan looks at.
@@ -65,7 +67,8 @@ enum InTurn {
     Unused,
     /// It uses it, for the last time later than now.
     Used,
-    /// It has used it for the last time. It may go, and is no need of this turn any more, however often the turn used it before.
+    /// It has used it for the last time. It may go, and is no need of this turn any more, however
+    /// often the turn used it before.
     Spent,
 }
 
@@ -267,7 +270,8 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// When a slot of a client that is not running, or of the running one after its turn, is used next.
+    /// When a slot of a client that is not running, or of the running one after its turn, is used
+    /// next.
     fn future(&self, client: usize, away: Ns) -> Ns {
         if away == NEVER {
             return NEVER;
@@ -301,7 +305,8 @@ impl Planner {
                     let held = &self.clients[client].1;
                     let due = held.now.next[rank];
                     if self.may_go(held, due.slot as usize) {
-                        // What a pinned client does not use goes behind what others do not use: it may know better than we do.
+                        // What a pinned client does not use goes behind what others do not use: it
+                        // may know better than we do.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
@@ -317,7 +322,8 @@ impl Planner {
         }
     }
 
-    /// What the running client's kernels have passed for the last time in its turn may go from now on. A use is over when the next one has begun.
+    /// What the running client's kernels have passed for the last time in its turn may go from now
+    /// on. A use is over when the next one has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -353,7 +359,8 @@ impl Planner {
         }
     }
 
-    /// Of the running client, the one that is used last of those that this turn does not use, or no longer.
+    /// Of the running client, the one that is used last of those that this turn does not use, or no
+    /// longer.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -414,7 +421,8 @@ impl Planner {
         }
     }
 
-    /// The granule to give up for this need, and how. `None` if all that are there are needed sooner, or may not go.
+    /// The granule to give up for this need, and how. `None` if all that are there are needed
+    /// sooner, or may not go.
     fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
         loop {
             let mut best: Option<Victim> = None;
@@ -431,7 +439,8 @@ impl Planner {
                 }
             }
             let Some(victim) = best else {
-                // A cursor passes over what is not there yet. For the running client's own sake all is looked at again.
+                // A cursor passes over what is not there yet. For the running client's own sake all
+                // is looked at again.
                 if !(self.choice.came && need.visit == 0) {
                     return None;
                 }
@@ -444,7 +453,8 @@ impl Planner {
             let what = self.way_out(victim);
             let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
             if what == What::Evict && full {
-                // The host has no room for it, or the job's control group none. It is passed over until the next switch.
+                // The host has no room for it, or the job's control group none. It is passed over
+                // until the next switch.
                 self.pass_over(victim);
                 continue;
             }
@@ -552,7 +562,8 @@ impl Planner {
                     need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            // Whether that is room for the need, or only less too much, is seen the next time round.
+            // Whether that is room for the need, or only less too much, is seen the next time
+            // round.
             if !self.send_out(victim, what, &mut batch, into) {
                 break;
             }
@@ -560,8 +571,10 @@ impl Planner {
         self.flush(&mut batch, into);
     }
 
-    /// Sends out what came in by faults beyond the capacity, whoever needs it last first. Else the driver makes room itself for the next fault, by taking what was used longest ago: of a service
-    /// that comes round its memory again that is what it will use next, and all of it follows.
+    /// Sends out what came in by faults beyond the capacity, whoever needs it last first. Else the
+    /// driver makes room itself for the next fault, by taking what was used longest ago: of a
+    /// service that comes round its memory again that is what it will use next, and all of it
+    /// follows.
     fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
         let nobody = Need {
             client: usize::MAX,
@@ -649,9 +662,10 @@ impl Planner {
     }
 }
 
-/// How much of a turn is planned at once. A client whose set does not fit its room gives up its own granules on the way round its period, so what it uses
-/// before it comes back to them must fit: until it has used half of the room's worth, so that the other half can be under way. (By what it uses, not by time: the forward half of a training step
-/// uses most of it in a third of the time.)
+/// How much of a turn is planned at once. A client whose set does not fit its room gives up its own
+/// granules on the way round its period, so what it uses before it comes back to them must fit:
+/// until it has used half of the room's worth, so that the other half can be under way. (By what it
+/// uses, not by time: the forward half of a training step uses most of it in a third of the time.)
 fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     if held.used <= room {
         return length;

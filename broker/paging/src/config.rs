@@ -11,9 +11,11 @@ pub struct Link {
     pub inward: f64,
     /// Bytes a second to the host, with nothing going the other way.
     pub outward: f64,
-    /// Bytes a second with both directions busy, their sum. Of no meaning where they share one rate.
+    /// Bytes a second with both directions busy, their sum. Of no meaning where they share one
+    /// rate.
     pub both: f64,
-    /// Both directions at once go at their own rate. Otherwise they share one: a byte out delays a byte in.
+    /// Both directions at once go at their own rate. Otherwise they share one: a byte out delays a
+    /// byte in.
     pub duplex: bool,
 }
 
@@ -36,7 +38,8 @@ impl Link {
         if !self.duplex {
             return alone_in + alone_out;
         }
-        // Each direction has its part of the sum until one is through; the rest of the other goes as if alone.
+        // Each direction has its part of the sum until one is through; the rest of the other goes
+        // as if alone.
         let slower = ((self.inward + self.outward) / self.both.max(1.0)).max(1.0);
         let together = alone_in.min(alone_out) as f64 * slower;
         alone_in.abs_diff(alone_out) + together as Ns
@@ -60,11 +63,14 @@ pub enum Victims {
 /// How far moving memory and running kernels go together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// Not at all: at a switch everything in the way goes out, then the set of the next comes in, then it starts ("without pipelining").
+    /// Not at all: at a switch everything in the way goes out, then the set of the next comes in,
+    /// then it starts ("without pipelining").
     Nothing,
-    /// At a switch both directions at once, and the first kernel starts when its own granules are in (what MSched does).
+    /// At a switch both directions at once, and the first kernel starts when its own granules are
+    /// in (what MSched does).
     AtSwitch,
-    /// As `AtSwitch`, and the sets of those who come next are brought in during the turns before theirs, as far as room allows.
+    /// As `AtSwitch`, and the sets of those who come next are brought in during the turns before
+    /// theirs, as far as room allows.
     #[default]
     Ahead,
 }
@@ -76,9 +82,11 @@ pub struct Options {
     pub overlap: Overlap,
     /// See [`Victims`].
     pub victims: Victims,
-    /// Granules whose content will be overwritten before it is read are dropped rather than copied out.
+    /// Granules whose content will be overwritten before it is read are dropped rather than copied
+    /// out.
     pub discard: bool,
-    /// Granules that nobody writes keep their copy on the host, so that evicting them copies nothing.
+    /// Granules that nobody writes keep their copy on the host, so that evicting them copies
+    /// nothing.
     pub read_duplication: bool,
     /// Instead of what a job touches, the whole allocations that it touches.
     pub whole_allocations: bool,
@@ -105,10 +113,12 @@ pub struct Config {
     pub host_limit: u64,
     /// The link.
     pub link: Link,
-    /// Granules out in each direction at most (both directions together on a one-way link): enough that the link never idles between an order's end and the
-    /// next one's begin, little enough that a change of mind costs little. 64 granules are 2 to 3 ms.
+    /// Granules out in each direction at most (both directions together on a one-way link): enough
+    /// that the link never idles between an order's end and the next one's begin, little enough
+    /// that a change of mind costs little. 64 granules are 2 to 3 ms.
     pub in_flight: u32,
-    /// Granules in one order at most: 16 are half a millisecond, far above what issuing an order costs.
+    /// Granules in one order at most: 16 are half a millisecond, far above what issuing an order
+    /// costs.
     pub per_order: u32,
     /// See [`Options`].
     pub options: Options,

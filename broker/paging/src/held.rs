@@ -227,7 +227,8 @@ impl Held {
         self.after.forget();
     }
 
-    /// Whether a slot stays on the device whoever needs room: of a pinned client what it is known to use, and all while nothing is known of it.
+    /// Whether a slot stays on the device whoever needs room: of a pinned client what it is known
+    /// to use, and all while nothing is known of it.
     pub fn keeps(&self, slot: usize) -> bool {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
@@ -241,7 +242,8 @@ impl Held {
         }
     }
 
-    /// Granules that it uses in so much of its own time: from where the last plan was made, or on the average, whichever is more.
+    /// Granules that it uses in so much of its own time: from where the last plan was made, or on
+    /// the average, whichever is more.
     pub fn used_in(&self, length: Ns) -> u64 {
         let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
         let next = self
@@ -251,7 +253,8 @@ impl Held {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves its position to the begin of the kernel that it is in by now. What it has run of that one stays in `ran`. By how much it moved.
+    /// Moves its position to the begin of the kernel that it is in by now. What it has run of that
+    /// one stays in `ran`. By how much it moved.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;

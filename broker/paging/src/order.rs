@@ -1,7 +1,8 @@
-//! In which order a client will use its granules from some point of its time on, and in which order it used them up to there.
+//! In which order a client will use its granules from some point of its time on, and in which order
+//! it used them up to there.
 //!
-//! Both are one walk over the uses, round the period once, and cost a few nanoseconds a granule. The planner needs them at each switch for the one client whose
-//! point in time has moved.
+//! Both are one walk over the uses, round the period once, and cost a few nanoseconds a granule.
+//! The planner needs them at each switch for the one client whose point in time has moved.
 #![forbid(unsafe_code)]
 
 use super::Access;
@@ -20,7 +21,8 @@ pub(super) struct SlotUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Due {
     pub slot: u32,
-    /// From the point of time, in the client's own time. [`NEVER`] for a slot that is not used at all.
+    /// From the point of time, in the client's own time. [`NEVER`] for a slot that is not used at
+    /// all.
     pub away: Ns,
 }
 
@@ -36,7 +38,8 @@ pub(super) struct Order {
     pub access: Vec<Access>,
     /// Every used slot once, the one last used first. No slot that is never used.
     pub last: Vec<Due>,
-    /// Of which point, if of any: the place of the next use in the list. Between two uses nothing changes but how far away all are, by less than a kernel.
+    /// Of which point, if of any: the place of the next use in the list. Between two uses nothing
+    /// changes but how far away all are, by less than a kernel.
     of: Option<usize>,
     /// How far away the next use is, by slot.
     away: Vec<Ns>,
@@ -59,7 +62,8 @@ impl Order {
         self.away.get(slot).copied().unwrap_or(NEVER)
     }
 
-    /// Computes the orders around `position`, a time inside the period, for `slots` slots; the one of last uses only if it is asked for.
+    /// Computes the orders around `position`, a time inside the period, for `slots` slots; the one
+    /// of last uses only if it is asked for.
     pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
         let split = next_use(uses, position);
         self.of = Some(split);

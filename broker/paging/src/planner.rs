@@ -1,4 +1,5 @@
-//! The planner: what was told, and the books of what was ordered. The choice of what to move is in `choice`.
+//! The planner: what was told, and the books of what was ordered. The choice of what to move is in
+//! `choice`.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -89,7 +90,8 @@ impl Planner {
         self.config.host_limit = granules;
     }
 
-    /// Of the host so many granules of this client may lie there at most; `None`: as many as of all together. What lies there stays.
+    /// Of the host so many granules of this client may lie there at most; `None`: as many as of all
+    /// together. What lies there stays.
     pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
             self.clients[at].1.host_limit = granules;
@@ -101,7 +103,8 @@ impl Planner {
         self.index(client).map_or(0, |at| self.clients[at].1.host)
     }
 
-    /// What the link carries, as is known now. Whether it carries both ways at once stays as it was.
+    /// What the link carries, as is known now. Whether it carries both ways at once stays as it
+    /// was.
     pub fn carries(&mut self, link: Link) {
         self.config.link = Link {
             duplex: self.config.link.duplex,
@@ -143,8 +146,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Says where granules lie: newly allocated ones, and those that the driver moved by itself. What is on its way in stays on its way, unless it is said to
-    /// have arrived.
+    /// Says where granules lie: newly allocated ones, and those that the driver moved by itself.
+    /// What is on its way in stays on its way, unless it is said to have arrived.
     pub fn placed(&mut self, client: Client, range: Range, place: Place) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -202,7 +205,8 @@ impl Planner {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
-        // What writes a granule for the first time makes its copy on the host stale, and the sum changes with it.
+        // What writes a granule for the first time makes its copy on the host stale, and the sum
+        // changes with it.
         for slot in &held.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
@@ -245,7 +249,8 @@ impl Planner {
         }
     }
 
-    /// What a pinned client is known to use is not evicted: the foreground job's, unless it is idle for long.
+    /// What a pinned client is known to use is not evicted: the foreground job's, unless it is idle
+    /// for long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -255,8 +260,9 @@ impl Planner {
         }
     }
 
-    /// The timeline: element 0 runs from now on, then element 1, and so on. Where the client that ran until now stands was told by [`Planner::ran`].
-    /// Turns of clients that never joined are passed over.
+    /// The timeline: element 0 runs from now on, then element 1, and so on. Where the client that
+    /// ran until now stands was told by [`Planner::ran`]. Turns of clients that never joined are
+    /// passed over.
     pub fn switch(&mut self, timeline: &[Turn]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
@@ -285,7 +291,8 @@ impl Planner {
         self.plan();
     }
 
-    /// Where in its period a client stands, if the last word of it was wrong. It counts from the next switch on.
+    /// Where in its period a client stands, if the last word of it was wrong. It counts from the
+    /// next switch on.
     pub fn stands(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
             let held = &mut self.clients[at].1;
@@ -319,7 +326,8 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves everybody's position on by what it ran, and shortens the present turn by it: to the begin of the kernel in progress, which needs its granules to its end.
+    /// Moves everybody's position on by what it ran, and shortens the present turn by it: to the
+    /// begin of the kernel in progress, which needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -350,7 +358,8 @@ impl Planner {
         held.host = (held.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity that lie on the device or are on their way to it: faults ask nobody.
+    /// Granules beyond the capacity that lie on the device or are on their way to it: faults ask
+    /// nobody.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
@@ -466,12 +475,14 @@ impl Planner {
         }
     }
 
-    /// Whether the running client may start its turn: always with pipelining, else when everything that it needs in the turn is there.
+    /// Whether the running client may start its turn: always with pipelining, else when everything
+    /// that it needs in the turn is there.
     pub fn may_start(&mut self, client: Client) -> bool {
         self.ready(client)
     }
 
-    /// Whether this granule is, or will be without anybody's doing, on its way to the device in this turn: a launch that needs it had better wait than fault.
+    /// Whether this granule is, or will be without anybody's doing, on its way to the device in
+    /// this turn: a launch that needs it had better wait than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
         let held = &self.clients[at].1;
@@ -498,7 +509,8 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// What each client of the timeline moves in a round of turns of this length: what it moved in the last one, of which a shorter turn moves its part, and no less than is to be expected.
+    /// What each client of the timeline moves in a round of turns of this length: what it moved in
+    /// the last one, of which a shorter turn moves its part, and no less than is to be expected.
     pub fn migrations(&self, length: Ns) -> Vec<Migration> {
         self.migrations_of(length, |moved| moved)
     }
@@ -523,8 +535,10 @@ impl Planner {
             .collect()
     }
 
-    /// Of what a client uses in a turn of this length, what is not on the device when its turn comes: while it ran last, it left the others' sets room for a part of them, and so they for its own
-    /// (`facts/papers.md` section 2.4, the derived model). What nobody writes leaves without a copy.
+    /// Of what a client uses in a turn of this length, what is not on the device when its turn
+    /// comes: while it ran last, it left the others' sets room for a part of them, and so they for
+    /// its own (`facts/papers.md` section 2.4, the derived model). What nobody writes leaves
+    /// without a copy.
     fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(held.used);
         let left = self.config.capacity.saturating_sub(held.used).min(others);
@@ -540,13 +554,16 @@ impl Planner {
     /// How long turns should be for what they move: see [`slice`].
     pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
         let overlap = self.options().overlap;
-        // Where the link has time it moves more than must be, so that the last round says what is sure to be moved only where it is far beyond what is to be expected (what came in several times, say).
+        // Where the link has time it moves more than must be, so that the last round says what is
+        // sure to be moved only where it is far beyond what is to be expected (what came in several
+        // times, say).
         let sure = |length| self.migrations_of(length, |moved| moved / 2);
         let whole = self.migrations(Ns::MAX);
         slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)
     }
 
-    /// Granules on the device and on their way to it; never more than the capacity by the planner's own doing.
+    /// Granules on the device and on their way to it; never more than the capacity by the planner's
+    /// own doing.
     pub fn taken(&self) -> u64 {
         self.totals.device + self.totals.arriving
     }

@@ -28,8 +28,9 @@ impl Range {
 
 /// Granules that a client uses at some point of its own time.
 ///
-/// [`Access::Write`] promises that the granules are overwritten as a whole before anything of them is read: what they held before is dead. If only a part is
-/// overwritten, it is [`Access::ReadWrite`].
+/// [`Access::Write`] promises that the granules are overwritten as a whole before anything of them
+/// is read: what they held before is dead. If only a part is overwritten, it is
+/// [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
     /// When, in the client's time on the device since the begin of its period.
@@ -40,16 +41,19 @@ pub struct Use {
     pub access: Access,
 }
 
-/// What a client touches, in the order of its own time, which passes only while the client runs. It repeats: a training step, a decoded token.
+/// What a client touches, in the order of its own time, which passes only while the client runs. It
+/// repeats: a training step, a decoded token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
-    /// How long until it repeats; all uses are before it. 0 counts as one nanosecond more than the last use.
+    /// How long until it repeats; all uses are before it. 0 counts as one nanosecond more than the
+    /// last use.
     pub period: Ns,
     /// By time. A granule may come several times.
     pub uses: Vec<Use>,
 }
 
-/// A part of the timeline: who runs, for how long (its own time: what it waits for memory comes on top).
+/// A part of the timeline: who runs, for how long (its own time: what it waits for memory comes on
+/// top).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// Who.
@@ -83,16 +87,19 @@ pub enum What {
     Populate,
     /// Move it to the host.
     Evict,
-    /// Evict it; the host's copy is still good, so nothing needs to be copied (correct also if it is not: the driver knows what is dirty).
+    /// Evict it; the host's copy is still good, so nothing needs to be copied (correct also if it
+    /// is not: the driver knows what is dirty).
     Release,
     /// Its content is dead: drop it from the device without copying.
     Discard,
-    /// Tell the driver that it is mostly read, so that it keeps the host's copy (`true`), or take that back (`false`). Moves nothing, is not waited for, and
-    /// [`super::Planner::done`] need not be called.
+    /// Tell the driver that it is mostly read, so that it keeps the host's copy (`true`), or take
+    /// that back (`false`). Moves nothing, is not waited for, and [`super::Planner::done`] need not
+    /// be called.
     Advise(bool),
 }
 
-/// Something for a client's helper to do. Those of one client are carried out in the order in which they were given.
+/// Something for a client's helper to do. Those of one client are carried out in the order in which
+/// they were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// Its number.
@@ -110,6 +117,7 @@ pub struct Order {
 pub enum Outcome {
     /// As ordered.
     Done,
-    /// The driver or the helper would not: the range stays where it was. It is not ordered again before the next switch.
+    /// The driver or the helper would not: the range stays where it was. It is not ordered again
+    /// before the next switch.
     Refused,
 }

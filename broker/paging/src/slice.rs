@@ -1,15 +1,19 @@
 //! How long a turn must be for the memory that it moves.
 //!
-//! While one client runs, the link brings the next one's set. A round of turns of length `T` for `k` clients that moves memory for `X` in all takes
-//! `max(kT, X)` where both overlap: it is efficient to `a` if `kT >= aX`. Where nothing is moved ahead it takes `kT + X`, and `T = aX / (k (1 - a))`
-//! (the model of `facts/papers.md` section 2.4 with nothing overlapped).
+//! While one client runs, the link brings the next one's set. A round of turns of length `T` for
+//! `k` clients that moves memory for `X` in all takes `max(kT, X)` where both overlap: it is
+//! efficient to `a` if `kT >= aX`. Where nothing is moved ahead it takes `kT + X`, and
+//! `T = aX / (k (1 - a))` (the model of `facts/papers.md` section 2.4 with nothing overlapped).
 //!
-//! An efficiency above 1 asks for more than that: the link is to be busy for `1/a` of the turns at most, so that what it moves comes in time also where orders are late and a kernel's own faults
+//! An efficiency above 1 asks for more than that: the link is to be busy for `1/a` of the turns at
+//! most, so that what it moves comes in time also where orders are late and a kernel's own faults
 //! share the link. That is what the daemon asks for.
 //!
-//! What must not happen is that a client is away for longer than it was promised. That bound wins: a longer slice is never taken to save the link. A turn shorter than a client's period moves only what
-//! it touches meanwhile, so that short enough turns keep almost any bound, at the price of moving each set more often: where several sets are larger than what the link carries in the time allowed,
-//! clients then get through their periods a part at a time.
+//! What must not happen is that a client is away for longer than it was promised. That bound wins:
+//! a longer slice is never taken to save the link. A turn shorter than a client's period moves only
+//! what it touches meanwhile, so that short enough turns keep almost any bound, at the price of
+//! moving each set more often: where several sets are larger than what the link carries in the time
+//! allowed, clients then get through their periods a part at a time.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
@@ -34,10 +38,13 @@ impl Migration {
 /// Shorter turns than this are switches and little else, whatever was promised.
 const SHORTEST: Ns = 1_000_000;
 
-/// The length of turns at which clients' migrations leave `efficiency` of the device's time (0 to 1; more where memory moves ahead, see the module), but at least `least`, and at most so long
-/// that nobody is away for longer than `away` (which bounds the sum of the others' turns and of what they wait for). `least` yields to `away`, down to a millisecond.
+/// The length of turns at which clients' migrations leave `efficiency` of the device's time (0 to
+/// 1; more where memory moves ahead, see the module), but at least `least`, and at most so long
+/// that nobody is away for longer than `away` (which bounds the sum of the others' turns and of
+/// what they wait for). `least` yields to `away`, down to a millisecond.
 ///
-/// `whole` is what each client's turn moves if it is long; `migrations` says what it is sure to move if it is so long.
+/// `whole` is what each client's turn moves if it is long; `migrations` says what it is sure to
+/// move if it is so long.
 pub fn slice(
     link: &Link,
     overlap: Overlap,
@@ -51,7 +58,8 @@ pub fn slice(
     if clients < 2 {
         return away.max(least);
     }
-    // Turns end up to an eighth later than is computed here (`scripts/lab memory`: what is late for one is waited for in another), and the bound is a promise.
+    // Turns end up to an eighth later than is computed here (`scripts/lab memory`: what is late for
+    // one is waited for in another), and the bound is a promise.
     let away = away - away / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {
@@ -74,7 +82,8 @@ pub fn slice(
     };
     let mut length = wanted.max(least).min(away / others).max(1);
     let shortest = SHORTEST.min(least).min(away / others).max(1);
-    // What is moved does not grow evenly with the length, so that lengths are tried from the longest on.
+    // What is moved does not grow evenly with the length, so that lengths are tried from the
+    // longest on.
     while length > shortest && gone(length) > away {
         length = (length - (length / 16).max(1)).max(shortest);
     }
@@ -133,7 +142,8 @@ mod tests {
 
     #[test]
     fn turns_that_touch_less_keep_a_bound_that_whole_sets_break() {
-        // A set of 100 granules, all of which a period of 50 ms touches; three of them take the link 300 ms.
+        // A set of 100 granules, all of which a period of 50 ms touches; three of them take the
+        // link 300 ms.
         let swept = |length: Ns| {
             let inward = (length / (MS / 2)).min(100);
             vec![Migration { inward, outward: 0 }; 3]

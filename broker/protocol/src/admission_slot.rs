@@ -1,7 +1,8 @@
 //! A client's place on the device: whether it may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client reads it. While no broker is attached all of it is zero, which means that nothing was said and nothing is forbidden.
-//! The client writes [`Moves`].
+//! The broker writes [`AdmissionSlot`], the client reads it. While no broker is attached all of it
+//! is zero, which means that nothing was said and nothing is forbidden. The client writes
+//! [`Moves`].
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -43,17 +44,20 @@ pub struct AdmissionSlot {
     pub quota: AtomicU64,
     /// What a job is told that sizes itself: it will get no more than this. 0: nothing.
     pub limit: AtomicU64,
-    /// 1: the share was said beforehand (by a person or a profile), so the device is shown as being of that size.
+    /// 1: the share was said beforehand (by a person or a profile), so the device is shown as being
+    /// of that size.
     pub declared: AtomicU32,
     /// The place in the queue, 1 is next.
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
     pub heartbeat: AtomicU64,
-    /// Counts the looks at the device's free memory that told nothing, since others took or gave back memory meanwhile: the client is to look again.
+    /// Counts the looks at the device's free memory that told nothing, since others took or gave
+    /// back memory meanwhile: the client is to look again.
     pub probe_requests: AtomicU32,
     /// 1: what was asked for more is not free, and the client waits for it.
     pub growing: AtomicU32,
-    /// A [`Memory`], said before [`AdmissionSlot::state`] is [`AdmissionState::Admitted`]; 0: nothing.
+    /// A [`Memory`], said before [`AdmissionSlot::state`] is [`AdmissionState::Admitted`]; 0:
+    /// nothing.
     pub backing: AtomicU32,
 }
 
@@ -74,8 +78,9 @@ impl AdmissionSlot {
     }
 }
 
-/// When what the client holds of device memory changed. A change begins before the driver is called and ends when the lane's `memory` says what came of it, so
-/// whoever finds none under way knows what the client holds in truth.
+/// When what the client holds of device memory changed. A change begins before the driver is called
+/// and ends when the lane's `memory` says what came of it, so whoever finds none under way knows
+/// what the client holds in truth.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Moves {
@@ -96,7 +101,8 @@ impl Moves {
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// How many changes have ended, if one is under way: the same number later is the same one, still under way.
+    /// How many changes have ended, if one is under way: the same number later is the same one,
+    /// still under way.
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)

@@ -4,7 +4,8 @@
 /// No job takes so few bytes: who writes a smaller number without a unit has forgotten it.
 const BARE: f64 = 1_048_576.0;
 
-/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. A unit of one letter, and one with an `i`, is a power of 1024.
+/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. A unit of one letter, and one with an `i`, is a
+/// power of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();

@@ -1,6 +1,7 @@
 //! The messages of the control plane.
 //!
-//! They travel over the transport (see the daemon's and the interposer's transport modules), a few a second. A launch never waits for one.
+//! They travel over the transport (see the daemon's and the interposer's transport modules), a few
+//! a second. A launch never waits for one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,8 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
-        /// Whether the process shares the device under NVIDIA's multi-process service, as `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` says; `None`: the driver does not know that attribute.
+        /// Whether the process shares the device under NVIDIA's multi-process service, as
+        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` says; `None`: the driver does not know that attribute.
         mps: Option<bool>,
     },
     /// A range of the client's memory came to be managed.
@@ -80,17 +82,20 @@ pub enum ToBroker {
         /// Bytes.
         bytes: u64,
     },
-    /// A managed range was freed by the job and is kept for reuse: what it holds is dead until it is [`ToBroker::Backed`] again.
+    /// A managed range was freed by the job and is kept for reuse: what it holds is dead until it
+    /// is [`ToBroker::Backed`] again.
     Resting {
         /// First address.
         start: u64,
     },
-    /// The managed ranges that the job's launches, copies and fills have named since the last such message.
+    /// The managed ranges that the job's launches, copies and fills have named since the last such
+    /// message.
     Touched {
         /// Their first addresses; `None`: what was launched does not say, so all of them.
         starts: Option<Vec<u64>>,
     },
-    /// What the job touches in each of its periods, in order, in parts: a message must fit one packet of the channel. A forecast without uses takes the one before it back.
+    /// What the job touches in each of its periods, in order, in parts: a message must fit one
+    /// packet of the channel. A forecast without uses takes the one before it back.
     Forecast {
         /// Which forecast, as the lane's page operations say it beside the position.
         number: u32,
@@ -119,7 +124,8 @@ pub enum ToBroker {
     },
     /// It waits no longer for what it wanted more.
     NoMore,
-    /// It left open what its memory is ([`Wants::either`]) and has begun on device memory without the broker's word: it heard none in time.
+    /// It left open what its memory is ([`Wants::either`]) and has begun on device memory without
+    /// the broker's word: it heard none in time.
     OnDevice,
     /// It waits no longer and runs without.
     WaitsNoMore,
@@ -144,7 +150,8 @@ pub enum ToBroker {
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
-    /// Whether it could be said by a client of ours. What is not is taken for no message at all: names of devices are keys of what is kept.
+    /// Whether it could be said by a client of ours. What is not is taken for no message at all:
+    /// names of devices are keys of what is kept.
     pub fn is_sound(&self) -> bool {
         match self {
             ToBroker::Device { name, uuid, .. } => is_uuid(uuid) && name.len() <= LONGEST_NAME,
@@ -154,7 +161,8 @@ impl ToBroker {
     }
 }
 
-/// Whether these are the 16 bytes in hexadecimal that `cuDeviceGetUuid` gives of a device or of a MIG instance, or nothing at all.
+/// Whether these are the 16 bytes in hexadecimal that `cuDeviceGetUuid` gives of a device or of a
+/// MIG instance, or nothing at all.
 pub fn is_uuid(text: &str) -> bool {
     text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -166,7 +174,8 @@ pub struct Wants {
     pub uuid: String,
     /// Its bytes.
     pub total: u64,
-    /// 0: the first device of this process; else one that it came to use besides, for which it attached once more.
+    /// 0: the first device of this process; else one that it came to use besides, for which it
+    /// attached once more.
     pub further: u32,
     /// How many devices the process sees.
     pub devices: u32,
@@ -182,15 +191,19 @@ pub struct Wants {
     pub user: String,
     /// Its memory is managed.
     pub managed: bool,
-    /// It has not begun, and its memory is whatever the broker says beside its admission ([`super::admission_slot::AdmissionSlot::backing`]): device memory, or managed where it would wait otherwise.
+    /// It has not begun, and its memory is whatever the broker says beside its admission
+    /// ([`super::admission_slot::AdmissionSlot::backing`]): device memory, or managed where it
+    /// would wait otherwise.
     pub either: bool,
-    /// Bytes of host memory that its control groups leave a job whose memory is or may come to be managed: what leaves the device is charged there. `None`: no limit, or it does not matter.
+    /// Bytes of host memory that its control groups leave a job whose memory is or may come to be
+    /// managed: what leaves the device is charged there. `None`: no limit, or it does not matter.
     pub host: Option<u64>,
     /// It runs already, and may have (or has) so many bytes: its broker was started anew.
     pub runs: Option<u64>,
 }
 
-/// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not here.
+/// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not
+/// here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
     /// Attached. The lane and the epoch page came beside this message.
@@ -202,16 +215,19 @@ pub enum ToClient {
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
-    /// A line that the job's side says on its stderr whatever the level, and that is no warning: why it waits, say.
+    /// A line that the job's side says on its stderr whatever the level, and that is no warning:
+    /// why it waits, say.
     Said(String),
     /// What some of the job's kernels touch, as its profile says.
     WorkingSets(Vec<KernelWorkingSet>),
     /// A line that the job's side says on its stderr: its profile cannot be used, say.
     Warning(String),
-    /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to be of another GPU. From now on every kernel is an
-    /// unknown one.
+    /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to
+    /// be of another GPU. From now on every kernel is an unknown one.
     ForgetCosts,
-    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than what they cost: under a run-ahead window one of them goes only if all of that would end in time.
+    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than
+    /// what they cost: under a run-ahead window one of them goes only if all of that would end in
+    /// time.
     MayTake(Vec<(u64, Ns)>),
 }
 

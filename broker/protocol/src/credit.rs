@@ -1,12 +1,15 @@
 //! The credit word: every change of it, of both sides, in one place.
 //!
-//! Credit given = credit taken + credit taken back + credit in the word, at every instruction, because the word is changed by one atomic step at a time and
-//! nobody stores into it. A word below zero is a debt: what went through without credit is taken from it all the same.
+//! Credit given = credit taken + credit taken back + credit in the word, at every instruction,
+//! because the word is changed by one atomic step at a time and nobody stores into it. A word below
+//! zero is a debt: what went through without credit is taken from it all the same.
 //!
-//! Under a [`RunAheadWindow`] credit comes back when the work is seen to end for which it was taken: that counts as given. So a background job goes on without a trip to the broker for each
+//! Under a [`RunAheadWindow`] credit comes back when the work is seen to end for which it was
+//! taken: that counts as given. So a background job goes on without a trip to the broker for each
 //! piece of work, and what it has out stays bounded: what ends makes room for as much.
 //!
-//! The orderings are those that `tests/simulation` checks in every interleaving (`cargo test -p weft-simulation --test memory_model`): it compiles this very file.
+//! The orderings are those that `tests/simulation` checks in every interleaving
+//! (`cargo test -p weft-simulation --test memory_model`): it compiles this very file.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -16,17 +19,21 @@ use super::lane::{Orders, Reports, flags};
 
 /// What a background job may do with its credit by itself, as the device and the clock go on.
 ///
-/// The broker says when it expects the foreground job; the background job, which knows what it has launched, sees to it that the device is free by then.
+/// The broker says when it expects the foreground job; the background job, which knows what it has
+/// launched, sees to it that the device is free by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// What is predicted to end before this may be launched at once: the foreground job hardly comes before.
+    /// What is predicted to end before this may be launched at once: the foreground job hardly
+    /// comes before.
     pub safe_until: Ns,
     /// What is not predicted to end before this may not be launched. Never 0.
     pub deadline: Ns,
-    /// Behind no more work than this a kernel may be launched that ends after `safe_until`: just enough that the device does not run dry while it is on its way.
+    /// Behind no more work than this a kernel may be launched that ends after `safe_until`: just
+    /// enough that the device does not run dry while it is on its way.
     pub max_backlog: Ns,
-    /// Of all the work that was ever seen to end, so much does not come back as credit. All that was given, less what was taken back, less this is what the background job may have
-    /// out for good: credit and work on the device.
+    /// Of all the work that was ever seen to end, so much does not come back as credit. All that
+    /// was given, less what was taken back, less this is what the background job may have out for
+    /// good: credit and work on the device.
     pub non_refundable: Ns,
 }
 
@@ -42,7 +49,8 @@ pub enum MayLaunch {
 }
 
 impl RunAheadWindow {
-    /// Whether a kernel of `cost` may be launched now, when the device has `backlog` of its client's work to do.
+    /// Whether a kernel of `cost` may be launched now, when the device has `backlog` of its
+    /// client's work to do.
     pub fn may_launch(&self, now: Ns, backlog: Ns, cost: Ns) -> MayLaunch {
         let end = now.saturating_add(backlog).saturating_add(cost);
         if end <= self.safe_until {
@@ -82,7 +90,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if there is one. Its words are read one by one: each is a promise by itself.
+    /// Client: the run-ahead window, if there is one. Its words are read one by one: each is a
+    /// promise by itself.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -116,8 +125,10 @@ impl Orders {
             || epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize) == self.epochs.load(Ordering::Acquire)
     }
 
-    /// Client: work of its own was seen to end, and that is reported. Under a run-ahead window that still holds, as much credit comes back. Counted first: whoever reads what was
-    /// issued, and then this count, has counted all the credit that was issued. Several threads may find the same end: it counts once.
+    /// Client: work of its own was seen to end, and that is reported. Under a run-ahead window that
+    /// still holds, as much credit comes back. Counted first: whoever reads what was issued, and
+    /// then this count, has counted all the credit that was issued. Several threads may find the
+    /// same end: it counts once.
     #[inline]
     pub fn renew(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
         const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_EPOCHS;
@@ -145,8 +156,9 @@ impl Orders {
         });
     }
 
-    /// Broker: gives credit, bound to these launch epochs or to none. Where what is left was given under other launch epochs, that is taken back first and returned: it
-    /// must not come back to life. A debt stays: the credit that is given pays it.
+    /// Broker: gives credit, bound to these launch epochs or to none. Where what is left was given
+    /// under other launch epochs, that is taken back first and returned: it must not come back to
+    /// life. A debt stays: the credit that is given pays it.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;
@@ -230,7 +242,8 @@ mod tests {
         let orders = &lane.orders;
         assert_eq!(orders.grant(100, Some(1)), 0);
         orders.overdraw(130);
-        // The core knows of the debt and grants that much more; under other launch epochs it must not be forgiven as well.
+        // The core knows of the debt and grants that much more; under other launch epochs it must
+        // not be forgiven as well.
         assert_eq!(orders.grant(530, Some(2)), 0);
         assert_eq!(orders.take_back(), 500);
     }

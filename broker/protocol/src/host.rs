@@ -1,13 +1,16 @@
 //! How much host memory there is to spare, for what is moved off devices.
 //!
-//! The kernel charges pages of managed memory that leave a device to the control group of the process whose memory it is, and ends who exceeds his. So what the machine has is one bound, and what a job's
-//! own groups leave it is another, which the job's side looks up: there alone the paths are right in a container, too.
+//! The kernel charges pages of managed memory that leave a device to the control group of the
+//! process whose memory it is, and ends who exceeds his. So what the machine has is one bound, and
+//! what a job's own groups leave it is another, which the job's side looks up: there alone the
+//! paths are right in a container, too.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process could have of the host now: what the system calls available, and no more than its control groups leave it.
+/// Bytes that this process could have of the host now: what the system calls available, and no more
+/// than its control groups leave it.
 pub fn available() -> u64 {
     of_system().min(left_of_groups().unwrap_or(u64::MAX / 2))
 }
@@ -26,7 +29,8 @@ pub fn total() -> u64 {
     total.unwrap_or(1 << 44)
 }
 
-/// Bytes that this process's control groups leave it, of either version. `None`: they have no limit, or none that can be seen.
+/// Bytes that this process's control groups leave it, of either version. `None`: they have no
+/// limit, or none that can be seen.
 pub fn left_of_groups() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let root = Path::new("/sys/fs/cgroup");
@@ -46,8 +50,9 @@ fn figure(text: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// What is left of the tightest limit on the way from the process's groups to their roots. `own`: `/proc/PID/cgroup`; `second` and `first`: where the groups of version 2 lie, and those of version 1 that
-/// have to do with memory.
+/// What is left of the tightest limit on the way from the process's groups to their roots. `own`:
+/// `/proc/PID/cgroup`; `second` and `first`: where the groups of version 2 lie, and those of
+/// version 1 that have to do with memory.
 fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     let lines = own.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -83,7 +88,8 @@ const FIRST: Files = Files {
 };
 
 fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
-    // In a container the path may be the host's, and lead nowhere here: the container's own group is then the root.
+    // In a container the path may be the host's, and lead nowhere here: the container's own group
+    // is then the root.
     let group: PathBuf = root.join(path.trim_start_matches('/'));
     let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
     folders.filter_map(|folder| left(folder, files)).min()

@@ -1,9 +1,13 @@
-//! Page operations: what the broker has a client's helper do with the client's memory, and how each ended.
+//! Page operations: what the broker has a client's helper do with the client's memory, and how each
+//! ended.
 //!
-//! A short ring beside the records, in the lane. The broker gives, the client's memory thread takes in order and says of each how it ended, in
-//! any order. A place is used again once its outcome was read, so at most [`PAGE_OPS`] are out; a client that never answers costs the broker nothing but that.
+//! A short ring beside the records, in the lane. The broker gives, the client's memory thread takes
+//! in order and says of each how it ended, in any order. A place is used again once its outcome was
+//! read, so at most [`PAGE_OPS`] are out; a client that never answers costs the broker nothing but
+//! that.
 //!
-//! Neither side believes the other: the client does nothing outside the memory it holds, the broker takes any outcome it does not know for a refusal.
+//! Neither side believes the other: the client does nothing outside the memory it holds, the broker
+//! takes any outcome it does not know for a refusal.
 #![forbid(unsafe_code)]
 
 pub use super::PAGE_OPS;
@@ -27,7 +31,8 @@ pub enum What {
     MostlyRead = 6,
     /// It is not mostly read any more.
     Written = 7,
-    /// As `Prefetch`, where it should be on the device already: moves nothing, unless the driver has moved it away by itself.
+    /// As `Prefetch`, where it should be on the device already: moves nothing, unless the driver
+    /// has moved it away by itself.
     Confirm = 8,
 }
 
@@ -95,7 +100,8 @@ pub struct PageOps {
     pub bell: AtomicU32,
     /// 1 while the client's memory thread is there to take page operations.
     pub served: AtomicU32,
-    /// How far into its period the client's launches are, plus one; 0 = nobody knows. By the forecast of this number.
+    /// How far into its period the client's launches are, plus one; 0 = nobody knows. By the
+    /// forecast of this number.
     pub position: AtomicU64,
     /// See above.
     pub forecast: AtomicU32,
@@ -126,7 +132,8 @@ impl PageOps {
         self.end_timed(number, outcome, 0);
     }
 
-    /// Client: the same, and how long the device took for all of it and nothing else, ns; 0 where that is not known.
+    /// Client: the same, and how long the device took for all of it and nothing else, ns; 0 where
+    /// that is not known.
     pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
@@ -157,7 +164,8 @@ pub struct PageOpProducer {
 }
 
 impl PageOpProducer {
-    /// Gives a page operation; its number, or `None` where no place is free. The caller rings [`PageOps::bell`] once after a batch.
+    /// Gives a page operation; its number, or `None` where no place is free. The caller rings
+    /// [`PageOps::bell`] once after a batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
             return None;
@@ -214,7 +222,8 @@ pub struct PageOpConsumer {
 }
 
 impl PageOpConsumer {
-    /// The next page operation. One that makes no sense is ended as refused and passed over. A count that lies costs at most one turn round the ring.
+    /// The next page operation. One that makes no sense is ended as refused and passed over. A
+    /// count that lies costs at most one turn round the ring.
     pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);

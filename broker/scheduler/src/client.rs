@@ -43,7 +43,8 @@ pub(super) struct ClientState {
     pub granted_since: bool,
     /// It was granted credit and has reported no use of it since.
     pub unreported: bool,
-    /// Of what the books have left, what was no longer in its word while it waited: threads of it have taken it and not reported it yet.
+    /// Of what the books have left, what was no longer in its word while it waited: threads of it
+    /// have taken it and not reported it yet.
     pub untold: Ns,
     /// Its credit word was empty at this time, and nothing was granted since.
     pub emptied_at: Option<Ns>,
@@ -86,7 +87,8 @@ pub(super) struct Long {
     pub total: Ns,
 }
 
-/// A foreground job of which nothing is known, and one that is about to launch, is not kept waiting with a greater chance than this.
+/// A foreground job of which nothing is known, and one that is about to launch, is not kept waiting
+/// with a greater chance than this.
 const UNKNOWN: f64 = 0.5;
 
 impl ClientState {
@@ -152,7 +154,8 @@ impl ClientState {
         }
     }
 
-    /// As [`State::room`](super::state::State::room), of this foreground job. `lead`: how long an order takes until it is work on the device.
+    /// As [`State::room`](super::state::State::room), of this foreground job. `lead`: how long an
+    /// order takes until it is work on the device.
     pub(super) fn room(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
         let foresight = &self.foresight;
         let knows = foresight.knows();
@@ -176,14 +179,16 @@ impl ClientState {
         let end = end.saturating_add(self.timeline.slip(config));
         let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if now < end {
-            // Where a gap is known to follow, an order that is given now arrives when the work ends. The next launch would void it.
+            // Where a gap is known to follow, an order that is given now arrives when the work
+            // ends. The next launch would void it.
             let ready = end.saturating_sub(if followed { lead } else { 0 });
             return match now >= ready {
                 true => Ok(room(0).saturating_add(end - now)),
                 false => Err(ready),
             };
         }
-        // An end that nobody saw may be a launching thread that lost its core for a moment, unless it is known that this kernel is followed by a gap.
+        // An end that nobody saw may be a launching thread that lost its core for a moment, unless
+        // it is known that this kernel is followed by a gap.
         let silent = end.saturating_add(config.open_unseen);
         if now < silent && !followed && !self.timeline.is_seen() {
             return Err(silent);
@@ -191,12 +196,14 @@ impl ClientState {
         Ok(room(now - end))
     }
 
-    /// What it waits with and has no credit for: in the queue, or out of it because it is another one's turn.
+    /// What it waits with and has no credit for: in the queue, or out of it because it is another
+    /// one's turn.
     pub(super) fn wants(&self) -> Option<Wait> {
         self.wait.filter(|_| self.queued.is_some() || self.barred)
     }
 
-    /// It launched so much in a gap: it does not starve for as much of that time (`lasts`) as this is of what is `enough`.
+    /// It launched so much in a gap: it does not starve for as much of that time (`lasts`) as this
+    /// is of what is `enough`.
     pub(super) fn fed(&mut self, work: Ns, now: Ns, enough: Ns, lasts: Ns) {
         let most = now.saturating_add(lasts);
         let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
@@ -207,14 +214,16 @@ impl ClientState {
     pub(super) fn long_out(&self) -> Ns {
         let ledger = &self.ledger;
         match self.long {
-            // Streams end in no order: where less is out than it takes, it has ended, whatever was issued before it.
+            // Streams end in no order: where less is out than it takes, it has ended, whatever was
+            // issued before it.
             Some(long) if ledger.outstanding() < long.cost => 0,
             Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
     }
 
-    /// Whether there is credit in its word that could be taken back. What an empty word leaves in the books is on its way.
+    /// Whether there is credit in its word that could be taken back. What an empty word leaves in
+    /// the books is on its way.
     pub(super) fn revocable(&self) -> bool {
         self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }

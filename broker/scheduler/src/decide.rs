@@ -1,4 +1,5 @@
-//! Deciding: the policy is asked until it has nothing to say, its verdicts become decisions, and whoever it leaves out is seen to.
+//! Deciding: the policy is asked until it has nothing to say, its verdicts become decisions, and
+//! whoever it leaves out is seen to.
 
 use super::{
     Core, Decision, Ns,
@@ -33,7 +34,8 @@ impl Core {
         self.state.counters.revocations += 1;
     }
 
-    /// Says what a client may do with its credit by itself, where that is something else than it was told last.
+    /// Says what a client may do with its credit by itself, where that is something else than it
+    /// was told last.
     fn set_window(&mut self, slot: Slot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
         self.leased |= window.is_some();
         let Some(client) = self.state.get_mut(slot).filter(|client| client.window != window) else {
@@ -48,7 +50,8 @@ impl Core {
         });
     }
 
-    /// Ends a run-ahead window of one who waits: what he has out is known for certain only when nothing comes back to him any more. He is queued when the answer is there.
+    /// Ends a run-ahead window of one who waits: what he has out is known for certain only when
+    /// nothing comes back to him any more. He is queued when the answer is there.
     pub(super) fn end_window(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         self.set_window(slot, None, out);
         let now = self.now;
@@ -74,7 +77,8 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // What comes back to one is not there for another: with several the broker says who gets what.
+            // What comes back to one is not there for another: with several the broker says who
+            // gets what.
             if !alone {
                 self.set_window(slot, None, out);
                 continue;
@@ -90,7 +94,8 @@ impl Core {
         }
     }
 
-    /// A background job that runs on credit while nobody else wants any gets more before it runs out: one stop at the gate less.
+    /// A background job that runs on credit while nobody else wants any gets more before it runs
+    /// out: one stop at the gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
@@ -141,7 +146,8 @@ impl Core {
             cost,
             total: client.ledger.issued().saturating_add(cost),
         });
-        // Under `weft`, which goes by the clock, one that is out still counts until it is seen to end.
+        // Under `weft`, which goes by the clock, one that is out still counts until it is seen to
+        // end.
         client.long = long.or(client.long.filter(|_| foresees && client.long_out() > 0));
         let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
         client.bound = bound;
@@ -157,7 +163,8 @@ impl Core {
         self.state.account(slot, |ledger| ledger.grant(credit));
         self.state.unqueue(slot);
         self.state.counters.grants += 1;
-        // Should it not go after all (a launch epoch that nobody told of has voided the credit), it is looked after then.
+        // Should it not go after all (a launch epoch that nobody told of has voided the credit), it
+        // is looked after then.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
@@ -179,7 +186,8 @@ impl Core {
         }
         self.look_after_turns(out);
         self.look_after_exposed(out);
-        // Who is due comes before whom the policy likes: else it would give away again and again what was taken back for him.
+        // Who is due comes before whom the policy likes: else it would give away again and again
+        // what was taken back for him.
         if self.policy.shares_minimum() && !self.share_minimum(out) {
             return;
         }
@@ -236,8 +244,10 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // However long it claims to run: twenty times the patience is enough. What it let itself past with, without credit, prolongs the wait by no more than it is said to
-            // take: a launch each millisecond behind work that never ends would prolong it faster than time passes.
+            // However long it claims to run: twenty times the patience is enough. What it let
+            // itself past with, without credit, prolongs the wait by no more than it is said to
+            // take: a launch each millisecond behind work that never ends would prolong it faster
+            // than time passes.
             let over = outstanding.min(client.ledger.overdrawn());
             let patience = (outstanding - over)
                 .saturating_mul(10)
@@ -261,7 +271,8 @@ impl Core {
             }
             let idle_credit = !client.barred || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
-                // It has the credit and does not go: a launch epoch that we did not see has voided it. Take it back and begin again.
+                // It has the credit and does not go: a launch epoch that we did not see has voided
+                // it. Take it back and begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -271,7 +282,8 @@ impl Core {
                 continue;
             }
             if outstanding == 0 {
-                // A thread that took credit and died or stands still before it says so, or a client that lies.
+                // A thread that took credit and died or stands still before it says so, or a client
+                // that lies.
                 if client.wants().is_some() && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
@@ -284,7 +296,8 @@ impl Core {
                 }
                 continue;
             }
-            // A client that goes on launching behind work that never ends (its gate lets it, one at a time) does not keep the others waiting with it.
+            // A client that goes on launching behind work that never ends (its gate lets it, one at
+            // a time) does not keep the others waiting with it.
             let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
             if now >= lost {
                 self.state.account(slot, |ledger| ledger.write_off());
@@ -312,8 +325,9 @@ impl Core {
         }
     }
 
-    /// Lets the one who is due go, one at a time, so that all of them together get no more than the minimum share.
-    /// False where the one who is due waits for what is out to end: nothing more may be given to others before.
+    /// Lets the one who is due go, one at a time, so that all of them together get no more than the
+    /// minimum share. False where the one who is due waits for what is out to end: nothing more may
+    /// be given to others before.
     pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
         if share <= 0.0 {
@@ -350,7 +364,8 @@ impl Core {
         true
     }
 
-    /// How much one who is due gets: the kernel he waits with, and under `weft` what is due for the time that he has to wait at least.
+    /// How much one who is due gets: the kernel he waits with, and under `weft` what is due for the
+    /// time that he has to wait at least.
     fn portion(&self, slot: Slot, cost: Ns, long: Ns) -> Ns {
         if !self.state.foresees() || long > cost {
             return cost;

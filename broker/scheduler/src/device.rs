@@ -1,7 +1,10 @@
-//! What background jobs have on the device by the clock, and how far ahead of its end the next kernel must be granted. For policy `weft`.
+//! What background jobs have on the device by the clock, and how far ahead of its end the next
+//! kernel must be granted. For policy `weft`.
 //!
-//! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes, so that the next kernel can be on its way when the
-//! one before it ends. The delay bound is kept by the ledger all the same: a clock that is wrong costs a little idle time or a little delay, never the bound.
+//! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes,
+//! so that the next kernel can be on its way when the one before it ends. The delay bound is kept
+//! by the ledger all the same: a clock that is wrong costs a little idle time or a little delay,
+//! never the bound.
 
 use std::collections::VecDeque;
 
@@ -19,7 +22,8 @@ const LONGEST_WAY: Ns = 400_000;
 pub(super) struct Device {
     /// When all of it is predicted to have ended.
     free_at: Ns,
-    /// The foreground job launched since background jobs last did: what was there may still be there when it is done.
+    /// The foreground job launched since background jobs last did: what was there may still be
+    /// there when it is done.
     stalled: bool,
     /// Who of the background jobs launched last, since the foreground job did.
     last: Option<Slot>,
@@ -28,7 +32,8 @@ pub(super) struct Device {
     wake: Way,
 }
 
-/// A time that is learnt quickly where it grows and slowly where it shrinks: it is to be enough nearly always.
+/// A time that is learnt quickly where it grows and slowly where it shrinks: it is to be enough
+/// nearly always.
 #[derive(Debug, Clone, Copy, Default)]
 struct Way(Option<Ns>);
 
@@ -44,7 +49,8 @@ impl Way {
 }
 
 impl Device {
-    /// A background job launched work that is predicted to take so long. `before`: what was out before.
+    /// A background job launched work that is predicted to take so long. `before`: what was out
+    /// before.
     pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
@@ -103,7 +109,8 @@ impl Device {
         self.wake.learn(time);
     }
 
-    /// So long before the device runs dry the next kernel is granted. Before anything is known, `most`.
+    /// So long before the device runs dry the next kernel is granted. Before anything is known,
+    /// `most`.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
@@ -117,7 +124,8 @@ const STRETCHES: usize = 256;
 /// Between two stretches that are told apart.
 const APART: Ns = 20_000;
 
-/// When foreground jobs lately had work on the device, as far as it is known: from the first launch to the end as predicted or seen. With several foreground jobs a little too much of it.
+/// When foreground jobs lately had work on the device, as far as it is known: from the first launch
+/// to the end as predicted or seen. With several foreground jobs a little too much of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Worked(VecDeque<(Ns, Ns)>);
 
@@ -142,7 +150,8 @@ impl Worked {
         }
     }
 
-    /// How much of so long a time from `at` on passed without a foreground job's work there, before one came back: what began there was at work for as long at least.
+    /// How much of so long a time from `at` on passed without a foreground job's work there, before
+    /// one came back: what began there was at work for as long at least.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
         let mut begin = at;

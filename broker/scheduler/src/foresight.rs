@@ -1,9 +1,12 @@
-//! What a foreground job's past says about the gap that it leaves now. Under policy `weft` only: `fikit` follows the paper and goes by the kernel alone.
+//! What a foreground job's past says about the gap that it leaves now. Under policy `weft` only:
+//! `fikit` follows the paper and goes by the kernel alone.
 //!
-//! The foreground job's kernels are entered in the order of their launches; so are two marks, for free and worth more than any kernel: that a synchronising call saw its work
-//! end, and that it stirs (a driver call that is no launch). After each of them begins a time that ends with the next launch; how long it lasted is learnt
-//! for the context in which it began. So a gap is foreseen when its last kernel is launched, better when its end is seen, and better
-//! again when the foreground job stirs.
+//! The foreground job's kernels are entered in the order of their launches; so are two marks, for
+//! free and worth more than any kernel: that a synchronising call saw its work end, and that it
+//! stirs (a driver call that is no launch). After each of them begins a time that ends with the
+//! next launch; how long it lasted is learnt for the context in which it began. So a gap is
+//! foreseen when its last kernel is launched, better when its end is seen, and better again when
+//! the foreground job stirs.
 
 use weft_profiles::{
     Profile,
@@ -12,7 +15,8 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// In the place of a kernel: a synchronising call returned, nothing is left on the device. (The fractional digits of the square roots of 2 and 3: no hash by design.)
+/// In the place of a kernel: a synchronising call returned, nothing is left on the device. (The
+/// fractional digits of the square roots of 2 and 3: no hash by design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
 /// In the place of a kernel: the foreground job stirs.
@@ -22,7 +26,8 @@ const STIRS: u64 = 0xbb67_ae85_84ca_a73b;
 #[derive(Debug, Clone, Copy)]
 struct Open {
     context: Context,
-    /// `None`: with the end of the work that is submitted, as it is known when the next launch comes.
+    /// `None`: with the end of the work that is submitted, as it is known when the next launch
+    /// comes.
     since: Option<Ns>,
 }
 
@@ -51,7 +56,8 @@ impl Foresight {
     /// It launches at `at`; `end` is when its earlier work ended or is predicted to.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
-            // A copy behind a kernel changes nothing about what follows. One that finds the device idle is a stir.
+            // A copy behind a kernel changes nothing about what follows. One that finds the device
+            // idle is a stir.
             if self.after_end.is_some() || at >= end {
                 self.stirs(at, end);
             }
@@ -84,7 +90,8 @@ impl Foresight {
         self.look(&context);
     }
 
-    /// The gap after the last kernel began with this end, whatever is launched before the next kernel.
+    /// The gap after the last kernel began with this end, whatever is launched before the next
+    /// kernel.
     fn ends(&mut self, end: Ns) {
         if let Some(open) = &mut self.after_kernel {
             open.since.get_or_insert(end);
@@ -102,7 +109,8 @@ impl Foresight {
             context,
             since: Some(at),
         });
-        // Whatever it is: what was expected before counts from the end of its work, and would be taken to begin anew.
+        // Whatever it is: what was expected before counts from the end of its work, and would be
+        // taken to begin anew.
         self.outlook = self.gaps.outlook(&context);
     }
 
@@ -113,7 +121,8 @@ impl Foresight {
         self.outlook = Outlook::default();
     }
 
-    /// That its work ended is worth its outlook only if that was seen after this kernel before. Else what the kernel says stands.
+    /// That its work ended is worth its outlook only if that was seen after this kernel before.
+    /// Else what the kernel says stands.
     fn look(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -121,7 +130,8 @@ impl Foresight {
         }
     }
 
-    /// Whether something is known about the time that began last: it was seen in this context before, or the profile has its kernel, or it stirred before.
+    /// Whether something is known about the time that began last: it was seen in this context
+    /// before, or the profile has its kernel, or it stirred before.
     pub(super) fn knows(&self) -> bool {
         self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
@@ -131,17 +141,20 @@ impl Foresight {
         self.after_stir.and_then(|open| open.since)
     }
 
-    /// The least that the time that began last is to last (but for one time in ten), and about as long as it should.
+    /// The least that the time that began last is to last (but for one time in ten), and about as
+    /// long as it should.
     pub(super) fn expects(&self) -> Option<(Ns, Ns)> {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// How long others may use the device from now on, `elapsed` after that time began, so that the foreground job is kept waiting with no more than this chance.
+    /// How long others may use the device from now on, `elapsed` after that time began, so that the
+    /// foreground job is kept waiting with no more than this chance.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
-    /// Whether the time that began last is one whose length is known: nine in ten of its like last at least half as long as about half of them.
+    /// Whether the time that began last is one whose length is known: nine in ten of its like last
+    /// at least half as long as about half of them.
     pub(super) fn is_steady(&self) -> bool {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }
@@ -162,7 +175,8 @@ mod tests {
     use super::super::config::{MS, US};
     use super::*;
 
-    /// A request of three kernels that ends with a synchronising call; 5 ms later it stirs, and after 100 us launches.
+    /// A request of three kernels that ends with a synchronising call; 5 ms later it stirs, and
+    /// after 100 us launches.
     fn request(foresight: &mut Foresight, start: Ns) -> Ns {
         for kernel in [1, 2, 3] {
             foresight.launched(kernel, start, start);

@@ -157,7 +157,8 @@ impl Core {
         }
     }
 
-    /// Feedback: filling stops at the first wake-up hint of the foreground job. The epoch page has voided the credit already; this makes the books say so.
+    /// Feedback: filling stops at the first wake-up hint of the foreground job. The epoch page has
+    /// voided the credit already; this makes the books say so.
     pub(super) fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
@@ -191,7 +192,8 @@ impl Core {
     /// Puts a wait (back) into the queue, unless the client's credit covers it.
     pub(super) fn requeue(&mut self, slot: Slot) {
         let Some(client) = self.state.get(slot) else { return };
-        // What the books have left of an empty word was taken by threads that have not told of it, or never will: it lets no other launch through.
+        // What the books have left of an empty word was taken by threads that have not told of it,
+        // or never will: it lets no other launch through.
         let empty = client.emptied_at.is_some();
         let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
         if covered || client.mode != Mode::Background {
@@ -249,8 +251,9 @@ impl Core {
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
-        // Turns are shared out by time: who has the device for longer than predicted has had so much more of it. Where gaps are filled, the minimum share
-        // sees to those whom such a one keeps waiting.
+        // Turns are shared out by time: who has the device for longer than predicted has had so
+        // much more of it. Where gaps are filled, the minimum share sees to those whom such a one
+        // keeps waiting.
         if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
             let took = now.saturating_sub(client.ended_at).min(patience);
             client.served = client.served.saturating_add(took.saturating_sub(change.settled));
@@ -295,7 +298,8 @@ impl Core {
         true
     }
 
-    /// Work of a background job was seen to end: it teaches how long it took, and how much is left on the device.
+    /// Work of a background job was seen to end: it teaches how long it took, and how much is left
+    /// on the device.
     fn settled(&mut self, slot: Slot, settled: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
         let undisturbed = self.undisturbed_since(slot);
@@ -326,7 +330,8 @@ impl Core {
         }
     }
 
-    /// Since when nobody but this background job had the device: after the last foreground job's work, and while no other background job has any out.
+    /// Since when nobody but this background job had the device: after the last foreground job's
+    /// work, and while no other background job has any out.
     fn undisturbed_since(&self, slot: Slot) -> Ns {
         let others = self.state.exposed.iter().any(|other| {
             *other != slot

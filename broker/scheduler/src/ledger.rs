@@ -1,11 +1,13 @@
 //! A background job's account of credit.
 //!
-//! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports; outstanding = issued - settled and never
-//! below zero. `issued` and `settled` are allegations of the client: they only grow, and they grow by no more than can be.
+//! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports;
+//! outstanding = issued - settled and never below zero. `issued` and `settled` are allegations of
+//! the client: they only grow, and they grow by no more than can be.
 
 use weft_protocol::Ns;
 
-/// A background job's account of credit. All figures are predicted GPU nanoseconds since the client attached.
+/// A background job's account of credit. All figures are predicted GPU nanoseconds since the client
+/// attached.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     granted: Ns,
@@ -16,7 +18,8 @@ pub(super) struct Ledger {
     written_off: Ns,
     /// Of what was granted, what came back under a run-ahead window.
     renewed: Ns,
-    /// Of what ends, what does not come back, by the run-ahead window that was told last. `None`: there never was one.
+    /// Of what ends, what does not come back, by the run-ahead window that was told last. `None`:
+    /// there never was one.
     non_refundable: Option<Ns>,
     /// Of what is left, so much is no longer waited for: threads have taken it and never said so.
     given_up: Ns,
@@ -88,12 +91,14 @@ impl Ledger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// A run-ahead window is told. All that came back under the last one was told before: credit is given only after what was in the word was taken back.
+    /// A run-ahead window is told. All that came back under the last one was told before: credit is
+    /// given only after what was in the word was taken back.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// So much came back in all, under a run-ahead window. No more than the run-ahead window allows can have. Returns whether it could be.
+    /// So much came back in all, under a run-ahead window. No more than the run-ahead window allows
+    /// can have. Returns whether it could be.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -104,7 +109,8 @@ impl Ledger {
         believed == total
     }
 
-    /// Of all that ends, so much must not come back as credit, if after a grant of `credit` no more than `most` is to be out for good.
+    /// Of all that ends, so much must not come back as credit, if after a grant of `credit` no more
+    /// than `most` is to be out for good.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
@@ -115,7 +121,8 @@ impl Ledger {
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
-        // Work that was written off may be reported as settled late, in part or never: never count it twice.
+        // Work that was written off may be reported as settled late, in part or never: never count
+        // it twice.
         let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
         let change = Change {
             issued: new_issued - self.issued,
@@ -128,10 +135,11 @@ impl Ledger {
         change
     }
 
-    /// The credit word was swapped to zero and `left` was in it. `most` is the most that one launch can issue beyond its credit. Returns
-    /// whether it could have been.
+    /// The credit word was swapped to zero and `left` was in it. `most` is the most that one launch
+    /// can issue beyond its credit. Returns whether it could have been.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
-        // What was issued but is not reported yet is in `left()` and was not in the word, so the word held at most `left()`.
+        // What was issued but is not reported yet is in `left()` and was not in the word, so the
+        // word held at most `left()`.
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
@@ -139,14 +147,16 @@ impl Ledger {
         believed == left
     }
 
-    /// Of what is left, so much was taken from the word and never reported: it is no longer waited for. Should it be reported yet, it is issued then.
+    /// Of what is left, so much was taken from the word and never reported: it is no longer waited
+    /// for. Should it be reported yet, it is issued then.
     pub(super) fn give_up(&mut self, untold: Ns) {
         let untold = untold.min(self.usable().saturating_sub(self.given_up));
         self.given_up = self.given_up.saturating_add(untold);
         self.written_off = self.written_off.saturating_add(untold);
     }
 
-    /// What was taken from the word, in which so much is, and is not reported yet; but for what is no longer waited for.
+    /// What was taken from the word, in which so much is, and is not reported yet; but for what is
+    /// no longer waited for.
     pub(super) fn untold(&self, word: i64) -> Ns {
         let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
         taken.saturating_sub(self.given_up)
@@ -159,7 +169,8 @@ impl Ledger {
     }
 }
 
-/// Totals stay far below 2^62 (that is 146 years of GPU time): a report is bounded by [`Ledger::report`].
+/// Totals stay far below 2^62 (that is 146 years of GPU time): a report is bounded by
+/// [`Ledger::report`].
 fn signed(total: Ns) -> i64 {
     i64::try_from(total).unwrap_or(i64::MAX)
 }

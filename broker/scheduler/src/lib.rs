@@ -1,28 +1,39 @@
-//! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock, no thread, no socket.
+//! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock,
+//! no thread, no socket.
 //!
-//! The same core runs in the daemon (real time) and in the lab (virtual time), so a failing schedule is a seed.
+//! The same core runs in the daemon (real time) and in the lab (virtual time), so a failing
+//! schedule is a seed.
 //!
 //! # How to drive it
 //!
-//! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it [`Event::Tick`] at [`Core::next_wake`] at
-//! the latest. In each turn: read the epoch page's launch epochs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`],
-//! then [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so), then act.
+//! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it
+//! [`Event::Tick`] at [`Core::next_wake`] at the latest. In each turn: read the epoch page's launch
+//! epochs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`], then
+//! [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so),
+//! then act.
 //!
 //! # What holds
 //!
 //! * A foreground job is never told to wait, and a job that is alone is told nothing more.
-//! * What background jobs have out (credit not used yet and work whose end was not seen) is at most the larger of [`Config::delay_bound`] and half of it plus one
-//!   kernel. The one exception: a background job whose own work does not end gets its next launch, one after each [`Config::stuck_after`].
+//! * What background jobs have out (credit not used yet and work whose end was not seen) is at most
+//!   the larger of [`Config::delay_bound`] and half of it plus one kernel. The one exception: a
+//!   background job whose own work does not end gets its next launch, one after each
+//!   [`Config::stuck_after`].
 //! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
 //! * A client that is gone holds nothing.
-//! * Every background job that waits gets credit in the end: by a gap, by its turn, or by the minimum share.
-//! * Those at the top are foreground jobs, but for equals whose memory does not fit the device together: they take turns.
+//! * Every background job that waits gets credit in the end: by a gap, by its turn, or by the
+//!   minimum share.
+//! * Those at the top are foreground jobs, but for equals whose memory does not fit the device
+//!   together: they take turns.
 //!
 //! # Where is what
 //!
-//! `timeline` and `times` predict the foreground job; `ledger` keeps a background job's credit; `queue` finds who fits; `state` holds all of it; `intake` enters what
-//! clients say; `policy` says whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does not fit the device together. For policy `weft` alone: `foresight` learns what follows a foreground job's
-//! kernels, `pace` how long a background job's take, `device` what is still on the device by the clock. All three are blank under the other policies.
+//! `timeline` and `times` predict the foreground job; `ledger` keeps a background job's credit;
+//! `queue` finds who fits; `state` holds all of it; `intake` enters what clients say; `policy` says
+//! whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does
+//! not fit the device together. For policy `weft` alone: `foresight` learns what follows a
+//! foreground job's kernels, `pace` how long a background job's take, `device` what is still on the
+//! device by the clock. All three are blank under the other policies.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -94,7 +105,8 @@ impl Core {
         &self.state.config
     }
 
-    /// Takes in what happened and appends what to do about it to `out`. `now` never goes backwards; if it does it counts as the last one.
+    /// Takes in what happened and appends what to do about it to `out`. `now` never goes backwards;
+    /// if it does it counts as the last one.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.now = self.now.max(now);
         self.state.counters.events += 1;
@@ -117,7 +129,8 @@ impl Core {
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
                 if let Some(profile) = profile.filter(|_| self.state.foresees()) {
-                    // Also where the device does not switch now: that may change while the client is here.
+                    // Also where the device does not switch now: that may change while the client
+                    // is here.
                     let may_take = self.state.config.spread(&profile);
                     (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
                 }
@@ -259,15 +272,17 @@ impl Core {
         self.decide(out);
     }
 
-    /// Something changed, but more is to come in the same turn: a client whose work has ended is about to say whether it waits for more, and
-    /// nobody else should get the device for that moment.
+    /// Something changed, but more is to come in the same turn: a client whose work has ended is
+    /// about to say whether it waits for more, and nobody else should get the device for that
+    /// moment.
     fn decide_soon(&mut self) {
         if self.state.waiting > 0 {
             self.wake_at(Some(self.now));
         }
     }
 
-    /// When [`Event::Tick`] is due, if nothing happens before. `None`: nothing to wait for. Never before `now`.
+    /// When [`Event::Tick`] is due, if nothing happens before. `None`: nothing to wait for. Never
+    /// before `now`.
     pub fn next_wake(&self, now: Ns) -> Option<Ns> {
         self.wake.map(|wake| wake.max(now))
     }

@@ -1,12 +1,17 @@
 //! How long a background job's kernels really take: learnt from the device while it serves.
 //!
-//! The credit that a kernel costs is what its client's table says: the mean of its profile, or what an unknown kernel counts for. Whether a kernel *fits* is asked of a high
-//! quantile of its time in its context instead, and how much is on the device of the middle. Both come from the profile at first, then from what is seen: a
-//! background job's work that ends says how long it took, if it had the device for itself and somebody was looking when it ended.
+//! The credit that a kernel costs is what its client's table says: the mean of its profile, or what
+//! an unknown kernel counts for. Whether a kernel *fits* is asked of a high quantile of its time in
+//! its context instead, and how much is on the device of the middle. Both come from the profile at
+//! first, then from what is seen: a background job's work that ends says how long it took, if it
+//! had the device for itself and somebody was looking when it ended.
 //!
-//! Who waits at the gate looks. A job that launches, works on its host and synchronises an age later does not: the end is seen when the host comes back, and what lies between is the host's
-//! time. Taken for the kernel's it would let the kernel into no gap, and each of the few launches that starvation lets through would be seen as late again. Such an end only bounds what is
-//! believed from above. A job whose ends are seen so has launches timed by the device now and then ([`Decision::Times`](super::Decision::Times)): nothing else says what its kernels take.
+//! Who waits at the gate looks. A job that launches, works on its host and synchronises an age
+//! later does not: the end is seen when the host comes back, and what lies between is the host's
+//! time. Taken for the kernel's it would let the kernel into no gap, and each of the few launches
+//! that starvation lets through would be seen as late again. Such an end only bounds what is
+//! believed from above. A job whose ends are seen so has launches timed by the device now and then
+//! ([`Decision::Times`](super::Decision::Times)): nothing else says what its kernels take.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -26,13 +31,16 @@ const KNOWN: u32 = 6;
 /// So many ends seen late of a job without a profile, and its launches are timed.
 const LATE: u32 = 4;
 
-/// Who waits at the gate asks the device first after so long, and then as often as it takes for an end to be seen a quarter late at most.
+/// Who waits at the gate asks the device first after so long, and then as often as it takes for an
+/// end to be seen a quarter late at most.
 const FIRST_LOOK: Ns = 50_000;
 
-/// Launches kept for the times that the device tells of them: those come some hundred launches later.
+/// Launches kept for the times that the device tells of them: those come some hundred launches
+/// later.
 const RECENT: usize = 1_024;
 
-/// A time counts as known where no more than this part of what an unknown kernel is taken for is uncertain of it.
+/// A time counts as known where no more than this part of what an unknown kernel is taken for is
+/// uncertain of it.
 const NEAR: Ns = 8;
 
 /// Kernels whose bounds are kept.
@@ -77,7 +85,8 @@ pub(super) struct Pace {
     /// The longest of the kernels that it launched lately, as charged, and as predicted.
     longest: Ns,
     slowest: Ns,
-    /// Between launches that did not wait at the gate: host time, and device time of the launch before. Of the last dozens.
+    /// Between launches that did not wait at the gate: host time, and device time of the launch
+    /// before. Of the last dozens.
     host: f64,
     work: f64,
     /// The last launch: what it was charged, and when it was.
@@ -93,9 +102,11 @@ pub(super) struct Pace {
     /// Its launches are timed now and then; the last of them, and which kernels they were.
     timed: bool,
     recent: VecDeque<Launch>,
-    /// The longest that kernels can have taken lately of which no time is known, where that is less than what such are taken for.
+    /// The longest that kernels can have taken lately of which no time is known, where that is less
+    /// than what such are taken for.
     bounds: HashMap<u64, Ns>,
-    /// What kernels may well take whose times lie far apart ([`Config::may_take`](super::Config::may_take)).
+    /// What kernels may well take whose times lie far apart
+    /// ([`Config::may_take`](super::Config::may_take)).
     may_take: HashMap<u64, Ns>,
 }
 
@@ -158,8 +169,9 @@ impl Pace {
         self.slowest
     }
 
-    /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up on the device. A job that launches more slowly than the
-    /// device works never has more there than one kernel: it may go on for as long as the foreground job stays away.
+    /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up
+    /// on the device. A job that launches more slowly than the device works never has more there
+    /// than one kernel: it may go on for as long as the foreground job stays away.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -167,7 +179,8 @@ impl Pace {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// How long a kernel takes that is found in progress at any time: a long one is found more often than a short one.
+    /// How long a kernel takes that is found in progress at any time: a long one is found more
+    /// often than a short one.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns
@@ -260,7 +273,8 @@ impl Pace {
         }
     }
 
-    /// Whether its launches are to be timed from now on: its ends come late, and it has no profile. True once.
+    /// Whether its launches are to be timed from now on: its ends come late, and it has no profile.
+    /// True once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
         let begins = !self.timed && !self.profiled && self.late >= LATE;
         self.timed |= begins;
@@ -273,9 +287,12 @@ impl Pace {
         std::mem::take(&mut self.timed)
     }
 
-    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`: for so much of it no foreground job had work there, so it took no less. `unknown`: as in [`Sight`].
+    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`:
+    /// for so much of it no foreground job had work there, so it took no less. `unknown`: as in
+    /// [`Sight`].
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // Where it stood in the sequence is known of the last ones; any other counts for the kernel by itself.
+        // Where it stood in the sequence is known of the last ones; any other counts for the kernel
+        // by itself.
         let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
         let found = self.recent.iter().rev().find(is_it).copied();
         let launch = found.unwrap_or_else(|| Launch {
@@ -293,7 +310,8 @@ impl Pace {
         }
     }
 
-    /// A launch took something between two times. Where that says more than what is believed, it counts.
+    /// A launch took something between two times. Where that says more than what is believed, it
+    /// counts.
     fn bounded(&mut self, launch: &Launch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(&launch.context).is_some() {
             self.times.at_least(&launch.context, least);
@@ -324,8 +342,9 @@ impl Pace {
     }
 }
 
-/// Whether somebody was looking when work ended that began at `began` and was seen to have ended at `now`. Who waits at the gate (`waits_since`) was: if that was from the beginning, or for so
-/// long that the device was asked in vain before.
+/// Whether somebody was looking when work ended that began at `began` and was seen to have ended at
+/// `now`. Who waits at the gate (`waits_since`) was: if that was from the beginning, or for so long
+/// that the device was asked in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };
     let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));

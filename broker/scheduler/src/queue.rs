@@ -1,8 +1,10 @@
 //! The kernels that wait at gates, one a client, in the orders in which policies look for them.
 //!
-//! Each class (priority) has two orders: by the time that it may well take, for "the longest that fits", and by whose turn it is. A third order runs
-//! through all classes: who has waited so long for so little that he is due. All are sorted vectors that keep their room:
-//! finding is a binary search, changing moves at most one entry a waiting client (24 KB for 1000), and nothing is allocated once grown.
+//! Each class (priority) has two orders: by the time that it may well take, for "the longest that
+//! fits", and by whose turn it is. A third order runs through all classes: who has waited so long
+//! for so little that he is due. All are sorted vectors that keep their room: finding is a binary
+//! search, changing moves at most one entry a waiting client (24 KB for 1000), and nothing is
+//! allocated once grown.
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -35,7 +37,8 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Class {
-    /// (what it may well take, since from the latest, slot): the last one among those that fit is the longest, and the one that waits longest of those.
+    /// (what it may well take, since from the latest, slot): the last one among those that fit is
+    /// the longest, and the one that waits longest of those.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
     /// (round, since, slot).
     by_turn: Vec<(u64, Ns, Slot)>,
@@ -85,7 +88,8 @@ impl Queue {
         self.classes[class].by_turn.first().map(|(_, _, slot)| *slot)
     }
 
-    /// BestPrioFit: of the most important class that has a kernel shorter than `gap`, the longest such kernel.
+    /// BestPrioFit: of the most important class that has a kernel shorter than `gap`, the longest
+    /// such kernel.
     pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<Slot> {
         let mut busy = self.busy;
         while busy != 0 {

@@ -1,9 +1,11 @@
 //! Long turns among equals whose memory does not fit the device together.
 //!
-//! Two jobs of one priority that work at once take the memory from each other, page by page. So where the memory planner says that room is short
-//! ([`Event::Crowded`](super::Event::Crowded)) the members of a class (those of one priority that it names) take turns of the length that it says: one has the device, the
-//! next one's memory comes in meanwhile. It holds under every policy but `timeslice`, whose turns have a fixed length; the policies know nothing of it, since whose turn it is not
-//! is not in the queue.
+//! Two jobs of one priority that work at once take the memory from each other, page by page. So
+//! where the memory planner says that room is short ([`Event::Crowded`](super::Event::Crowded)) the
+//! members of a class (those of one priority that it names) take turns of the length that it says:
+//! one has the device, the next one's memory comes in meanwhile. It holds under every policy but
+//! `timeslice`, whose turns have a fixed length; the policies know nothing of it, since whose turn
+//! it is not is not in the queue.
 //!
 //! | who | what |
 //! |---|---|
@@ -12,11 +14,15 @@
 //! | others of the same priority | those that the planner does not name (their memory is not managed) stay what they were and wait for no turn |
 //! | less important ones | what they were: they run while nobody above them is at work |
 //!
-//! A turn ends early when its client falls silent for [`PRESENT`] of it (a Python host pauses for milliseconds between two steps), so one that stops wastes no more than that, one that stalls with work on the device a turn until
-//! that is written off, and one that is gone nothing. While nobody else of the class waits it does not end. Who had no turn for longest is next, so nobody waits for longer than the turns of all
-//! the others and a delay bound each (below a foreground job that leaves nothing but the minimum share: than theirs and that).
+//! A turn ends early when its client falls silent for [`PRESENT`] of it (a Python host pauses for
+//! milliseconds between two steps), so one that stops wastes no more than that, one that stalls
+//! with work on the device a turn until that is written off, and one that is gone nothing. While
+//! nobody else of the class waits it does not end. Who had no turn for longest is next, so nobody
+//! waits for longer than the turns of all the others and a delay bound each (below a foreground job
+//! that leaves nothing but the minimum share: than theirs and that).
 //!
-//! What holds: of a class with two members or more, one at most is in the queue. A member that is not, has no credit that it could use, but what lets it past work of its own that does not end.
+//! What holds: of a class with two members or more, one at most is in the queue. A member that is
+//! not, has no credit that it could use, but what lets it past work of its own that does not end.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -84,11 +90,13 @@ impl Rota {
 
 /// Until when whose turn it is counts as there.
 fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
-    // One that waits for credit is there; that it has got some and does not go is no sign of life, unless a foreground job's launch epoch may have voided it.
+    // One that waits for credit is there; that it has got some and does not go is no sign of life,
+    // unless a foreground job's launch epoch may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);
-    // One whose work is on the device is there, however slow that is: its memory may still be on the way.
+    // One whose work is on the device is there, however slow that is: its memory may still be on
+    // the way.
     if client.queued.is_some() && waits_for_more || client.ledger.outstanding() > 0 {
         return turn.until;
     }
@@ -99,7 +107,8 @@ fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
 }
 
 impl Core {
-    /// The memory planner says of a client whether its memory finds no room beside that of others, and how long turns should be.
+    /// The memory planner says of a client whether its memory finds no room beside that of others,
+    /// and how long turns should be.
     pub(super) fn crowded(&mut self, slot: Slot, turn: Option<Ns>, out: &mut Vec<Decision>) {
         let turn = match self.policy.long_turns() {
             true => turn.map(|turn| turn.clamp(SHORTEST, LONGEST)),
@@ -112,7 +121,8 @@ impl Core {
         }
     }
 
-    /// What a client's mode is among others that it takes turns with: nobody who is to stop within the delay bound can launch as he likes.
+    /// What a client's mode is among others that it takes turns with: nobody who is to stop within
+    /// the delay bound can launch as he likes.
     pub(super) fn mode_in_turns(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
             Mode::Foreground if self.rota.has(client) => Mode::Background,
@@ -173,7 +183,8 @@ impl Core {
                 continue;
             };
             let ends = absent_at(&self.state, owner, &turn).min(turn.until);
-            // Below a foreground job that hardly pauses the minimum share may come once in many turns, and always in the same one's: who had nothing yet keeps his until he had.
+            // Below a foreground job that hardly pauses the minimum share may come once in many
+            // turns, and always in the same one's: who had nothing yet keeps his until he had.
             let had_nothing = owner.queued.is_some() && owner.granted_at < turn.begun;
             if self.now < ends {
                 self.wake_at(Some(ends));
@@ -219,14 +230,16 @@ impl Core {
         self.wake_at(Some(turn.until));
     }
 
-    /// What to do for equals at the top whose turn it is: no foreground job is above them, so the policy's rules have nobody to protect.
+    /// What to do for equals at the top whose turn it is: no foreground job is above them, so the
+    /// policy's rules have nobody to protect.
     pub(super) fn serve_turn(&self) -> Option<Verdict> {
         let class = self.state.queue.first_class()?;
         let slot = self.state.queue.first_in_turn(class)?;
         let client = self.state.get(slot).filter(|client| self.rota.has(client))?;
         let first = self.state.most_important()?;
         let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
-        // Not bound: equals that are no members may be foreground jobs, and their launches are no reason to stop.
+        // Not bound: equals that are no members may be foreground jobs, and their launches are no
+        // reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false))
     }
 }

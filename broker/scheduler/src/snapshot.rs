@@ -1,4 +1,5 @@
-//! The core's state as people may see it: `weft status` and `weft top` print it, tests assert on it.
+//! The core's state as people may see it: `weft status` and `weft top` print it, tests assert on
+//! it.
 
 use serde::Serialize;
 use weft_profiles::predictor::Quality;
@@ -11,13 +12,15 @@ use weft_protocol::{Ns, lane::Mode};
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
-    /// What the device is taken to need to go from one process to another, ns. 0: it does not switch, as under MPS.
+    /// What the device is taken to need to go from one process to another, ns. 0: it does not
+    /// switch, as under MPS.
     pub switch_cost: Ns,
     /// In the order they attached.
     pub clients: Vec<ClientView>,
     /// The gap that is open now, if one is.
     pub gap: Option<GapView>,
-    /// Background job work granted or on the device whose end was not seen, all clients together, ns.
+    /// Background job work granted or on the device whose end was not seen, all clients together,
+    /// ns.
     pub exposure: Ns,
     /// Counters since the broker started.
     pub counters: Counters,
@@ -41,7 +44,8 @@ pub struct ClientView {
     pub mode: &'static str,
     /// Whether it launched or waited lately.
     pub active: bool,
-    /// Whether it takes long turns with its equals, because their memory does not fit the device together.
+    /// Whether it takes long turns with its equals, because their memory does not fit the device
+    /// together.
     pub turns: bool,
     /// The kernel it waits with at the gate.
     pub waiting: Option<WaitView>,
@@ -78,7 +82,8 @@ pub struct ClientView {
 pub struct ForecastView {
     /// Values that were forecast, those too short to matter left out.
     pub forecasts: u64,
-    /// The part of them that kept the promise: gaps no shorter than the forecast's low value, times no longer than its high one. 0.9 is right.
+    /// The part of them that kept the promise: gaps no shorter than the forecast's low value, times
+    /// no longer than its high one. 0.9 is right.
     pub kept: Option<f64>,
     /// The mean distance between forecast and value, as a part of the mean value.
     pub error: Option<f64>,

@@ -1,7 +1,8 @@
 //! What the core knows: its clients, who waits, how much background job work is out.
 //!
-//! Every change of a ledger goes through [`State::account`], so that the sum of all exposures and the list of clients that have any are
-//! always those of the ledgers. Policies read this and change nothing.
+//! Every change of a ledger goes through [`State::account`], so that the sum of all exposures and
+//! the list of clients that have any are always those of the ledgers. Policies read this and change
+//! nothing.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -24,8 +25,9 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: Queue,
-    /// Background job work that is on the device or may come there without another word from us, all clients together. Credit of a client that
-    /// waits for more is not in it: its gate is in order, so it can use none of it before the next grant.
+    /// Background job work that is on the device or may come there without another word from us,
+    /// all clients together. Credit of a client that waits for more is not in it: its gate is in
+    /// order, so it can use none of it before the next grant.
     pub exposure: Ns,
     /// Clients that have unused credit or work on the device.
     pub exposed: Vec<Slot>,
@@ -142,8 +144,9 @@ impl State {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        // Who waits again before he has reported what he did with his last grant has used it: that is on its way. So is what the books have left of an
-        // empty word, and what they have left beyond what is in the word.
+        // Who waits again before he has reported what he did with his last grant has used it: that
+        // is on its way. So is what the books have left of an empty word, and what they have left
+        // beyond what is in the word.
         let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
         let in_order = client.queued.is_some() || client.barred && waits(client);
         let now = match in_order {
@@ -158,10 +161,12 @@ impl State {
         client.counted = now;
     }
 
-    /// So much is in the credit word of a client that waits. The client can write there: what it says counts for no more than the books have left.
+    /// So much is in the credit word of a client that waits. The client can write there: what it
+    /// says counts for no more than the books have left.
     pub(super) fn holds(&mut self, slot: Slot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
-        // With a grant that is not used yet all that is left counts, and the grant may not have been in the word.
+        // With a grant that is not used yet all that is left counts, and the grant may not have
+        // been in the word.
         client.untold = match client.unreported {
             true => 0,
             false => client.ledger.untold(left),
@@ -212,14 +217,16 @@ impl State {
         self.recount(slot);
     }
 
-    /// Whether a background job will soon starve, if it finds no gap: it has the next one before those that are more important, and keeps what it gets.
+    /// Whether a background job will soon starve, if it finds no gap: it has the next one before
+    /// those that are more important, and keeps what it gets.
     pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
         let soon = now.saturating_add(self.config.starving_after / 2);
         self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
-    /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The switch to it and back is charged to it: beside
-    /// a foreground job that never pauses that is most of what a short kernel costs.
+    /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The
+    /// switch to it and back is charged to it: beside a foreground job that never pauses that is
+    /// most of what a short kernel costs.
     pub(super) fn patience(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -229,7 +236,8 @@ impl State {
         (price as f64 / share) as Ns
     }
 
-    /// What a waiting kernel may well take. Of a job of which nothing is known that is what the delay bound allows in all.
+    /// What a waiting kernel may well take. Of a job of which nothing is known that is what the
+    /// delay bound allows in all.
     fn long(&self, slot: Slot, wait: &Wait) -> Ns {
         if !self.foresees() {
             return wait.cost;
@@ -288,10 +296,11 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before it that the device would run dry while the next
-    /// grant is on its way, or half the bound holds it and what is out beside one long kernel. So at most the larger of the bound and half of it
-    /// plus one kernel is out. A trip between broker and background job carries an eighth of the bound at least: waking both costs as much as launching
-    /// dozens of small kernels.
+    /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before
+    /// it that the device would run dry while the next grant is on its way, or half the bound holds
+    /// it and what is out beside one long kernel. So at most the larger of the bound and half of it
+    /// plus one kernel is out. A trip between broker and background job carries an eighth of the
+    /// bound at least: waking both costs as much as launching dozens of small kernels.
     pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
@@ -322,7 +331,8 @@ impl State {
         exposed.map(ClientState::long_out).max().unwrap_or(0)
     }
 
-    /// When to look again at a kernel that is not admitted: when enough of what is out is predicted to have ended.
+    /// When to look again at a kernel that is not admitted: when enough of what is out is predicted
+    /// to have ended.
     pub(super) fn drained(&self, slot: Slot, cost: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
@@ -360,8 +370,9 @@ impl State {
         all
     }
 
-    /// How long background jobs may use the device from now on, if the foreground jobs are to be kept waiting with no more than this chance. If a foreground job is busy, until
-    /// when at least. For several foreground jobs the one that leaves least decides.
+    /// How long background jobs may use the device from now on, if the foreground jobs are to be
+    /// kept waiting with no more than this chance. If a foreground job is busy, until when at
+    /// least. For several foreground jobs the one that leaves least decides.
     pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let lead = self.lead();
@@ -371,12 +382,14 @@ impl State {
         Ok(room)
     }
 
-    /// The same at the risk that a kernel may have, and within a stretch of launches beyond the gap by what is not felt ([`Slack`](super::slack::Slack)).
+    /// The same at the risk that a kernel may have, and within a stretch of launches beyond the gap
+    /// by what is not felt ([`Slack`](super::slack::Slack)).
     pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
         self.opening_for(0, now)
     }
 
-    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance must be that the foreground job finds it in progress.
+    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance
+    /// must be that the foreground job finds it in progress.
     pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let (lead, risk) = (self.lead(), self.risk());
@@ -398,17 +411,21 @@ impl State {
         foreground_jobs.all(|client| client.foresight.is_steady())
     }
 
-    /// How long before the device runs dry, or a foreground job's work ends, the next kernel is granted.
+    /// How long before the device runs dry, or a foreground job's work ends, the next kernel is
+    /// granted.
     pub(super) fn lead(&self) -> Ns {
         self.device.lead(self.config.delay_bound / 4)
     }
 
-    /// When to look again whether so much less of background jobs' work remains: by the clock, where that alone tells. Credit that lies unused and work that the
-    /// foreground job's has stopped do not end as time passes: what is told of them brings the next look, and the clock does not spin until then.
+    /// When to look again whether so much less of background jobs' work remains: by the clock,
+    /// where that alone tells. Credit that lies unused and work that the foreground job's has
+    /// stopped do not end as time passes: what is told of them brings the next look, and the clock
+    /// does not spin until then.
     pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let running = self.device.running(now);
-        // Kernels that take longer than they are charged: what is charged remains until the clock has come down to it.
+        // Kernels that take longer than they are charged: what is charged remains until the clock
+        // has come down to it.
         let charged = running.min(self.exposure.saturating_sub(self.credit_abroad()));
         let wait = match less <= charged {
             true => less.saturating_add(running - charged),
@@ -426,14 +443,16 @@ impl State {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Work of background jobs that is still to run on the device, as far as the clock tells, and credit that will be used without another word.
+    /// Work of background jobs that is still to run on the device, as far as the clock tells, and
+    /// credit that will be used without another word.
     pub(super) fn remaining(&self, now: Ns) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.exposure.saturating_sub(credit);
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
-    /// The chance of keeping a foreground job waiting that a kernel may have. Where the device must be switched back first a wrong guess costs more than the kernel's rest.
+    /// The chance of keeping a foreground job waiting that a kernel may have. Where the device must
+    /// be switched back first a wrong guess costs more than the kernel's rest.
     pub(super) fn risk(&self) -> f64 {
         /// What was best in the lab on a device that takes turns.
         const SWITCHED: f64 = 0.5;
@@ -453,7 +472,8 @@ impl State {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
     }
 
-    /// The mode of every client by the policy's rule: alone, or by where it stands to the most important one.
+    /// The mode of every client by the policy's rule: alone, or by where it stands to the most
+    /// important one.
     pub(super) fn most_important(&self) -> Option<u8> {
         self.clients().map(|client| client.priority).min()
     }
@@ -488,7 +508,8 @@ mod tests {
         assert_eq!(state.less_remains(0, 10 * US), 10 * US + 1, "never at once");
         // More than runs: the rest is credit.
         assert_eq!(state.less_remains(91 * US, 10 * US), 10 * US + 91 * US);
-        // It takes longer than it was charged: until only the charge is left of it, nothing of that ends.
+        // It takes longer than it was charged: until only the charge is left of it, nothing of that
+        // ends.
         state.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(state.less_remains(30 * US, 10 * US), (600 - 100 + 30) * US);
         state.device.foreground_launched();

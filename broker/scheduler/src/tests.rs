@@ -219,7 +219,8 @@ fn a_copy_of_a_background_job_goes_beside_the_kernels_of_the_foreground_job() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.launch(SERVICE, STEP);
     bench.launch(SERVICE, STEP);
-    // Longer than the foreground job is known to be busy: its next copy might come before this one ends.
+    // Longer than the foreground job is known to be busy: its next copy might come before this one
+    // ends.
     assert_eq!(copy(&mut bench, 201 * US), []);
     bench.launch(SERVICE, STEP);
     assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
@@ -357,7 +358,8 @@ fn a_foreground_job_that_comes_back_ends_the_filling() {
     let view = bench.view(TRAINING);
     assert_eq!((view.left, view.outstanding, view.revoked), (0, 150 * US, 300_000));
     assert_eq!(bench.core.snapshot().counters.early_returns, 1);
-    // The foreground job's work starts behind what is still out: 500 us of exposure when it launched.
+    // The foreground job's work starts behind what is still out: 500 us of exposure when it
+    // launched.
     assert_eq!(
         bench.view(SERVICE).busy_until,
         start + 2 * MS + 500 * US - 50 * US + 100 * US
@@ -542,7 +544,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
         let mut bench = Bench::pair(policy);
         assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
         bench.progress(TRAINING, 100 * US, 100 * US);
-        // One of its threads takes all but 50 us of what is left and is never heard of again. The foreground job comes back, and the rest is taken from the word.
+        // One of its threads takes all but 50 us of what is left and is never heard of again. The
+        // foreground job comes back, and the rest is taken from the word.
         let left = bench.view(TRAINING).left;
         assert!(left > 60_000, "{left}");
         let decisions = bench.launch(SERVICE, LAST);
@@ -554,7 +557,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
             client: TRAINING,
             left: 50_000,
         });
-        // The books have more left than the next kernel takes, the word has nothing: it must not count as let through.
+        // The books have more left than the next kernel takes, the word has nothing: it must not
+        // count as let through.
         bench.now += US;
         bench.waits(TRAINING, 20 * US);
         bench.now += 200 * US;
@@ -578,7 +582,8 @@ fn a_wait_taken_for_over_by_another_threads_launch_comes_back_when_it_is_told_ag
         since: bench.now,
     };
     bench.tell(wait.clone());
-    // The record of another thread's launch of the same kernel, which had its credit before, comes late.
+    // The record of another thread's launch of the same kernel, which had its credit before, comes
+    // late.
     bench.now += 10 * US;
     bench.launch(TRAINING, 99);
     bench.now += 200 * US;

@@ -1,11 +1,14 @@
 //! When a foreground job's work ends, and what comes then.
 //!
-//! A foreground job launches ahead of the device. Its submitted work is predicted to end at `busy_until`: each launch adds its predicted time
-//! behind what is there. That end is where a gap begins; a synchronising call that returns with nothing left confirms it, and says
-//! so more exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it says anything.
+//! A foreground job launches ahead of the device. Its submitted work is predicted to end at
+//! `busy_until`: each launch adds its predicted time behind what is there. That end is where a gap
+//! begins; a synchronising call that returns with nothing left confirms it, and says so more
+//! exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it
+//! says anything.
 //!
-//! Predictions are wrong where kernels are unknown, or the device is not as fast as when the profile was taken. So each confirmed end teaches how
-//! much longer (or shorter) than predicted this client's work takes; an end that nobody confirms is believed after that much time.
+//! Predictions are wrong where kernels are unknown, or the device is not as fast as when the
+//! profile was taken. So each confirmed end teaches how much longer (or shorter) than predicted
+//! this client's work takes; an end that nobody confirms is believed after that much time.
 
 use super::{Config, times::Times};
 use weft_protocol::{Ns, lane::is_transfer};
@@ -21,22 +24,26 @@ pub(super) enum Phase {
     Open { since: Ns },
 }
 
-/// Work is never believed to take more than so many times its prediction: a synchronising call that comes late is no slow device. Nor less than one so
-/// many parts of it.
+/// Work is never believed to take more than so many times its prediction: a synchronising call that
+/// comes late is no slow device. Nor less than one so many parts of it.
 const UTMOST_STRETCH: f64 = 8.0;
 
-/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference. When it rises it is believed at once: too early hurts the foreground job.
+/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference.
+/// When it rises it is believed at once: too early hurts the foreground job.
 const STRETCH_DECAY: f64 = 0.1;
 
-/// A foreground job whose ends are not seen is believed to be as slow as they last told for so many times the work that they were of; then half as much, and so on: one end that was
-/// seen late must not keep background jobs away for good.
+/// A foreground job whose ends are not seen is believed to be as slow as they last told for so many
+/// times the work that they were of; then half as much, and so on: one end that was seen late must
+/// not keep background jobs away for good.
 const LESSONS: Ns = 16;
 
-/// Four ends are seen before it is believed that work ends when it should. A burst that nobody waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
+/// Four ends are seen before it is believed that work ends when it should. A burst that nobody
+/// waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Bursts are told apart by their predicted lengths: below 64 us, four times as long each, beyond 4 s.
+/// Bursts are told apart by their predicted lengths: below 64 us, four times as long each, beyond 4
+/// s.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
@@ -55,21 +62,24 @@ pub(super) struct Timeline {
     stirred_at: Option<Ns>,
     /// How much later than predicted its work was seen to end lately.
     slip: Ns,
-    /// The same by the length of what was submitted, where an end of such was seen: the end of short work says nothing about long work. (A language model's prompt takes as long as its
+    /// The same by the length of what was submitted, where an end of such was seen: the end of
+    /// short work says nothing about long work. (A language model's prompt takes as long as its
     /// input has words; the many tokens behind it end when they should.)
     slips: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
     /// Predicted time of the longest of the bursts whose ends taught lately.
     lesson: Ns,
-    /// Predicted time of what was launched since an end was last seen, or the learnt factor last halved.
+    /// Predicted time of what was launched since an end was last seen, or the learnt factor last
+    /// halved.
     untaught: Ns,
     /// Whether it ever launched.
     launched: bool,
 }
 
 impl Timeline {
-    /// Of a client whose work is taken to last `doubt` longer than predicted (a part of it) until something is learnt.
+    /// Of a client whose work is taken to last `doubt` longer than predicted (a part of it) until
+    /// something is learnt.
     pub(super) fn new(doubt: f64) -> Timeline {
         Timeline {
             stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
@@ -88,7 +98,8 @@ impl Timeline {
         }
     }
 
-    /// What was predicted so far came from nowhere: its work is taken to last `doubt` longer until something is learnt.
+    /// What was predicted so far came from nowhere: its work is taken to last `doubt` longer until
+    /// something is learnt.
     pub(super) fn doubt(&mut self, doubt: f64) {
         self.stretch = self.stretch.max((1.0 + doubt).clamp(1.0, UTMOST_STRETCH));
     }
@@ -100,7 +111,8 @@ impl Timeline {
         self.burst_start.saturating_add(stretched)
     }
 
-    /// How much later than predicted its work may well end, until that is seen. Where few ends were seen, by what others may have out at most and the way there and back.
+    /// How much later than predicted its work may well end, until that is seen. Where few ends were
+    /// seen, by what others may have out at most and the way there and back.
     pub(super) fn slip(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
@@ -135,8 +147,8 @@ impl Timeline {
         self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
-    /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies further ahead than the `longest` kernel is
-    /// no prediction any more.
+    /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies
+    /// further ahead than the `longest` kernel is no prediction any more.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
@@ -147,8 +159,9 @@ impl Timeline {
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
         self.unlearn(cost);
-        // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The first thing after an idle time is the input of what is
-        // about to be launched: nobody knows how soon, but the gap before is over.
+        // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The
+        // first thing after an idle time is the input of what is about to be launched: nobody knows
+        // how soon, but the gap before is over.
         if !is_transfer(kernel) {
             self.last_kernel = kernel;
             self.stirred_at = None;
@@ -483,7 +496,8 @@ mod tests {
         let mut timeline = Timeline::new(0.0);
         timeline.launch(UNKNOWN, MS, 0, 0, LONGEST);
         timeline.idle(8 * MS);
-        // From now on nobody waits. 10 ms of work every 20 ms: it is on its way for a while, and then not.
+        // From now on nobody waits. 10 ms of work every 20 ms: it is on its way for a while, and
+        // then not.
         let mut start = 100 * MS;
         let predicted = |timeline: &mut Timeline, start: Ns| {
             timeline.launch(UNKNOWN, 10 * MS, start, 0, LONGEST);

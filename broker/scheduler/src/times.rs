@@ -1,6 +1,8 @@
-//! What a client's profile says of its kernels: how long each runs, and how long it leaves the device idle after it.
+//! What a client's profile says of its kernels: how long each runs, and how long it leaves the
+//! device idle after it.
 //!
-//! `fikit` follows the paper: the mean gap after a kernel of this identity, whatever came before it.
+//! `fikit` follows the paper: the mean gap after a kernel of this identity, whatever came before
+//! it.
 
 use std::{
     collections::HashMap,
@@ -48,7 +50,8 @@ impl Times {
         self.known.get(&kernel)?.gap
     }
 
-    /// How long a launch takes: as the profile says, or as is typical of the job, or else as the client says, as for transfers.
+    /// How long a launch takes: as the profile says, or as is typical of the job, or else as the
+    /// client says, as for transfers.
     pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> Ns {
         match self.known.get(&kernel) {
             Some(mean) => mean.time,

@@ -1,4 +1,5 @@
-//! The core under policy `weft`, by its events and decisions: what it learns, and what it makes of it.
+//! The core under policy `weft`, by its events and decisions: what it learns, and what it makes of
+//! it.
 
 mod equals;
 mod refined;
@@ -112,7 +113,8 @@ impl Bench {
         self.done_while(time, false);
     }
 
-    /// The same; `waits`: its host comes to the gate with the next kernel at once, and so looks when this one ends.
+    /// The same; `waits`: its host comes to the gate with the next kernel at once, and so looks
+    /// when this one ends.
     fn done_while(&mut self, time: Ns, waits: bool) {
         let at = self.now;
         let cost = self
@@ -387,7 +389,8 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         settled: used,
     });
     assert!(left(&bench, TRAINING) > 100_000, "{}", left(&bench, TRAINING));
-    // The other one waits no longer than silence takes to be noticed: by that, and not as one who starves.
+    // The other one waits no longer than silence takes to be noticed: by that, and not as one who
+    // starves.
     let since = bench.now;
     let mut out = bench.tell(Event::Waits {
         client: OTHER,

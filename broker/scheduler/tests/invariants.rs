@@ -1,4 +1,5 @@
-//! What holds of the core after every event, whatever comes in whatever order. A failure prints the events that lead to it (and their seed).
+//! What holds of the core after every event, whatever comes in whatever order. A failure prints the
+//! events that lead to it (and their seed).
 #![forbid(unsafe_code)]
 
 #[path = "../../../tests/bounded.rs"]
@@ -382,7 +383,8 @@ impl World {
         }
     }
 
-    /// From here on every background job that gets credit launches and its work ends; the foreground jobs launch without a pause.
+    /// From here on every background job that gets credit launches and its work ends; the
+    /// foreground jobs launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();
         let longest = if self.lied { config.longest_cost } else { LONGEST };

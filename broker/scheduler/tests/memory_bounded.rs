@@ -1,4 +1,5 @@
-//! The core's memory is bounded: clients come and go for ever, under names that never come again, and launch kernels that never come again.
+//! The core's memory is bounded: clients come and go for ever, under names that never come again,
+//! and launch kernels that never come again.
 //!
 //! A binary of its own with one test, so that what the process has resident is the core's.
 #![forbid(unsafe_code)]
@@ -15,7 +16,8 @@ const BACKGROUND: Client = Client(1);
 /// Kernels of each visit.
 const KERNELS: u64 = 60;
 
-/// Visits until every table is as large as it may become (a predictor keeps 16,384 contexts), and then as many times that.
+/// Visits until every table is as large as it may become (a predictor keeps 16,384 contexts), and
+/// then as many times that.
 const FIRST: u64 = 3_000;
 const TIMES: u64 = 4;
 
@@ -67,7 +69,8 @@ impl World {
         }
     }
 
-    /// The foreground job works; a guest comes, works and goes; the background job waits and gets what it gets.
+    /// The foreground job works; a guest comes, works and goes; the background job waits and gets
+    /// what it gets.
     fn visit(&mut self) {
         self.launches(FOREGROUND);
         self.now += 500 * US;

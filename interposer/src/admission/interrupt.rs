@@ -1,8 +1,9 @@
 //! Ctrl-C while a job waits for memory, and the end of one that is not to wait.
 //!
-//! A program that handles SIGINT itself (Python) does not end by it: its handler notes the signal and acts when the call returns. So for as long as the call
-//! waits, the handlers of SIGINT and SIGTERM are ours: they note the signal too, then do what the program's own would have done. With no handler of
-//! the program's nothing is changed: the signal ends the process as ever.
+//! A program that handles SIGINT itself (Python) does not end by it: its handler notes the signal
+//! and acts when the call returns. So for as long as the call waits, the handlers of SIGINT and
+//! SIGTERM are ours: they note the signal too, then do what the program's own would have done. With
+//! no handler of the program's nothing is changed: the signal ends the process as ever.
 //!
 //! A Python script that waits for its first context is ended by Ctrl-C as a program without a
 //! handler is ([`Watch::ends_script`]). Its interpreter would hear of the signal and of the error
@@ -62,7 +63,8 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Watches that live: threads of a process on several devices may wait at the same time, each for its own device's memory.
+/// Watches that live: threads of a process on several devices may wait at the same time, each for
+/// its own device's memory.
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
 /// While one lives, signals are noted.
@@ -139,7 +141,8 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 }
 
 fn set(signal: libc::c_int, action: &libc::sigaction) {
-    // SAFETY: the action is one that was there, or that with our handler, which has the signature that SA_SIGINFO says.
+    // SAFETY: the action is one that was there, or that with our handler, which has the signature
+    // that SA_SIGINFO says.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
@@ -162,8 +165,9 @@ fn die_of(signal: libc::c_int) -> ! {
     end(128 + signal)
 }
 
-/// Ends the process with this code if it has not ended by itself before `time` is over. What it has in the C library's buffers is written then, unless a thread of its own keeps those
-/// locked (one that reads its input, say).
+/// Ends the process with this code if it has not ended by itself before `time` is over. What it has
+/// in the C library's buffers is written then, unless a thread of its own keeps those locked (one
+/// that reads its input, say).
 pub fn end_within(time: Duration, code: libc::c_int) {
     let waits = move || {
         std::thread::sleep(time);
@@ -184,16 +188,19 @@ pub fn end_within(time: Duration, code: libc::c_int) {
     }
 }
 
-/// At the process' own end (`exit`, or the return from `main`): the rest of that end goes on as it would have, with this exit code. For a handler of `atexit`.
+/// At the process' own end (`exit`, or the return from `main`): the rest of that end goes on as it
+/// would have, with this exit code. For a handler of `atexit`.
 ///
-/// glibc takes a call of `exit` within such a handler for this very wish: the handlers that are left run, the buffers are written, and the last code counts.
+/// glibc takes a call of `exit` within such a handler for this very wish: the handlers that are
+/// left run, the buffers are written, and the last code counts.
 pub fn end_with(code: libc::c_int) -> ! {
     // SAFETY: called by the thread that is within `exit` already; nothing of ours is locked.
     unsafe { libc::exit(code) }
 }
 
 fn end(code: libc::c_int) -> ! {
-    // SAFETY: nothing is touched; no destructor and no handler runs, as none has anything of the device to give back.
+    // SAFETY: nothing is touched; no destructor and no handler runs, as none has anything of the
+    // device to give back.
     unsafe { libc::_exit(code) }
 }
 

@@ -1,16 +1,22 @@
 //! The job's place on the device: it waits until it may begin, and stays within what it may have.
 //!
-//! * A job that fits begins at once; one question to the broker and its answer, before the first context, is all it notices.
-//! * Waiting is only for the call that would make the first context, or (the job was let in and suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is over, when the person presses
-//!   Ctrl-C (a Python script ends by it), and when the broker is gone or keeps no queue any more
-//!   (then the job goes on as without weft).
-//! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so that nothing it wrote is lost; its exit code becomes 75. One that goes on
-//!   nevertheless is ended.
+//! * A job that fits begins at once; one question to the broker and its answer, before the first
+//!   context, is all it notices.
+//! * Waiting is only for the call that would make the first context, or (the job was let in and
+//!   suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is
+//!   over, when the person presses Ctrl-C (a Python script ends by it), and when the broker is gone
+//!   or keeps no queue any more (then the job goes on as without weft).
+//! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so
+//!   that nothing it wrote is lost; its exit code becomes 75. One that goes on nevertheless is
+//!   ended.
 //! * Without a broker nothing waits and nothing is refused.
-//! * What a job left open of its memory (`WEFT_BACKING=auto`) is decided with its admission; where the broker says nothing it is device memory.
-//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of memory". A job that said nothing of its memory (no figure, no profile) waits before, for [`GROWS`] (or
-//!   `WEFT_WAIT`), if a neighbour that runs may end.
-//! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask again. Who was seen to do so gets his first answer at once, and waits with the second try.
+//! * What a job left open of its memory (`WEFT_BACKING=auto`) is decided with its admission; where
+//!   the broker says nothing it is device memory.
+//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of
+//!   memory". A job that said nothing of its memory (no figure, no profile) waits before, for
+//!   [`GROWS`] (or `WEFT_WAIT`), if a neighbour that runs may end.
+//! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask
+//!   again. Who was seen to do so gets his first answer at once, and waits with the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -35,41 +41,50 @@ use crate::{paging, report, thread};
 /// as without weft: more than two beats.
 const ANSWER: Ns = 2_500_000_000;
 
-/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs that
-/// start at once on few cores, seconds. Who began without it would take memory that others were given.
+/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs
+/// that start at once on few cores, seconds. Who began without it would take memory that others
+/// were given.
 pub(crate) const LATE: Ns = 30_000_000_000;
 
-/// A broker that keeps its queue moves the admission slot's beat once a second. One that was stopped or is stuck keeps nobody waiting for longer than this.
+/// A broker that keeps its queue moves the admission slot's beat once a second. One that was
+/// stopped or is stuck keeps nobody waiting for longer than this.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
 /// A broker that is gone may be back; its clients look for it once a second.
 const GONE: Ns = 3_000_000_000;
 
-/// Memory of a job that ended is the driver's again within this: a process that holds tens of gigabytes takes some hundred milliseconds to end, and its
-/// channel to the broker may be closed first.
+/// Memory of a job that ended is the driver's again within this: a process that holds tens of
+/// gigabytes takes some hundred milliseconds to end, and its channel to the broker may be closed
+/// first.
 const SETTLES: Ns = 2_000_000_000;
 
-/// Why a job does not begin the broker has said before it lets it go; the helper has read that within this. Whoever is let go may be gone in a millisecond.
+/// Why a job does not begin the broker has said before it lets it go; the helper has read that
+/// within this. Whoever is let go may be gone in a millisecond.
 const WORDS: Duration = Duration::from_millis(300);
 
 /// Between two looks at whether the person lost patience.
 const LOOK: Ns = 100_000_000;
 
-/// A job that runs waits for what it wants more, where others have it, for so long if nothing else was said (`WEFT_WAIT`). It waits inside an allocation, as a rule with the framework's
-/// allocator locked and perhaps Python's lock held: everything in the process that allocates waits along, and a service does not answer who asks whether it lives (those ask every 10 s as a rule, and
-/// kill after the third time). Ten seconds: a neighbour that ends or gives back just now is waited for.
+/// A job that runs waits for what it wants more, where others have it, for so long if nothing else
+/// was said (`WEFT_WAIT`). It waits inside an allocation, as a rule with the framework's allocator
+/// locked and perhaps Python's lock held: everything in the process that allocates waits along, and
+/// a service does not answer who asks whether it lives (those ask every 10 s as a rule, and kill
+/// after the third time). Ten seconds: a neighbour that ends or gives back just now is waited for.
 const GROWS: Ns = 10_000_000_000;
 
 /// Who asks again within this after an answer asks for the same thing.
 const AGAIN: Ns = 1_000_000_000;
 
-/// A share grows by this part of the device at least, so that a job that says nothing of itself asks a few times and not at each allocation.
+/// A share grows by this part of the device at least, so that a job that says nothing of itself
+/// asks a few times and not at each allocation.
 const STEP: u64 = 32;
 
-/// The exit code of a job that would have to wait and is not to: `EX_TEMPFAIL` of sysexits.h, try again later.
+/// The exit code of a job that would have to wait and is not to: `EX_TEMPFAIL` of sysexits.h, try
+/// again later.
 pub const TRY_AGAIN: i32 = 75;
 
-/// A job that would have to wait and is not to may take so long to end by itself: a framework's error travels up through some frames, is printed, and what was buffered is written.
+/// A job that would have to wait and is not to may take so long to end by itself: a framework's
+/// error travels up through some frames, is printed, and what was buffered is written.
 const ENDS: Duration = Duration::from_secs(10);
 
 /// What became of the wish to begin.
@@ -134,7 +149,8 @@ pub struct DeviceAdmission {
     turned_away: AtomicBool,
 }
 
-/// This thread asks whether the job may begin. Given up also by a panic on the way: the other threads wait for it.
+/// This thread asks whether the job may begin. Given up also by a panic on the way: the other
+/// threads wait for it.
 struct Asking<'a>(&'a AtomicU32);
 
 impl Drop for Asking<'_> {
@@ -237,7 +253,8 @@ impl Beat {
         now.saturating_sub(self.at) > DEAD_BEAT
     }
 
-    /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was and yet none for [`LATE`].
+    /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was
+    /// and yet none for [`LATE`].
     pub(crate) fn no_answer(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
     }
@@ -316,11 +333,13 @@ impl DeviceAdmission {
         }
     }
 
-    /// Waits until the broker has said something and, if that is to wait, until it says something else.
+    /// Waits until the broker has said something and, if that is to wait, until it says something
+    /// else.
     fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
-        // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of this wait's.
+        // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of
+        // this wait's.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
         let mut beat = Beat::new(&link.lane.admission_slot, begun);
@@ -424,7 +443,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// What was refused may have been refused for what another thread wants at the same time, and does not get. What fits by itself is tried again until that is settled.
+    /// What was refused may have been refused for what another thread wants at the same time, and
+    /// does not get. What fits by itself is tried again until that is settled.
     fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
@@ -447,8 +467,9 @@ impl DeviceAdmission {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// A job that had not said what it takes has waited in vain for what others have: how that is said the next time, once. (What a job took is known when it has ended.) Who asks for more than
-    /// there is, as programs do that try how much they can have, is told nothing.
+    /// A job that had not said what it takes has waited in vain for what others have: how that is
+    /// said the next time, once. (What a job took is known when it has ended.) Who asks for more
+    /// than there is, as programs do that try how much they can have, is told nothing.
     fn advises(&self, link: &BrokerLink) {
         if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
@@ -481,7 +502,8 @@ impl DeviceAdmission {
         self.settled(0, bytes);
     }
 
-    /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or nobody to ask.
+    /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or
+    /// nobody to ask.
     fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         let mut beat = Beat::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
@@ -526,7 +548,8 @@ impl DeviceAdmission {
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
-                    // A person lost patience, or another thread of the job gave back what was lacking.
+                    // A person lost patience, or another thread of the job gave back what was
+                    // lacking.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
@@ -564,7 +587,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// What the job is told of the device: (free, total), where that differs from what the driver says.
+    /// What the job is told of the device: (free, total), where that differs from what the driver
+    /// says.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {

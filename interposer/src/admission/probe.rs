@@ -1,8 +1,11 @@
-//! How the broker learns what contexts and strangers take of a device: clients look at what is free.
+//! How the broker learns what contexts and strangers take of a device: clients look at what is
+//! free.
 //!
-//! A look tells something only if nobody took or gave back memory meanwhile. So each change of what the job holds is made known before the driver is called and after it
-//! was counted ([`Moves`](weft_protocol::admission_slot::Moves)); a look beside a change of the job's own is left out, and the broker asks to look again where another job's
-//! was beside it. The clock is the system's own: these times are compared between processes.
+//! A look tells something only if nobody took or gave back memory meanwhile. So each change of what
+//! the job holds is made known before the driver is called and after it was counted
+//! ([`Moves`](weft_protocol::admission_slot::Moves)); a look beside a change of the job's own is
+//! left out, and the broker asks to look again where another job's was beside it. The clock is the
+//! system's own: these times are compared between processes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +15,8 @@ use weft_protocol::control::ToBroker;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 
-/// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay for that each time.
+/// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay
+/// for that each time.
 const PAUSE: Ns = 10_000_000;
 
 /// Changes of what the process holds, and its looks.
@@ -21,7 +25,8 @@ pub struct Changes {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
-    /// What was asked for last is answered: 0 nothing, 1 the first look, and one more for each that the broker asked for.
+    /// What was asked for last is answered: 0 nothing, 1 the first look, and one more for each that
+    /// the broker asked for.
     answered: AtomicU32,
     /// When it looked last.
     looked: AtomicU64,
@@ -69,7 +74,8 @@ impl Changes {
         link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
     }
 
-    /// Whether to look at what is free now: when the process has its first memory, and when the broker asks again.
+    /// Whether to look at what is free now: when the process has its first memory, and when the
+    /// broker asks again.
     pub fn looks(&self, link: &BrokerLink) -> Option<Looking> {
         let changes = self;
         let answers = link
@@ -109,7 +115,8 @@ impl Changes {
         })
     }
 
-    /// So much was free beside it, with so much held and so much managed by the job itself. What the job loads later is seen with its first memory.
+    /// So much was free beside it, with so much held and so much managed by the job itself. What
+    /// the job loads later is seen with its first memory.
     pub fn looked_at_context(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;

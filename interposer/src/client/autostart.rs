@@ -1,9 +1,12 @@
-//! Starts a broker for a job that finds none: the `weft` beside this library, in the background, gone by itself when idle.
+//! Starts a broker for a job that finds none: the `weft` beside this library, in the background,
+//! gone by itself when idle.
 //!
-//! * The job does not become its parent in any way it could notice: a child without an exit signal, which no SIGCHLD and no `wait()` tells of,
-//!   starts the broker and ends. (An exec gives a process its exit signal back, hence one between.) The broker gets a session of its
-//!   own, /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
-//! * Of many jobs that start at once one starts the broker; the others see the lock and wait for it to answer.
+//! * The job does not become its parent in any way it could notice: a child without an exit signal,
+//!   which no SIGCHLD and no `wait()` tells of, starts the broker and ends. (An exec gives a
+//!   process its exit signal back, hence one between.) The broker gets a session of its own,
+//!   /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
+//! * Of many jobs that start at once one starts the broker; the others see the lock and wait for it
+//!   to answer.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -19,7 +22,8 @@ use weft_protocol::transport::path;
 /// Seconds after which a broker without clients ends.
 const IDLE_EXIT: &CStr = c"30";
 
-/// Stack of a child between its birth and its exec or end. It makes some 75 system calls there and calls nothing deep.
+/// Stack of a child between its birth and its exec or end. It makes some 75 system calls there and
+/// calls nothing deep.
 const STACK: usize = 64 * 1024;
 
 /// Why no broker was started.
@@ -145,14 +149,15 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     };
     // No exit signal. VFORK: we sleep until the child has ended, so it may use our memory.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // SAFETY: `between` keeps to what is allowed in a child that shares our memory; stacks and plan outlive it, since VFORK suspends us
-    // until it has ended.
+    // SAFETY: `between` keeps to what is allowed in a child that shares our memory; stacks and plan
+    // outlive it, since VFORK suspends us until it has ended.
     let pid = unsafe { libc::clone(between, upper, flags, (&raw mut plan).cast()) };
     if pid < 0 {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
     let mut status: c_int = 0;
-    // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal. It has ended, so this does not wait.
+    // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal. It has
+    // ended, so this does not wait.
     unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
@@ -173,12 +178,14 @@ extern "C" fn between(plan: *mut c_void) -> c_int {
     unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
 }
 
-/// The broker to be. It shares the job's memory until it execs: system calls only, all results ignored but the exec's.
+/// The broker to be. It shares the job's memory until it execs: system calls only, all results
+/// ignored but the exec's.
 extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: `launch` passes its plan and sleeps until we are done.
     let plan = unsafe { &*plan.cast::<Plan>() };
     for signal in 1..=64 {
-        // The job's handlers must not run here. SAFETY: restoring a default touches this process's own table alone (no CLONE_SIGHAND).
+        // The job's handlers must not run here. SAFETY: restoring a default touches this process's
+        // own table alone (no CLONE_SIGHAND).
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     // SAFETY: no arguments.

@@ -1,9 +1,14 @@
-//! Whether this process's memory is managed: what was asked for, and what came of it where that was left open.
+//! Whether this process's memory is managed: what was asked for, and what came of it where that was
+//! left open.
 //!
-//! What is open (`auto`) is decided once, and for as long as the process lives: by the broker's word when the process is admitted, before its first context; without that word it is device memory. Where
-//! the process takes memory before anybody decided, it is decided by that: device memory.
+//! What is open (`auto`) is decided once, and for as long as the process lives: by the broker's
+//! word when the process is admitted, before its first context; without that word it is device
+//! memory. Where the process takes memory before anybody decided, it is decided by that: device
+//! memory.
 //!
-//! While it is open the hooks that only managed jobs need stand ready. When it is decided for device memory they are gone again: no call is looked at that would not be in a job that never asked.
+//! While it is open the hooks that only managed jobs need stand ready. When it is decided for
+//! device memory they are gone again: no call is looked at that would not be in a job that never
+//! asked.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -102,7 +107,8 @@ pub fn decide(managed: bool) -> bool {
     self::managed()
 }
 
-/// Is this process's memory managed, now that it takes some? What is still open is then device memory.
+/// Is this process's memory managed, now that it takes some? What is still open is then device
+/// memory.
 #[inline]
 pub fn settled() -> bool {
     match state() {

@@ -1,7 +1,8 @@
 //! The broker's doorbell: an eventfd that came with the lane.
 //!
-//! A guest may close descriptors that it did not open (daemons do), and its next file may get our number. So before it is written to, a bell
-//! is compared with what it was when it came; a bell that is something else now is never touched again.
+//! A guest may close descriptors that it did not open (daemons do), and its next file may get our
+//! number. So before it is written to, a bell is compared with what it was when it came; a bell
+//! that is something else now is never touched again.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -40,19 +41,21 @@ impl Bell {
         if descriptor == NONE {
             return None;
         }
-        // SAFETY: the number is not -1; whether it is still open and still ours is what `ring` finds out before it writes: a closed one
-        // makes fstat fail, a reused one has another identity.
+        // SAFETY: the number is not -1; whether it is still open and still ours is what `ring`
+        // finds out before it writes: a closed one makes fstat fail, a reused one has another
+        // identity.
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Hangs up a new bell. The number of the old one is kept and leads to the new one, so that a thread that is just ringing rings the one or
-    /// the other.
+    /// Hangs up a new bell. The number of the old one is kept and leads to the new one, so that a
+    /// thread that is just ringing rings the one or the other.
     pub fn hang(&self, new: OwnedFd) {
         let identity = identity(std::os::fd::AsFd::as_fd(&new)).unwrap_or(0);
         let old = self.descriptor.load(Ordering::Acquire);
         let intact = self.borrow().and_then(self::identity) == Some(self.identity.load(Ordering::Acquire));
         if old != NONE && intact {
-            // SAFETY: both numbers are open descriptors of ours: `new` is owned, `old` was found intact just now. dup3 replaces in one step.
+            // SAFETY: both numbers are open descriptors of ours: `new` is owned, `old` was found
+            // intact just now. dup3 replaces in one step.
             let replaced = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
             if replaced == old {
                 self.identity.store(identity, Ordering::Release);
@@ -113,7 +116,8 @@ mod tests {
         bell.hang(new_bell());
         let number = bell.descriptor.load(Ordering::Relaxed);
         // What a guest does that closes everything and then opens something, in one step.
-        // SAFETY: both numbers are open; the pipe's writer then has two numbers, of which this test closes one and leaks the other.
+        // SAFETY: both numbers are open; the pipe's writer then has two numbers, of which this test
+        // closes one and leaks the other.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);
         bell.ring();
         bell.ring();

@@ -1,8 +1,10 @@
 //! The clock of the lane: `CLOCK_MONOTONIC`, the same in every process of a machine.
 //!
-//! The system's clock is read through the vDSO, which takes 20 to 60 ns (measured; the most in a virtual machine): more than all the rest of
-//! a launch. Where the kernel itself keeps time by the processor's counter, so do we (5 to 20 ns): the helper thread compares the two a few times a
-//! second and sets the line between them. Until it has, and where the kernel trusts another clock, the system's is read.
+//! The system's clock is read through the vDSO, which takes 20 to 60 ns (measured; the most in a
+//! virtual machine): more than all the rest of a launch. Where the kernel itself keeps time by the
+//! processor's counter, so do we (5 to 20 ns): the helper thread compares the two a few times a
+//! second and sets the line between them. Until it has, and where the kernel trusts another clock,
+//! the system's is read.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,19 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_protocol::Ns;
 
-/// The line is drawn over at least this time: an interruption between two readings (some us) then bends it by less than 1 in 10,000.
+/// The line is drawn over at least this time: an interruption between two readings (some us) then
+/// bends it by less than 1 in 10,000.
 const SHORTEST_SPAN: Ns = 20_000_000;
 
 /// A line over a longer time than this is begun anew: the system's clock is steered.
 const LONGEST_SPAN: Ns = 60_000_000_000;
 
-/// Two readings that should be at one moment lie at most so far apart, or were interrupted and are made again.
+/// Two readings that should be at one moment lie at most so far apart, or were interrupted and are
+/// made again.
 const AT_ONCE: Ns = 1_000;
 
 /// What the kernel calls a counter that it keeps time by.
 const TRUSTED: &str = "tsc";
 
-/// Nanoseconds = `ns` + (counter - `count`) * `rate` / 2^64. `version` is odd while the line is not known and while it changes; the helper alone changes it.
+/// Nanoseconds = `ns` + (counter - `count`) * `rate` / 2^64. `version` is odd while the line is not
+/// known and while it changes; the helper alone changes it.
 struct Line {
     version: AtomicU64,
     count: AtomicU64,
@@ -77,7 +82,8 @@ pub fn at_once() -> Option<Ns> {
     if version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
         return None;
     }
-    // A counter that a core reads a little before the line's point: time stands still for that moment.
+    // A counter that a core reads a little before the line's point: time stands still for that
+    // moment.
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
     Some(ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64))

@@ -1,7 +1,9 @@
-//! What a kernel costs: hash of its identity -> predicted nanoseconds. Read on every launch of a background job, without a lock.
+//! What a kernel costs: hash of its identity -> predicted nanoseconds. Read on every launch of a
+//! background job, without a lock.
 //!
-//! Open addressing over two arrays of atomics, entries are added and changed, never removed. A key is claimed before its value is stored;
-//! a reader in between sees a value of 0, which means unknown.
+//! Open addressing over two arrays of atomics, entries are added and changed, never removed. A key
+//! is claimed before its value is stored; a reader in between sees a value of 0, which means
+//! unknown.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,8 @@ const ENTRIES: usize = 1 << 14;
 /// Entries for the few: graphs, say.
 const FEW: usize = 1 << 11;
 
-/// A key is looked for in so many places. At half load the chance of a longer run is below one in a million.
+/// A key is looked for in so many places. At half load the chance of a longer run is below one in a
+/// million.
 const PROBES: usize = 64;
 
 /// The table.
@@ -48,8 +51,9 @@ impl Costs {
         Costs::of(FEW)
     }
 
-    /// The entry so many steps behind a hash's first place. The hash is already mixed; its low bits are as good as any. A mask, because a
-    /// division would be the slowest instruction of a launch; the lengths are powers of two.
+    /// The entry so many steps behind a hash's first place. The hash is already mixed; its low bits
+    /// are as good as any. A mask, because a division would be the slowest instruction of a launch;
+    /// the lengths are powers of two.
     #[inline]
     fn entry(&self, hash: u64, step: u64) -> Option<&Entry> {
         let mask = self.entries.len().wrapping_sub(1);
@@ -60,7 +64,8 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or what holds where none is known; nothing where that takes a longer search.
+    /// The predicted time, or what holds where none is known; nothing where that takes a longer
+    /// search.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;
@@ -109,7 +114,8 @@ impl Costs {
         None
     }
 
-    /// The word of an entry, which is added if it is not there: for tables that count. `None` if its places are all taken.
+    /// The word of an entry, which is added if it is not there: for tables that count. `None` if
+    /// its places are all taken.
     #[inline]
     pub fn word(&self, hash: u64) -> Option<&AtomicU64> {
         let first = self.entry(hash, 0)?;

@@ -1,4 +1,5 @@
-//! The link to the broker: what lies in shared memory, what is told, and what the environment asks for.
+//! The link to the broker: what lies in shared memory, what is told, and what the environment asks
+//! for.
 //!
 //! The lane is private memory whose mode says `Free` while no broker is attached, so that whatever
 //! reads it need not ask. A link is made with its session and never freed.
@@ -109,8 +110,8 @@ impl BrokerLink {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// How many times slower than a real device this one is, where the broker was told so: a simulated
-    /// one among more work than it has cores for.
+    /// How many times slower than a real device this one is, where the broker was told so: a
+    /// simulated one among more work than it has cores for.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => None,
@@ -132,8 +133,9 @@ impl BrokerLink {
         self.ring();
     }
 
-    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word that the broker looks at by a sequentially consistent
-    /// read-modify-write, or fenced, so a broker that looks once more after it said that it sleeps sees what was reported.
+    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word that
+    /// the broker looks at by a sequentially consistent read-modify-write, or fenced, so a broker
+    /// that looks once more after it said that it sleeps sees what was reported.
     #[inline]
     pub fn ring(&self) {
         if self.wants_ring() {
@@ -147,7 +149,8 @@ impl BrokerLink {
         self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
-    /// Wakes the broker where the process has become idle: that also wakes a broker that naps, because a background job waits for this very moment.
+    /// Wakes the broker where the process has become idle: that also wakes a broker that naps,
+    /// because a background job waits for this very moment.
     #[inline]
     pub fn ring_idle(&self) {
         if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {

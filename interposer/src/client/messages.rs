@@ -1,7 +1,8 @@
 //! What the job's threads want told to the broker: a bounded queue that the helper thread empties.
 //!
-//! A thread that puts something in never waits for the broker; where the queue is full the message is dropped and counted. Who is about to end may wait, bounded, until the helper has heard what the
-//! broker had to say.
+//! A thread that puts something in never waits for the broker; where the queue is full the message
+//! is dropped and counted. Who is about to end may wait, bounded, until the helper has heard what
+//! the broker had to say.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -63,7 +64,8 @@ impl Messages {
         self.bell.notify_one();
     }
 
-    /// Waits until the helper has heard what the broker has said up to now, at most so long. False: it has not by then.
+    /// Waits until the helper has heard what the broker has said up to now, at most so long. False:
+    /// it has not by then.
     pub fn hear(&self, within: Duration) -> bool {
         let mut inside = self.inside();
         inside.wanted += 1;
@@ -77,7 +79,8 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// The helper begins to hear the broker; whoever wants that by now is served when it tells so ([`Messages::has_heard`]).
+    /// The helper begins to hear the broker; whoever wants that by now is served when it tells so
+    /// ([`Messages::has_heard`]).
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }

@@ -1,6 +1,7 @@
 //! What the environment asks for. Pure: variables in, settings and complaints out.
 //!
-//! A complaint is one line that says what is wrong, where, and what to do; the job runs on with what is said there.
+//! A complaint is one line that says what is wrong, where, and what to do; the job runs on with
+//! what is said there.
 #![forbid(unsafe_code)]
 
 use weft_protocol::{Ns, PRIORITIES, amount};
@@ -10,11 +11,12 @@ use super::backing_mode::{Backing, VARIABLE};
 /// The priority of a job that asks for none.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// The priority of a job that asks for one that does not exist. The lowest: a typing error may slow the job that has it, never a more
-/// important one.
+/// The priority of a job that asks for one that does not exist. The lowest: a typing error may slow
+/// the job that has it, never a more important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
-/// Spinning at the gate before sleeping: a sleeping core takes 25-65 us to wake, so less than one wake-up.
+/// Spinning at the gate before sleeping: a sleeping core takes 25-65 us to wake, so less than one
+/// wake-up.
 const SPIN: Ns = 20_000;
 
 /// No use in spinning longer.

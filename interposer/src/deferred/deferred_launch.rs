@@ -21,9 +21,10 @@ const ATTRIBUTES: usize = 16;
 /// A CUlaunchAttribute: its kind, and a union of 64 bytes.
 const WORDS: usize = 9;
 
-/// Kinds whose value is a plain number or a few of them: access policy window, cluster dimension and scheduling, programmatic stream serialisation, priority, memory
-/// synchronisation domain and its map, preferred cluster dimension, shared memory carve-out. Not here: cooperative (its success depends on the grid), what names
-/// an event, nodes that are changed on the device.
+/// Kinds whose value is a plain number or a few of them: access policy window, cluster dimension
+/// and scheduling, programmatic stream serialisation, priority, memory synchronisation domain and
+/// its map, preferred cluster dimension, shared memory carve-out. Not here: cooperative (its
+/// success depends on the grid), what names an event, nodes that are changed on the device.
 const PLAIN: [u32; 9] = [1, 4, 5, 6, 8, 9, 10, 11, 14];
 
 /// The widest grid in y and z, and in x.
@@ -90,7 +91,8 @@ impl Held {
         let [gx, gy, gz] = self.grid;
         let [bx, by, bz] = self.block;
         if self.attributes.is_empty() {
-            // SAFETY: a copy of what the client gave the driver; function, stream and context live, because whatever ends one of them waits for the queue.
+            // SAFETY: a copy of what the client gave the driver; function, stream and context live,
+            // because whatever ends one of them waits for the queue.
             return unsafe {
                 calls::cuLaunchKernel(
                     self.function,
@@ -132,7 +134,8 @@ unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
     let list = launch.attributes.cast::<[u64; WORDS]>();
     let mut copied = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: one of as many as the client said; of eight bytes' alignment, as its union has pointers in it.
+        // SAFETY: one of as many as the client said; of eight bytes' alignment, as its union has
+        // pointers in it.
         let attribute = unsafe { list.wrapping_add(at).read_unaligned() };
         let [kind, ..] = attribute;
         // The other half of the word is padding.
@@ -161,7 +164,8 @@ pub unsafe fn learn(launch: &Launch) -> Option<()> {
     Some(())
 }
 
-/// Whether the legacy default stream waits for this one, or may; `None` while the driver is not to be asked.
+/// Whether the legacy default stream waits for this one, or may; `None` while the driver is not to
+/// be asked.
 fn is_blocking(stream: CuStream) -> Option<bool> {
     /// CU_STREAM_NON_BLOCKING.
     const NON_BLOCKING: u32 = 1;
@@ -192,7 +196,8 @@ fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u
         }
         for [kind, rest @ ..] in attributes {
             key.add(u64::from(*kind as u32));
-            // What of a union is not of its kind's value may differ from launch to launch; then it is another key, and learnt anew.
+            // What of a union is not of its kind's value may differ from launch to launch; then it
+            // is another key, and learnt anew.
             for word in rest {
                 key.add(*word);
             }
@@ -263,7 +268,8 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
                 return None;
             }
             let place = start.wrapping_add(parameter.offset as usize);
-            // SAFETY: the parameter has so many bytes, and the block was made for the furthest of them.
+            // SAFETY: the parameter has so many bytes, and the block was made for the furthest of
+            // them.
             unsafe { std::ptr::copy_nonoverlapping(value, place, parameter.size as usize) };
         }
         offsets = Some(parameters.iter().map(|parameter| parameter.offset).collect());

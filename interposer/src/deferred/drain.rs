@@ -1,7 +1,8 @@
 //! Who takes launches out of the queue, and when.
 //!
-//! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that needs the queue empty does it if ours is not at work. One at
-//! a time ([`ISSUING`]), from the front. A launch counts as in the queue until the driver has taken it.
+//! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that
+//! needs the queue empty does it if ours is not at work. One at a time ([`ISSUING`]), from the
+//! front. A launch counts as in the queue until the driver has taken it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -34,7 +35,8 @@ const AT_EXIT: Ns = 2_000_000_000;
 /// Who waits for the queue looks again after this long.
 const LOOK: Ns = 1_000_000;
 
-/// Who has asked about a stream for as long as others wait is held up for this part of that time at most: 31 ms beside a real device.
+/// Who has asked about a stream for as long as others wait is held up for this part of that time at
+/// most: 31 ms beside a real device.
 const SERVED: Ns = 32;
 
 /// CU_EVENT_DISABLE_TIMING.
@@ -115,7 +117,8 @@ pub fn push(left: Left) -> bool {
     true
 }
 
-/// Starts the thread, with the session and not with the first launch that is left behind: by then the job may have shut itself in (seccomp), on just the thread that launches.
+/// Starts the thread, with the session and not with the first launch that is left behind: by then
+/// the job may have shut itself in (seccomp), on just the thread that launches.
 pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
@@ -151,7 +154,8 @@ struct Going(CuContext);
 impl Drop for Going {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whatever it was, it shall not come again. The launch itself is not known to have been made.
+            // Whatever it was, it shall not come again. The launch itself is not known to have been
+            // made.
             BROKEN.store(true, Ordering::Relaxed);
             fail(self.0, CuResult::UNKNOWN);
         }
@@ -164,7 +168,8 @@ impl Drop for Going {
     }
 }
 
-/// A launch that was left behind in a context has failed: the next call that empties the queue says so.
+/// A launch that was left behind in a context has failed: the next call that empties the queue says
+/// so.
 pub(super) fn fail(context: CuContext, error: CuResult) {
     throttle::held_failed();
     let mut inside = line();
@@ -240,9 +245,11 @@ impl Drop for Own {
     }
 }
 
-/// Sees what is in the queue now gone: by this thread if nobody is at it. What other threads put in meanwhile is not waited for: it came at the same moment as the call that waits,
-/// or after it. Waits at the gate no longer than a launch of this thread's would; then all of it goes at once. What the driver itself does with a launch has no bound of ours:
-/// without weft the job would wait there.
+/// Sees what is in the queue now gone: by this thread if nobody is at it. What other threads put in
+/// meanwhile is not waited for: it came at the same moment as the call that waits, or after it.
+/// Waits at the gate no longer than a launch of this thread's would; then all of it goes at once.
+/// What the driver itself does with a launch has no bound of ours: without weft the job would wait
+/// there.
 pub fn empty() {
     wait(throttle::longest_wait(), Ns::MAX, all_gone());
 }
@@ -252,8 +259,10 @@ pub fn empty_at_once() {
     wait(0, AT_EXIT, all_gone());
 }
 
-/// The same for who may hold any lock of the process, and may be within any call: in a signal's handler, say. Our thread does it, or whoever is at it; should that be the very thread that calls
-/// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the launches are the parent's.
+/// The same for who may hold any lock of the process, and may be within any call: in a signal's
+/// handler, say. Our thread does it, or whoever is at it; should that be the very thread that calls
+/// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the
+/// launches are the parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
@@ -280,7 +289,8 @@ fn all_gone() -> impl Fn() -> bool {
     move || GONE.load(Ordering::SeqCst) >= pushed
 }
 
-/// Helps, and waits until something holds: at the gate for `patience`, and in all no longer than `longest`.
+/// Helps, and waits until something holds: at the gate for `patience`, and in all no longer than
+/// `longest`.
 fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     if holds() {
         return;
@@ -337,7 +347,8 @@ fn hurries() -> MutexGuard<'static, Vec<Ns>> {
     lock(&HURRIES)
 }
 
-/// The gate opens when the first of those who wait has waited long enough, and shuts again when he has what he waited for.
+/// The gate opens when the first of those who wait has waited long enough, and shuts again when he
+/// has what he waited for.
 fn hurry(hurries: &[Ns]) {
     let first = hurries.iter().copied().min().unwrap_or(Ns::MAX);
     throttle::hurry_by(if LEAVING.load(Ordering::SeqCst) { 0 } else { first });
@@ -372,8 +383,9 @@ pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     pending() > 0 && inside.goes_to(stream, context)
 }
 
-/// Somebody has asked about this stream again and again, for as long as who waits for the queue waits, while others went on putting work in. As for him, all of it goes at once. Then he is
-/// told whether that has ended within [`SERVED`] of that time: it is what there was when he asked.
+/// Somebody has asked about this stream again and again, for as long as who waits for the queue
+/// waits, while others went on putting work in. As for him, all of it goes at once. Then he is told
+/// whether that has ended within [`SERVED`] of that time: it is what there was when he asked.
 pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     wait(0, Ns::MAX, all_gone());
     if capture::any() {
@@ -409,13 +421,15 @@ fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     }
 }
 
-/// Whether nothing is left behind any more. A forked child's locks may be held by threads that are not there: it takes none.
+/// Whether nothing is left behind any more. A forked child's locks may be held by threads that are
+/// not there: it takes none.
 pub fn broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
 /// In a forked child: the thread is the parent's.
 pub fn forget() {
-    // Locks may be held by threads that are not here. A child that initialises CUDA anew goes without the queue.
+    // Locks may be held by threads that are not here. A child that initialises CUDA anew goes
+    // without the queue.
     BROKEN.store(true, Ordering::Relaxed);
 }

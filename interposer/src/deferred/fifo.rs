@@ -7,14 +7,17 @@ use weft_protocol::Ns;
 
 use crate::driver::abi::{CuContext, CuResult, CuStream};
 
-/// Launches that the queue holds: about as many as the driver's own channels, which hold a thousand.
+/// Launches that the queue holds: about as many as the driver's own channels, which hold a
+/// thousand.
 const MOST: usize = 1_024;
 
 /// And bytes. Parameters take some hundred bytes a launch.
 const MOST_BYTES: usize = 4 << 20;
 
-/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that long lets all of it go at once, and a foreground job then finds it in its way: no
-/// more than 0.8 % of its time, so. 8 ms beside a real device: more than a background job gets through in most gaps.
+/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that
+/// long lets all of it go at once, and a foreground job then finds it in its way: no more than 0.8
+/// % of its time, so. 8 ms beside a real device: more than a background job gets through in most
+/// gaps.
 const PART: Ns = 128;
 
 /// Contexts of which it is remembered that something failed there.
@@ -35,7 +38,8 @@ pub struct To {
 const LEGACY: CuStream = 1;
 
 impl To {
-    /// Whether who asks about a stream of a context asks about this work: it is on the stream, or on one that the stream waits for.
+    /// Whether who asks about a stream of a context asks about this work: it is on the stream, or
+    /// on one that the stream waits for.
     fn concerns(self, stream: CuStream, context: CuContext) -> bool {
         match stream {
             ..=LEGACY => self.blocking && self.context == context,
@@ -82,7 +86,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// Whether there is no room for one more, where a launch waits at the gate for `longest` at most. One alone always has room.
+    /// Whether there is no room for one more, where a launch waits at the gate for `longest` at
+    /// most. One alone always has room.
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
         let work = self.work.saturating_add(more.work) <= longest / PART;
@@ -101,7 +106,8 @@ impl<T> Line<T> {
         self.pushed += 1;
     }
 
-    /// How many have ever been put in. They leave in that order, so whoever waits for those that are here waits until so many have left.
+    /// How many have ever been put in. They leave in that order, so whoever waits for those that
+    /// are here waits until so many have left.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
@@ -116,7 +122,8 @@ impl<T> Line<T> {
         Some(launch)
     }
 
-    /// Whether one that is here, or being issued, goes to this stream, or to one that it waits for. `context`: the current one, for the legacy default stream.
+    /// Whether one that is here, or being issued, goes to this stream, or to one that it waits for.
+    /// `context`: the current one, for the legacy default stream.
     pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
         let waiting = self.launches.iter().map(|(weight, _)| weight.to);
         waiting.chain(self.leaving).any(|to| to.concerns(stream, context))

@@ -1,6 +1,8 @@
-//! Fills and copies on the device that are left behind, where launches wait before them: four words each, which name no memory of the host's.
+//! Fills and copies on the device that are left behind, where launches wait before them: four words
+//! each, which name no memory of the host's.
 //!
-//! Training jobs zero a gradient or a workspace every ten launches or so. If each of these waited until the queue is empty, the queue would never hold more than ten.
+//! Training jobs zero a gradient or a workspace every ten launches or so. If each of these waited
+//! until the queue is empty, the queue would never hold more than ten.
 
 use super::deferred_launch::current;
 use super::validated;
@@ -49,7 +51,8 @@ pub fn is_one(entry: &Entry) -> bool {
 }
 
 impl Fill {
-    /// Of a call of symbol `at` with these arguments, if it is one. `stream`: as the plain entry points take it.
+    /// Of a call of symbol `at` with these arguments, if it is one. `stream`: as the plain entry
+    /// points take it.
     pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
         let entry = symbols::ENTRIES.get(at).filter(|entry| is_one(entry))?;
         let Moves::Bytes(_, unit) = entry.moves else {
@@ -77,7 +80,8 @@ impl Fill {
         }
     }
 
-    /// Whether it can be expected to succeed: there is something to do, on a stream of this context that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
+    /// Whether it can be expected to succeed: there is something to do, on a stream of this context
+    /// that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
     pub fn ready(self) -> Option<Ready> {
         let [target, source, _, _] = self.words.map(|word| word as u64);
         let aligned = self.unit > 0 && target % self.unit == 0;
@@ -133,10 +137,12 @@ impl Ready {
             return CuResult::NOT_FOUND;
         };
         throttle::before_stream_op(op, bytes, stream);
-        // SAFETY: the functions that are left behind take four words, of which the value of a fill may be narrower: the callee reads its low part.
+        // SAFETY: the functions that are left behind take four words, of which the value of a fill
+        // may be narrower: the callee reads its low part.
         let real = unsafe { std::mem::transmute::<*mut (), Real>(found) };
         let [target, value, amount, to] = words;
-        // SAFETY: what the client gave the driver; stream, context and memory live, because whatever ends one of them waits for the queue.
+        // SAFETY: what the client gave the driver; stream, context and memory live, because
+        // whatever ends one of them waits for the queue.
         unsafe { real(target, value, amount, to) }
     }
 }

@@ -1,23 +1,36 @@
-//! The launch queue: what a background job's host leaves behind at a closed gate, so that it can go on.
+//! The launch queue: what a background job's host leaves behind at a closed gate, so that it can go
+//! on.
 //!
-//! Without it a background job's thread stands at the gate with one launch, and when a gap opens the kernels come one by one, as fast as the job's own code makes
-//! them. With it a plain launch that would have to wait is copied here and the call returns; the kernels then go to the device one behind the other when the gate
-//! lets them, by a thread of ours ([`drain`]) or by a thread of the job's that comes by.
+//! Without it a background job's thread stands at the gate with one launch, and when a gap opens
+//! the kernels come one by one, as fast as the job's own code makes them. With it a plain launch
+//! that would have to wait is copied here and the call returns; the kernels then go to the device
+//! one behind the other when the gate lets them, by a thread of ours ([`drain`]) or by a thread of
+//! the job's that comes by.
 //!
 //! What holds:
-//! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process, whatever it does, first sees it emptied ([`settle`]), except
-//!   those of a short list that cannot tell the difference ([`harmless`]), and attributes set again to what they were set to last. Launches of any thread and stream go in the order in which they were made.
-//! * Only what can be expected to succeed is left behind: a kernel that this process has launched before in this shape, to a stream of its context, with nothing changed since that
-//!   could make it fail ([`validated`]), with parameters whose layout the driver told ([`deferred_launch`]), and behind one a fill or a copy on the device within allocations that there are ([`fill`]);
-//!   to a stream that is no thread's own, outside captures. Should it fail all the same, the next call that waits for the queue returns its error; not one that gives something back.
-//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own launch, and no longer; then all of it goes at once. What others put in meanwhile
-//!   he does not wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what is left without waiting. What a signal kills takes it along.
-//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's table does not know, nothing is left behind any more; nor, on newer devices, where it is
-//!   given one of the driver's private tables of which nobody knows what is in it ([`tables`]).
-//! * The queue is bounded, in launches, bytes and predicted work ([`fifo`]). Who finds it full waits until it is not.
+//! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process,
+//!   whatever it does, first sees it emptied ([`settle`]), except those of a short list that cannot
+//!   tell the difference ([`harmless`]), and attributes set again to what they were set to last.
+//!   Launches of any thread and stream go in the order in which they were made.
+//! * Only what can be expected to succeed is left behind: a kernel that this process has launched
+//!   before in this shape, to a stream of its context, with nothing changed since that could make
+//!   it fail ([`validated`]), with parameters whose layout the driver told ([`deferred_launch`]),
+//!   and behind one a fill or a copy on the device within allocations that there are ([`fill`]); to
+//!   a stream that is no thread's own, outside captures. Should it fail all the same, the next call
+//!   that waits for the queue returns its error; not one that gives something back.
+//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own
+//!   launch, and no longer; then all of it goes at once. What others put in meanwhile he does not
+//!   wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what
+//!   is left without waiting. What a signal kills takes it along.
+//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's
+//!   table does not know, nothing is left behind any more; nor, on newer devices, where it is given
+//!   one of the driver's private tables of which nobody knows what is in it ([`tables`]).
+//! * The queue is bounded, in launches, bytes and predicted work ([`fifo`]). Who finds it full
+//!   waits until it is not.
 //! * A job that is no background job, or whose gate is open, pays one load a call.
 //!
-//! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left behind, and calls without a hook lead straight to the driver.
+//! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left
+//! behind, and calls without a hook lead straight to the driver.
 
 mod deferred_launch;
 mod deferred_op;
@@ -47,7 +60,8 @@ use crate::internal_error::guarded;
 use crate::kernels::launch::LaunchInfo;
 use crate::throttle;
 
-/// How many launches are in the queue, the one that is just being issued included; and whether one of them has failed. Looked at by every call.
+/// How many launches are in the queue, the one that is just being issued included; and whether one
+/// of them has failed. Looked at by every call.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
 
 /// Set in [`STATE`] when a launch that was left behind has failed and nobody was told.
@@ -118,7 +132,8 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     }
 }
 
-/// A fill or a copy on the device comes while launches are in the queue: it goes in behind them, or they go first, as before any other call. What it answers if it is not to be made.
+/// A fill or a copy on the device comes while launches are in the queue: it goes in behind them, or
+/// they go first, as before any other call. What it answers if it is not to be made.
 pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     if let Some(error) = drain::failure() {
         return Some(error);
@@ -135,7 +150,8 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     }
 }
 
-/// A launch that went to the driver directly, and succeeded: the next one like it may be left behind.
+/// A launch that went to the driver directly, and succeeded: the next one like it may be left
+/// behind.
 pub fn learn(launch: &Launch) {
     if on() {
         // SAFETY: the client gave this to the driver, which took it.
@@ -143,8 +159,9 @@ pub fn learn(launch: &Launch) {
     }
 }
 
-/// An attribute is about to be set. What is in the queue goes first, unless the attribute has that value already: many programs set the same one before each launch. What the call answers
-/// if it is not to be made.
+/// An attribute is about to be set. What is in the queue goes first, unless the attribute has that
+/// value already: many programs set the same one before each launch. What the call answers if it is
+/// not to be made.
 #[inline]
 pub fn before_attribute(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
     if busy() { changes(named, attribute, value) } else { None }
@@ -158,7 +175,8 @@ fn changes(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
     }
 }
 
-/// An attribute has this value now. Of a kernel: the function that it is `here`, in the current context.
+/// An attribute has this value now. Of a kernel: the function that it is `here`, in the current
+/// context.
 pub fn attribute_set(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     if !drain::broken() {
         guarded(|| validated::changed(named, attribute, value, here));
@@ -172,7 +190,8 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// A context has ended, and with it what failed there: who makes a new one is not told of it. 0: some context, nobody knows which.
+/// A context has ended, and with it what failed there: who makes a new one is not told of it. 0:
+/// some context, nobody knows which.
 pub fn context_ended(context: CuContext) {
     if drain::broken() {
         return;
@@ -181,12 +200,14 @@ pub fn context_ended(context: CuContext) {
     drain::forgive(context);
 }
 
-/// Code is unloaded, or a limit of a context has changed: handles may mean something else from now on, or launches fail that succeeded.
+/// Code is unloaded, or a limit of a context has changed: handles may mean something else from now
+/// on, or launches fail that succeeded.
 pub fn forget_known() {
     validated::clear();
 }
 
-/// Empties the queue. An error is that of a launch that was left behind: the caller returns it in place of making its call.
+/// Empties the queue. An error is that of a launch that was left behind: the caller returns it in
+/// place of making its call.
 #[cold]
 pub fn settle() -> Option<CuResult> {
     guarded(drain::empty);
@@ -200,7 +221,8 @@ pub fn waits(at: usize) -> bool {
         .is_some_and(|entry| !harmless(entry.base) && !by_itself(entry.base))
 }
 
-/// Whether the hook of this function sees to the queue by itself. Const, so that a hook that does has nothing of it.
+/// Whether the hook of this function sees to the queue by itself. Const, so that a hook that does
+/// has nothing of it.
 pub const fn by_itself(name: &str) -> bool {
     const fn starts(name: &[u8], with: &[u8]) -> bool {
         if name.len() < with.len() {
@@ -219,7 +241,8 @@ pub const fn by_itself(name: &str) -> bool {
         true
     }
     let name = name.as_bytes();
-    // Cooperative ones are never left behind, and of those on several devices weft may not know the first.
+    // Cooperative ones are never left behind, and of those on several devices weft may not know the
+    // first.
     let other = starts(name, b"cuLaunchHostFunc") || starts(name, b"cuLaunchCooperative");
     (starts(name, b"cuLaunch") && !other)
         || starts(name, b"cuGraphLaunch")
@@ -240,8 +263,9 @@ pub fn before(at: usize) -> Option<CuResult> {
     settle()
 }
 
-/// Whether a call of this name ends something or gives it back. It is made whatever has failed before: who is refused here would keep for ever what he was about to give back. The
-/// error waits for a call that can answer with it.
+/// Whether a call of this name ends something or gives it back. It is made whatever has failed
+/// before: who is refused here would keep for ever what he was about to give back. The error waits
+/// for a call that can answer with it.
 pub fn ends_something(base: &str) -> bool {
     [
         "Destroy",
@@ -257,8 +281,10 @@ pub fn ends_something(base: &str) -> bool {
     .any(|end| base.contains(end))
 }
 
-/// What is said to who asks whether a stream's work has ended while some of it is in the queue: "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others
-/// wait ([`throttle::longest_wait`]), again and again, is served as they are: all of it goes, and where that has ended soon he hears so, whatever other threads have put in meanwhile.
+/// What is said to who asks whether a stream's work has ended while some of it is in the queue:
+/// "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others
+/// wait ([`throttle::longest_wait`]), again and again, is served as they are: all of it goes, and
+/// where that has ended soon he hears so, whatever other threads have put in meanwhile.
 #[cold]
 pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     guarded(|| {
@@ -283,7 +309,8 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     .unwrap_or(Some(CuResult::NOT_READY))
 }
 
-/// About which stream a thread has asked last and heard "not ready" from us, when, and when it began to.
+/// About which stream a thread has asked last and heard "not ready" from us, when, and when it
+/// began to.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     stream: CuStream,
@@ -308,8 +335,8 @@ extern "C" fn answer() -> u32 {
     ANSWER.get()
 }
 
-/// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or to the error of a launch that was left behind. Called by
-/// `symbols::queue_gate`.
+/// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or
+/// to the error of a launch that was left behind. Called by `symbols::queue_gate`.
 pub extern "C" fn gate(at: u32) -> *const c_void {
     let at = at as usize;
     match before(at) {
@@ -324,14 +351,16 @@ pub fn failed(error: CuResult) -> *const () {
     answer as *const ()
 }
 
-/// The session has begun: what the queue needs is had now. Later a job may have shut itself in, and a thread begun then would be its death.
+/// The session has begun: what the queue needs is had now. Later a job may have shut itself in, and
+/// a thread begun then would be its death.
 pub fn start() {
     if on() {
         guarded(drain::start);
     }
 }
 
-/// The process ends: what is left goes at once, and what is launched from now on by others' last acts goes without the queue.
+/// The process ends: what is left goes at once, and what is launched from now on by others' last
+/// acts goes without the queue.
 pub fn at_exit() {
     drain::stop();
     if busy() {
@@ -346,7 +375,8 @@ pub fn at_once() {
     }
 }
 
-/// The job was given a function of the driver's that weft's table does not know. Calls of it pass weft by, and with it what is in the queue, whatever their place among the launches.
+/// The job was given a function of the driver's that weft's table does not know. Calls of it pass
+/// weft by, and with it what is in the queue, whatever their place among the launches.
 pub fn passed_by(name: &str) {
     if on() && !drain::broken() {
         give_up(Why::Newer(name.to_owned()));
@@ -374,7 +404,8 @@ fn give_up(why: Why) {
 /// Why the queue was given up.
 static GIVEN_UP: OnceLock<Why> = OnceLock::new();
 
-/// A launch is not left behind that would have been: why that is never done in this process is said, once. Of private tables only to who looks: on some devices nearly every job has them.
+/// A launch is not left behind that would have been: why that is never done in this process is
+/// said, once. Of private tables only to who looks: on some devices nearly every job has them.
 #[cold]
 fn say_why_not() {
     static SAID: Once = Once::new();

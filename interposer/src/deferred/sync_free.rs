@@ -1,12 +1,15 @@
 //! Calls that need not wait for what is in the queue.
 //!
-//! Each reads or makes something that no launch before it can change, and changes nothing that a launch before it could meet. Everything that is not here waits. Private
-//! tables of the driver (`cuGetExportTable`) are handed out unchanged; calls through them are not seen: [`super::tables`].
+//! Each reads or makes something that no launch before it can change, and changes nothing that a
+//! launch before it could meet. Everything that is not here waits. Private tables of the driver
+//! (`cuGetExportTable`) are handed out unchanged; calls through them are not seen:
+//! [`super::tables`].
 #![forbid(unsafe_code)]
 
 /// In alphabetic order. Names as `cuGetProcAddress` knows them, so all versions of each.
 const HARMLESS: [&str; 66] = [
-    // A context that is current is a thread's own affair; each launch in the queue knows its context.
+    // A context that is current is a thread's own affair; each launch in the queue knows its
+    // context.
     "cuCtxGetApiVersion",
     "cuCtxGetCacheConfig",
     "cuCtxGetCurrent",
@@ -69,7 +72,8 @@ const HARMLESS: [&str; 66] = [
     "cuOccupancyAvailableDynamicSMemPerBlock",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-    // Nothing is left behind while anything captures, and a capture begins only when the queue is empty: no launch in it changes what these answer.
+    // Nothing is left behind while anything captures, and a capture begins only when the queue is
+    // empty: no launch in it changes what these answer.
     "cuStreamGetCaptureInfo",
     "cuStreamGetCtx",
     "cuStreamGetFlags",

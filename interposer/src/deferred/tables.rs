@@ -1,15 +1,24 @@
-//! The driver's private tables (`cuGetExportTable`): which of them the process was handed, and whether launches may be left behind all the same.
+//! The driver's private tables (`cuGetExportTable`): which of them the process was handed, and
+//! whether launches may be left behind all the same.
 //!
-//! CUDA's own libraries ask the driver for tables of functions that no header names. They are handed out unchanged, and calls through them are not seen. What comes of that:
-//! * On devices older than [`NEWER`] all work of the clients that were tried arrives by functions of the API, whatever tables they have.
-//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of which nobody has published what is in it: 15 functions, says its size, in drivers 535 to 555. Should a launch go through it, or
-//!   anything else with a place on a stream, it would overtake the launches in the queue: wrong numbers, and no error. So a process that was handed a table that is not in [`KNOWN`] leaves
-//!   nothing behind on such a device, and what is in the queue already goes before the table is handed out. As cuBLAS is part of nearly every PyTorch job, that turns the queue off for
-//!   nearly all of them there.
+//! CUDA's own libraries ask the driver for tables of functions that no header names. They are
+//! handed out unchanged, and calls through them are not seen. What comes of that:
+//! * On devices older than [`NEWER`] all work of the clients that were tried arrives by functions
+//!   of the API, whatever tables they have.
+//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of which nobody has published what is in it:
+//!   15 functions, says its size, in drivers 535 to 555. Should a launch go through it, or anything
+//!   else with a place on a stream, it would overtake the launches in the queue: wrong numbers, and
+//!   no error. So a process that was handed a table that is not in [`KNOWN`] leaves nothing behind
+//!   on such a device, and what is in the queue already goes before the table is handed out. As
+//!   cuBLAS is part of nearly every PyTorch job, that turns the queue off for nearly all of them
+//!   there.
 //!
-//! What decides it is piece 1 of the GPU suite. There background jobs run with `WEFT_QUEUE=always`, which passes over this rule, beside a foreground job. If on sm_90 their data are those of the runs without weft, with
-//! `launches.left_behind` above 0, and if weft counts as many launches as the profiler sees kernels (the fact `tables` says which tables were in use), then add these tables to [`KNOWN`]
-//! here, and take the sentence from docs/configuration.md. If data differ, they stay out, and what goes through them is to be found.
+//! What decides it is piece 1 of the GPU suite. There background jobs run with `WEFT_QUEUE=always`,
+//! which passes over this rule, beside a foreground job. If on sm_90 their data are those of the
+//! runs without weft, with `launches.left_behind` above 0, and if weft counts as many launches as
+//! the profiler sees kernels (the fact `tables` says which tables were in use), then add these
+//! tables to [`KNOWN`] here, and take the sentence from docs/configuration.md. If data differ, they
+//! stay out, and what goes through them is to be found.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -26,8 +35,9 @@ const NEWER: i32 = 9;
 /// An identity, a `CUuuid`.
 pub type Identity = [u8; 16];
 
-/// Tables through which nothing goes that has a place on a stream. Their names are those that open-source projects use. (The one that every runtime asks for before `cuInit`, f8cff951-..., the drivers
-/// 535 to 555 refuse.)
+/// Tables through which nothing goes that has a place on a stream. Their names are those that
+/// open-source projects use. (The one that every runtime asks for before `cuInit`, f8cff951-...,
+/// the drivers 535 to 555 refuse.)
 const KNOWN: [Identity; 8] = [
     // CUDART_INTERFACE: contexts and modules.
     id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),

@@ -1,5 +1,7 @@
-//! Which launches are known to succeed: a function, its block and shared memory, its attributes, in a context, once launched directly with success; to a stream
-//! of that context. Whatever may change that makes them unknown again: code unloaded, a context or stream that ends, another value of a function's attribute.
+//! Which launches are known to succeed: a function, its block and shared memory, its attributes, in
+//! a context, once launched directly with success; to a stream of that context. Whatever may change
+//! that makes them unknown again: code unloaded, a context or stream that ends, another value of a
+//! function's attribute.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -10,7 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use crate::driver::abi::{CuContext, CuDevice, CuFunction, CuStream};
 use crate::lock::lock;
 
-/// Launches that are remembered, streams, and values of attributes. A job with more (one that changes its launches all the time) begins anew.
+/// Launches that are remembered, streams, and values of attributes. A job with more (one that
+/// changes its launches all the time) begins anew.
 const MOST: usize = 1 << 16;
 
 /// The default streams: every context has them.
@@ -39,7 +42,8 @@ struct Known {
     /// Launches of all functions.
     count: usize,
     streams: HashMap<CuStream, Stream>,
-    /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two at a time: a kernel and a function may be the same code by two names.
+    /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two
+    /// at a time: a kernel and a function may be the same code by two names.
     attributes: HashMap<(Named, u32), i32>,
     of_kernels: bool,
 }
@@ -134,7 +138,8 @@ impl Known {
     }
 }
 
-/// From now on this launch of a function is known, that its stream is one of the context, and whether the legacy default stream waits for that one.
+/// From now on this launch of a function is known, that its stream is one of the context, and
+/// whether the legacy default stream waits for that one.
 pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext, blocking: bool) {
     let of = Stream { context, blocking };
     known().get_or_insert_default().add(function, key, stream, of);
@@ -164,8 +169,10 @@ pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
         .is_some_and(|known| known.is_set(named, attribute, value))
 }
 
-/// An attribute has this value now. If it is another than before, the function's launches are not known any more. A kernel that is in no context yet has a function with
-/// a handle of its own in each: `here` is that of the context that is current. Where launches of several contexts are known, no function's are any more.
+/// An attribute has this value now. If it is another than before, the function's launches are not
+/// known any more. A kernel that is in no context yet has a function with a handle of its own in
+/// each: `here` is that of the context that is current. Where launches of several contexts are
+/// known, no function's are any more.
 pub fn changed(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     known().get_or_insert_default().changed(named, attribute, value, here);
 }

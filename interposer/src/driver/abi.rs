@@ -1,8 +1,9 @@
 //! The driver's types, as far as we look at them.
 //!
-//! Handles are plain words: we compare and pass them, the driver alone looks behind them. The result is a transparent
-//! integer, never a Rust enum: a newer driver may answer a code that no header of ours knows, and that must not be undefined
-//! behaviour. Structures are laid out as in the public `cuda.h`; only fields that weft reads have names.
+//! Handles are plain words: we compare and pass them, the driver alone looks behind them. The
+//! result is a transparent integer, never a Rust enum: a newer driver may answer a code that no
+//! header of ours knows, and that must not be undefined behaviour. Structures are laid out as in
+//! the public `cuda.h`; only fields that weft reads have names.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -138,7 +139,8 @@ pub struct DeviceLaunch {
     pub arguments: *const c_void,
 }
 
-/// CUDA_KERNEL_NODE_PARAMS_v2 and, for the fields that both have, _v3. The first version ends after `extra`.
+/// CUDA_KERNEL_NODE_PARAMS_v2 and, for the fields that both have, _v3. The first version ends after
+/// `extra`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KernelNode {

@@ -1,11 +1,12 @@
 //! The real driver's functions, typed, for weft's own use.
 //!
-//! Each looks its symbol up at the first call (opening the driver if need be) and answers `NOT_FOUND` where this driver lacks
-//! it, so a caller checks the result and needs nothing else. None of them passes our own entry points: what is called here
-//! is neither counted nor held.
+//! Each looks its symbol up at the first call (opening the driver if need be) and answers
+//! `NOT_FOUND` where this driver lacks it, so a caller checks the result and needs nothing else.
+//! None of them passes our own entry points: what is called here is neither counted nor held.
 //!
-//! Two rules for callers. While any thread captures a stream nothing may be called here but `cuStreamIsCapturing`. And nothing here is
-//! called from within a hook of the same kind with a lock held that a driver callback could want.
+//! Two rules for callers. While any thread captures a stream nothing may be called here but
+//! `cuStreamIsCapturing`. And nothing here is called from within a hook of the same kind with a
+//! lock held that a driver callback could want.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};

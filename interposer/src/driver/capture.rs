@@ -1,10 +1,12 @@
 //! Which streams are being captured.
 //!
-//! What is launched into a captured stream runs later, as part of a graph: it is neither held nor timed. And while anybody captures, weft
-//! makes no driver call of its own except the one that asks whether a stream is captured, which is legal at any time: any other could
-//! spoil the client's capture. With no capture on, all of this costs one load.
+//! What is launched into a captured stream runs later, as part of a graph: it is neither held nor
+//! timed. And while anybody captures, weft makes no driver call of its own except the one that asks
+//! whether a stream is captured, which is legal at any time: any other could spoil the client's
+//! capture. With no capture on, all of this costs one load.
 //!
-//! A stream joins a capture by waiting for an event of it, too, so with a capture on the driver is asked about every stream.
+//! A stream joins a capture by waiting for an event of it, too, so with a capture on the driver is
+//! asked about every stream.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -49,16 +51,19 @@ fn asked(stream: CuStream) -> bool {
     let mut status = CAPTURE_STATUS_NONE;
     // SAFETY: the out-parameter is valid; the client is about to use this stream itself.
     let result = unsafe { calls::cuStreamIsCapturing(stream, &mut status) };
-    // An error means that the stream cannot be used while somebody captures: the client's own call will say so.
+    // An error means that the stream cannot be used while somebody captures: the client's own call
+    // will say so.
     let capturing = !result.ok() || status != CAPTURE_STATUS_NONE;
     if !capturing {
-        // A capture that ended without our seeing it (its stream was destroyed, say, and the handle lives again).
+        // A capture that ended without our seeing it (its stream was destroyed, say, and the handle
+        // lives again).
         ended(stream);
     }
     capturing
 }
 
-/// Makes driver calls of ours such that they can not spoil a capture that another thread has begun in the meantime.
+/// Makes driver calls of ours such that they can not spoil a capture that another thread has begun
+/// in the meantime.
 pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
     /// CU_STREAM_CAPTURE_MODE_RELAXED.
     const RELAXED: u32 = 2;
@@ -94,13 +99,15 @@ pub fn ended(stream: CuStream) {
     }
 }
 
-/// A call that begins a capture. Counted before it is made: from then on nothing of ours may come between.
+/// A call that begins a capture. Counted before it is made: from then on nothing of ours may come
+/// between.
 pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let already = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).contains(&stream);
     began(stream);
     let result = real();
     if result.ok() {
-        // Another thread that used the stream before the driver began may have taken it off the list again.
+        // Another thread that used the stream before the driver began may have taken it off the
+        // list again.
         began(stream);
     } else if !already {
         ended(stream);
@@ -108,8 +115,8 @@ pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// A call that ends one. It may fail and end it all the same (a capture that something spoilt), or fail and leave it on (the wrong
-/// thread): the driver knows.
+/// A call that ends one. It may fail and end it all the same (a capture that something spoilt), or
+/// fail and leave it on (the wrong thread): the driver knows.
 pub fn end(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {

@@ -17,8 +17,8 @@ pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A lookup was answered with a driver function that weft does not see being called. The caller tells
-/// the launch queue of it.
+/// A lookup was answered with a driver function that weft does not see being called. The caller
+/// tells the launch queue of it.
 pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,6 +12,7 @@ pub struct Device {
     pub memory: u64,
     /// As `cuDriverGetVersion` says.
     pub driver: u32,
-    /// Whether this process shares it under NVIDIA's multi-process service; `None`: the driver does not say.
+    /// Whether this process shares it under NVIDIA's multi-process service; `None`: the driver does
+    /// not say.
     pub mps: Option<bool>,
 }

@@ -1,7 +1,8 @@
 //! The few driver functions that deal with events, and what must be known to call them safely.
 //!
-//! All are optional: a driver that lacks one gets no events of ours, and work then counts as ended when its predicted time is over. Calls go
-//! straight to the real driver, never through our own hooks. The job's own results are never touched: a failed call of ours is our trouble alone.
+//! All are optional: a driver that lacks one gets no events of ours, and work then counts as ended
+//! when its predicted time is over. Calls go straight to the real driver, never through our own
+//! hooks. The job's own results are never touched: a failed call of ours is our trouble alone.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -26,7 +27,8 @@ const NOT_READY: u32 = 600;
 const DISABLE_TIMING: u32 = 2;
 /// CU_EVENT_DEFAULT.
 const TIMING: u32 = 0;
-/// CU_STREAM_CAPTURE_MODE_RELAXED: "potentially unsafe" calls of this thread do not end another thread's capture.
+/// CU_STREAM_CAPTURE_MODE_RELAXED: "potentially unsafe" calls of this thread do not end another
+/// thread's capture.
 const RELAXED: u32 = 2;
 
 /// Whether an event was reached.
@@ -56,7 +58,8 @@ pub struct EventCalls {
 macro_rules! function {
     ($find:ident, $type:ty, $($name:literal),+) => {
         None$(.or_else(|| $find($name)))+.map(|address: *mut ()| {
-            // SAFETY: the address is that of the driver's function of this name, whose public prototype the type repeats.
+            // SAFETY: the address is that of the driver's function of this name, whose public
+            // prototype the type repeats.
             unsafe { std::mem::transmute::<*mut (), $type>(address) }
         })
     };
@@ -103,10 +106,12 @@ impl EventCalls {
         (result == SUCCESS && event != 0).then_some(event)
     }
 
-    /// Records an event of [`EventCalls::create`] into a stream that the calling thread is just launching to.
+    /// Records an event of [`EventCalls::create`] into a stream that the calling thread is just
+    /// launching to.
     pub fn record(&self, event: Event, stream: usize) -> bool {
         let Some(record) = self.record else { return false };
-        // SAFETY: the event is ours and lives (`context_ending` makes us forget it); the caller of the hook vouches for the stream.
+        // SAFETY: the event is ours and lives (`context_ending` makes us forget it); the caller of
+        // the hook vouches for the stream.
         let result = unsafe { record(event, stream) };
         result == SUCCESS
     }
@@ -132,12 +137,14 @@ impl EventCalls {
     /// Device nanoseconds between two reached events.
     pub fn elapsed(&self, from: Event, to: Event) -> Option<f64> {
         let mut milliseconds = 0f32;
-        // SAFETY: the pointer is to a local that lives through the call; both events are ours and live.
+        // SAFETY: the pointer is to a local that lives through the call; both events are ours and
+        // live.
         let result = unsafe { self.elapsed?(&raw mut milliseconds, from, to) };
         (result == SUCCESS && milliseconds.is_finite()).then(|| f64::from(milliseconds) * 1e6)
     }
 
-    /// Runs driver calls of ours such that they can not end a capture that another thread has begun in the meantime.
+    /// Runs driver calls of ours such that they can not end a capture that another thread has begun
+    /// in the meantime.
     pub fn relaxed<T>(&self, calls: impl FnOnce() -> T) -> T {
         let Some(exchange) = self.exchange else { return calls() };
         let mut mode = RELAXED;

@@ -16,7 +16,8 @@ pub type Stream = usize;
 /// What a null stream means in a `_ptsz` or `_ptds` entry point (CU_STREAM_PER_THREAD in cuda.h).
 pub const PER_THREAD_STREAM: Stream = 2;
 
-/// Tells the default streams of threads apart, which share a handle; the two names of the legacy one are one stream.
+/// Tells the default streams of threads apart, which share a handle; the two names of the legacy
+/// one are one stream.
 #[inline(always)]
 pub fn own_stream(stream: Stream) -> usize {
     // One comparison for the many streams that have a name of their own.

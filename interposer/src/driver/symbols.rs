@@ -1,8 +1,8 @@
 //! The symbol table, and the driver's own function for each symbol.
 //!
-//! The table is generated from `interposer/symbols`. A function is looked up in the driver once, which
-//! opens the driver if need be. What calls of ours lead to is here; what calls of the job's lead to
-//! is in [`crate::exports`].
+//! The table is generated from `interposer/symbols`. A function is looked up in the driver once,
+//! which opens the driver if need be. What calls of ours lead to is here; what calls of the job's
+//! lead to is in [`crate::exports`].
 
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -30,7 +30,8 @@ pub enum StreamOp {
     EventRecord,
     /// The stream waits for an event.
     EventWait,
-    /// Everything else that has a place in a stream: host function, memory operation, asynchronous allocation.
+    /// Everything else that has a place in a stream: host function, memory operation, asynchronous
+    /// allocation.
     Other,
 }
 
@@ -79,7 +80,8 @@ pub enum Moves {
 /// No such argument.
 pub const NOWHERE: u8 = 255;
 
-/// The driver's function for each symbol; null until looked up, [`absent`] where the driver has none.
+/// The driver's function for each symbol; null until looked up, [`absent`] where the driver has
+/// none.
 pub static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
 /// What this library exports for the symbols; known once an entry point was called.
@@ -115,7 +117,8 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be. `None` if the driver lacks it or there is no driver.
+/// The driver's function for a symbol, looked up if need be. `None` if the driver lacks it or there
+/// is no driver.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {
@@ -127,7 +130,8 @@ pub fn real(at: usize) -> Option<*mut ()> {
     }
 }
 
-/// The driver's function for a symbol that a hook runs for: it was looked up before the hook could be called.
+/// The driver's function for a symbol that a hook runs for: it was looked up before the hook could
+/// be called.
 #[inline]
 pub fn real_bound(at: usize) -> *mut () {
     let known = REAL
@@ -174,8 +178,8 @@ pub fn learn(at: usize, function: *mut ()) {
     let Some(real) = REAL.get(at) else { return };
     let nothing = real.load(Ordering::Acquire);
     if nothing.is_null() || nothing.cast_const() == absent as *const () {
-        // A slot that answered "absent" stays so for callers that found it by name, as without weft; a slot not yet
-        // called binds to this function.
+        // A slot that answered "absent" stays so for callers that found it by name, as without
+        // weft; a slot not yet called binds to this function.
         let _ = real.compare_exchange(nothing, function, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

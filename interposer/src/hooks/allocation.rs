@@ -1,15 +1,16 @@
 //! Device memory that a process takes and gives back.
 //!
-//! Counted where the driver hands it out: allocations of every kind and physical memory for mapping, not address ranges (clients
-//! reserve tens of gigabytes of those) and not host memory. What a context takes with it when it
-//! ends is given back then; physical memory is
-//! when nobody has its handle any more and it is mapped nowhere. The oldest versions of these
-//! functions have 32-bit device addresses, which no device of today gives out.
+//! Counted where the driver hands it out: allocations of every kind and physical memory for
+//! mapping, not address ranges (clients reserve tens of gigabytes of those) and not host memory.
+//! What a context takes with it when it ends is given back then; physical memory is when nobody has
+//! its handle any more and it is mapped nowhere. The oldest versions of these functions have 32-bit
+//! device addresses, which no device of today gives out.
 //!
 //! What the job itself takes as managed memory is no device memory: the driver moves it away where
 //! others want the room. It is counted apart.
 //!
-//! For a job on managed memory (see [`crate::paging`]) these calls take and free managed memory instead, and answer as the driver would.
+//! For a job on managed memory (see [`crate::paging`]) these calls take and free managed memory
+//! instead, and answer as the driver would.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -295,7 +296,8 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
     drop(moving);
     // What is free is asked of the current context's device.
     if result.ok() && !capture::any() && throttle::here() == at {
-        // With the first memory of a process its context is there too: what nobody is known to hold is the context's.
+        // With the first memory of a process its context is there too: what nobody is known to hold
+        // is the context's.
         if let Some(look) = guarded(|| throttle::looks(at)).flatten() {
             let (mut free, mut total) = (0, 0);
             // SAFETY: both out-parameters are valid.
@@ -307,7 +309,8 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
     result
 }
 
-/// The out-parameter gets managed memory, if the job is to have it. `None`: the job's own call is to be made.
+/// The out-parameter gets managed memory, if the job is to have it. `None`: the job's own call is
+/// to be made.
 ///
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.

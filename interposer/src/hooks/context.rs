@@ -66,7 +66,8 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
-/// A driver may be initialised past us, by one of its private tables: then the process's first context is where we hear of it.
+/// A driver may be initialised past us, by one of its private tables: then the process's first
+/// context is where we hear of it.
 fn begin() {
     let mut count = 0;
     // SAFETY: the out-parameter is valid. One that is not initialised says so.
@@ -284,7 +285,8 @@ hooks! {
             if let Some(device) = unsafe { written(device) } {
                 uses(device);
             }
-            // The CUDA runtime asks ten times a launch; further devices are seen when their contexts are made.
+            // The CUDA runtime asks ten times a launch; further devices are seen when their
+            // contexts are made.
             if TOLD.load(Ordering::Relaxed) != 0 {
                 symbols::unhook(symbols::index::cuCtxGetDevice);
             }

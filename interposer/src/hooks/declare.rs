@@ -2,7 +2,8 @@
 
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 
-/// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client gave.
+/// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client
+/// gave.
 macro_rules! hooks {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
         $(
@@ -13,7 +14,8 @@ macro_rules! hooks {
                 let function = $crate::driver::symbols::real_bound($crate::driver::symbols::index::$name);
                 // SAFETY: what the driver has under that symbol is a function of that type.
                 let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
-                // With its own copies of them: by reference, all of them would be laid out in memory before each launch, for paths that few take.
+                // With its own copies of them: by reference, all of them would be laid out in
+                // memory before each launch, for paths that few take.
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
                 // Nothing overtakes a launch that was left behind at the gate.

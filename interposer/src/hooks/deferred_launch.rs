@@ -1,4 +1,5 @@
-//! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left behind there ([`crate::deferred`]).
+//! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left
+//! behind there ([`crate::deferred`]).
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -17,7 +18,8 @@ struct Leaving;
 impl Way for Leaving {
     #[inline(always)]
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
-        // What the rare ways are given is laid out in memory there alone, not before each launch: as copies made there.
+        // What the rare ways are given is laid out in memory there alone, not before each launch:
+        // as copies made there.
         if deferred::busy() {
             let (info, real) = (*info, black_box(real));
             return told_behind(&info, leave().as_ref(), real);

@@ -1,4 +1,5 @@
-//! Calls after which a launch may fail that succeeded before: they matter where launches are left behind ([`crate::deferred`]), and are hooked only there.
+//! Calls after which a launch may fail that succeeded before: they matter where launches are left
+//! behind ([`crate::deferred`]), and are hooked only there.
 
 use super::declare::hooks;
 use crate::deferred::{self, Named};

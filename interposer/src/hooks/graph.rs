@@ -1,18 +1,26 @@
-//! Graphs: which kernels an executable graph launches, learnt when it is made and kept right as it changes.
+//! Graphs: which kernels an executable graph launches, learnt when it is made and kept right as it
+//! changes.
 //!
-//! A graph's identity is that of its kernels in the order of its nodes, so two captures of one model step are one kind of work. It
-//! belongs to the executable graph and follows it: clients rewrite every kernel node before each launch, or update the whole
-//! from a new capture. Child graphs count with their kernels. So do the bodies of a conditional node,
-//! once each: how often they run is decided on the device. A graph that could not be read (a capture was on, an old driver) has no identity; its launches are
-//! counted as unnamed. A kernel of it that has no name counts as one without; it is counted, too, and the graph has an identity all the same.
+//! A graph's identity is that of its kernels in the order of its nodes, so two captures of one
+//! model step are one kind of work. It belongs to the executable graph and follows it: clients
+//! rewrite every kernel node before each launch, or update the whole from a new capture. Child
+//! graphs count with their kernels. So do the bodies of a conditional node, once each: how often
+//! they run is decided on the device. A graph that could not be read (a capture was on, an old
+//! driver) has no identity; its launches are counted as unnamed. A kernel of it that has no name
+//! counts as one without; it is counted, too, and the graph has an identity all the same.
 //!
-//! **Updates.** An executable graph may be updated from a new capture for each token (llama.cpp), and to read thousands of nodes each time would cost more than the update. The driver
-//! takes an update only from a graph of the same nodes in the same order; parameters may differ, grids and even functions. An identity
-//! says how long the graph runs, and other parameters do not change that. So after an update some nodes are looked at, others each time, and all within [`ROUND`] updates ([`Watch`]).
-//! Where one is another kernel now, or another number of nodes is there, all are read. A graph whose kernels differ after every update is read as often as [`ROUND`] allows: what it is called
-//! meanwhile is a graph of the same nodes. Where what a graph is called is learnt from (stage 1, traces), all nodes are read each time.
+//! **Updates.** An executable graph may be updated from a new capture for each token (llama.cpp),
+//! and to read thousands of nodes each time would cost more than the update. The driver takes an
+//! update only from a graph of the same nodes in the same order; parameters may differ, grids and
+//! even functions. An identity says how long the graph runs, and other parameters do not change
+//! that. So after an update some nodes are looked at, others each time, and all within [`ROUND`]
+//! updates ([`Watch`]). Where one is another kernel now, or another number of nodes is there, all
+//! are read. A graph whose kernels differ after every update is read as often as [`ROUND`] allows:
+//! what it is called meanwhile is a graph of the same nodes. Where what a graph is called is learnt
+//! from (stage 1, traces), all nodes are read each time.
 //!
-//! A node that is changed by itself costs nothing of the others: the identity is made anew at the next launch.
+//! A node that is changed by itself costs nothing of the others: the identity is made anew at the
+//! next launch.
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
@@ -32,8 +40,9 @@ use crate::internal_error::guarded;
 use crate::kernels::index::Index;
 use crate::{kernels, throttle};
 
-/// Places for executable graphs that are alive at once; three quarters of them can be taken. A serving engine keeps some hundreds, a program that never destroys one makes thousands. A place that
-/// nobody takes costs address space alone.
+/// Places for executable graphs that are alive at once; three quarters of them can be taken. A
+/// serving engine keeps some hundreds, a program that never destroys one makes thousands. A place
+/// that nobody takes costs address space alone.
 const GRAPHS: usize = 1 << 16;
 
 /// Child graphs inside child graphs are followed this far.
@@ -42,7 +51,8 @@ const DEEPEST: usize = 8;
 /// Nodes of one graph that are looked at.
 const MOST_NODES: usize = 1 << 20;
 
-/// Within so many updates all nodes of a graph are looked at; and a graph that differs after each is read once in so many.
+/// Within so many updates all nodes of a graph are looked at; and a graph that differs after each
+/// is read once in so many.
 const ROUND: u32 = 64;
 
 /// Kernels that are looked at after an update at least: some microseconds of driver calls.
@@ -54,8 +64,8 @@ static IDENTITIES: Index<GRAPHS> = Index::new();
 /// Stands for an identity that is to be made anew.
 const CHANGED: u64 = 1;
 
-/// The graphs inside each conditional node: the driver tells them when the node is made and not again. A node's handle may live
-/// again as another node; then its type says so.
+/// The graphs inside each conditional node: the driver tells them when the node is made and not
+/// again. A node's handle may live again as another node; then its type says so.
 static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
 
 /// Conditional nodes remembered, and bodies of one.
@@ -71,7 +81,8 @@ struct Made {
     nodes: Vec<Node>,
     /// How many nodes there are, those included that launch nothing.
     count: usize,
-    /// Where the last changed node stands: clients change nodes in their order, each step all of them.
+    /// Where the last changed node stands: clients change nodes in their order, each step all of
+    /// them.
     last: usize,
     watch: Watch,
 }
@@ -118,7 +129,8 @@ struct Node {
 struct Watch {
     /// The next one.
     next: usize,
-    /// Kernels that may be looked at; what one update does not use is left for a node of many kernels.
+    /// Kernels that may be looked at; what one update does not use is left for a node of many
+    /// kernels.
     credit: usize,
     /// Updates since all were read, and before how many of them that is not done again.
     since: u32,
@@ -134,7 +146,8 @@ impl Watch {
         self.since >= self.pause
     }
 
-    /// All nodes were read, because something differed. One that differs again and again is read ever more rarely.
+    /// All nodes were read, because something differed. One that differs again and again is read
+    /// ever more rarely.
     fn has_read(&mut self) {
         self.pause = match self.since > 2 * self.pause {
             true => 1,
@@ -179,7 +192,8 @@ fn identity_anew(exec: CuGraphExec) -> u64 {
     guarded(anew).flatten().unwrap_or(0)
 }
 
-/// The identity of a kernel node. The first of an identity is told to the session, as that of a launch is.
+/// The identity of a kernel node. The first of an identity is told to the session, as that of a
+/// launch is.
 fn kernel(node: &KernelNode) -> u64 {
     let handle: CuFunction = if node.function != 0 { node.function } else { node.kernel };
     kernels::identify_shape(handle, node.grid, node.block, node.shared)
@@ -227,7 +241,8 @@ fn kernel_of(node: CuGraphNode) -> Option<u64> {
     Some(kernel(&launch))
 }
 
-/// The kernels of a node of this kind; none where it launches nothing, `None` where they cannot be told. Driver calls of ours: never while a capture is on.
+/// The kernels of a node of this kind; none where it launches nothing, `None` where they cannot be
+/// told. Driver calls of ours: never while a capture is on.
 fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> {
     match kind {
         NODE_KERNEL => {
@@ -259,7 +274,8 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
     }
 }
 
-/// What a graph is made of: its nodes that launch something, and how many there are in all. Driver calls of ours, too.
+/// What a graph is made of: its nodes that launch something, and how many there are in all. Driver
+/// calls of ours, too.
 fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
     let handles = nodes_of(graph, 0)?;
     let mut found = Vec::new();
@@ -321,7 +337,8 @@ fn forget(exec: CuGraphExec) {
     GRAPHS_MADE.remove(&exec);
 }
 
-/// An executable graph was updated from another graph of the same shape. Later changes go on naming the first graph's nodes.
+/// An executable graph was updated from another graph of the same shape. Later changes go on naming
+/// the first graph's nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
         // Out of the map meanwhile: no lock is held over a call of the driver's.
@@ -382,7 +399,8 @@ fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -
         let Some(found) = at.and_then(|at| made.nodes.get_mut(at)) else {
             return;
         };
-        // Clients rewrite the arguments of every kernel before each launch; the kernels stay the same. Where they change, as a rule those of many nodes do: the next launch sees to it.
+        // Clients rewrite the arguments of every kernel before each launch; the kernels stay the
+        // same. Where they change, as a rule those of many nodes do: the next launch sees to it.
         if change(found) {
             IDENTITIES.set(exec, CHANGED);
         }
@@ -459,7 +477,8 @@ unsafe fn set_kernel(
         } else {
             size_of::<KernelNode>()
         };
-        // SAFETY: the driver read that many bytes there; the copy is at least as large and holds plain words.
+        // SAFETY: the driver read that many bytes there; the copy is at least as large and holds
+        // plain words.
         unsafe { std::ptr::copy_nonoverlapping(launch.cast::<u8>(), (&raw mut copy).cast::<u8>(), size) };
         change_kernel(exec, node, &copy);
     }
@@ -536,7 +555,8 @@ hooks! {
     fn cuGraphExecNodeSetParams(exec: CuGraphExec, node: CuGraphNode, parameters: *const NodeParams) |real| {
         let result = real();
         if result.ok() {
-            // SAFETY: the driver read the parameters, which are longer than the part that we look at.
+            // SAFETY: the driver read the parameters, which are longer than the part that we look
+            // at.
             if let Some(parameters) = unsafe { written(parameters) } && parameters.kind == NODE_KERNEL {
                 change_kernel(exec, node, &parameters.kernel);
             }

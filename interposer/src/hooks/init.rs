@@ -49,8 +49,8 @@ hooks! {
     }
 }
 
-/// What a symbol does where there is no driver. A client that asks for functions gets ours, and from `cuInit` on hears that there is no
-/// device; a client that asks what an error means is told.
+/// What a symbol does where there is no driver. A client that asks for functions gets ours, and
+/// from `cuInit` on hears that there is no device; a client that asks what an error means is told.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     match at {
         symbols::index::cuGetProcAddress => Some(find_first as *const ()),

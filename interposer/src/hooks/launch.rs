@@ -1,7 +1,9 @@
-//! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no formatting.
+//! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no
+//! formatting.
 //!
-//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and [`super::deferred_launch`] for jobs whose launches may be left behind at
-//! the gate. Each way has a set of hooks of its own, so that a launch of any other job does not even ask.
+//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and
+//! [`super::deferred_launch`] for jobs whose launches may be left behind at the gate. Each way has
+//! a set of hooks of its own, so that a launch of any other job does not even ask.
 
 use std::ffi::c_void;
 
@@ -16,7 +18,8 @@ use crate::throttle;
 
 /// How the session is told about a launch.
 pub(super) trait Way {
-    /// Tells it, around the launch. `leave`: what has to be copied if the launch is to be left behind at a closed gate; `None` where it has to wait there itself.
+    /// Tells it, around the launch. `leave`: what has to be copied if the launch is to be left
+    /// behind at a closed gate; `None` where it has to wait there itself.
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult;
 }
 
@@ -29,7 +32,8 @@ impl Way for Straight {
     fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
         let ticket = throttle::before_launch(info);
         if ticket.is_nothing() {
-            // Most launches, and the last thing done for them: the hook ends by a jump to the driver, with the client's own stack arguments.
+            // Most launches, and the last thing done for them: the hook ends by a jump to the
+            // driver, with the client's own stack arguments.
             return real();
         }
         let result = real();
@@ -194,7 +198,8 @@ macro_rules! launches {
                 launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
             }
 
-            /// One kernel on several devices: told as the first device's launch, because it starts on all of them or on none.
+            /// One kernel on several devices: told as the first device's launch, because it starts
+            /// on all of them or on none.
             fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
                 // SAFETY: the client's promise to the driver, if there is a first one.
                 let first = (count > 0).then(|| unsafe { written(list) }).flatten();
@@ -204,7 +209,8 @@ macro_rules! launches {
                 }
             }
 
-            /// The oldest way: shape and shared memory were set on the function before; they are not part of the call.
+            /// The oldest way: shape and shared memory were set on the function before; they are
+            /// not part of the call.
             fn cuLaunch(function: CuFunction) |real| {
                 launch::<$way>(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
             }

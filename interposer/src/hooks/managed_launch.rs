@@ -1,6 +1,8 @@
-//! Launches of jobs on managed memory: as in [`super::launch`], and what they name of the job's memory is noted.
+//! Launches of jobs on managed memory: as in [`super::launch`], and what they name of the job's
+//! memory is noted.
 //!
-//! A set of hooks of their own, so that a launch of any other job does not even ask whether it is managed.
+//! A set of hooks of their own, so that a launch of any other job does not even ask whether it is
+//! managed.
 
 use std::ffi::c_void;
 
@@ -27,7 +29,8 @@ fn kernel(
     }
 }
 
-/// A launch that is observed: it passes the gate like all, and is no sample of how long its kernel takes.
+/// A launch that is observed: it passes the gate like all, and is no sample of how long its kernel
+/// takes.
 #[cold]
 fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::interrupt_samples(stream);

@@ -1,6 +1,8 @@
-//! Calls that only jobs on managed memory need looked at: what the job asks about its memory, and what makes memory that cannot be managed.
+//! Calls that only jobs on managed memory need looked at: what the job asks about its memory, and
+//! what makes memory that cannot be managed.
 //!
-//! For all other jobs, once it is decided that their memory is the device's, these hooks do not exist: their calls go straight to the driver.
+//! For all other jobs, once it is decided that their memory is the device's, these hooks do not
+//! exist: their calls go straight to the driver.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +19,8 @@ const POOL_RESERVED_HIGH: u32 = 6;
 const POOL_USED: u32 = 7;
 const POOL_USED_HIGH: u32 = 8;
 
-/// The pool that a device's stream-ordered allocations come from when none is named; 0 where the driver does not say.
+/// The pool that a device's stream-ordered allocations come from when none is named; 0 where the
+/// driver does not say.
 pub fn current_pool(device: CuDevice) -> usize {
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.
@@ -114,7 +117,8 @@ hooks! {
     fn cuMemPoolCreate(pool_handle: *mut usize, properties: *const AllocationProperties) |real| {
         let result = real();
         if result.ok() {
-            // SAFETY: the driver read the properties, whose first fields are those of an allocation's.
+            // SAFETY: the driver read the properties, whose first fields are those of an
+            // allocation's.
             let properties = unsafe { written(properties) };
             // SAFETY: the driver wrote the handle.
             let made = unsafe { written(pool_handle.cast_const()) };

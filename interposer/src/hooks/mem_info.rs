@@ -1,6 +1,7 @@
 //! What a job hears of the device's memory that has a share of it.
 //!
-//! Only for jobs whose memory is not managed; what managed jobs hear is in [`super::managed_memory`].
+//! Only for jobs whose memory is not managed; what managed jobs hear is in
+//! [`super::managed_memory`].
 
 use super::declare::hooks;
 use crate::driver::abi::CuResult;

@@ -1,12 +1,13 @@
 //! The calls that weft looks at. Everything else goes straight to the driver.
 //!
-//! A hook has the driver function's signature, calls the driver exactly once with the client's own arguments, and returns what the
-//! driver returned. What it does besides is bookkeeping: it may fail, and then only the bookkeeping is poorer. Hooks that
-//! allocate or lock do so only around calls that load code, build graphs, begin captures or take memory; the launch path
-//! does neither.
+//! A hook has the driver function's signature, calls the driver exactly once with the client's own
+//! arguments, and returns what the driver returned. What it does besides is bookkeeping: it may
+//! fail, and then only the bookkeeping is poorer. Hooks that allocate or lock do so only around
+//! calls that load code, build graphs, begin captures or take memory; the launch path does neither.
 //!
-//! Every hook but those of launches first sees what was left behind at the gate gone ([`crate::deferred`]).
-//! Every stream-ordered function without a hook of its own passes [`stream_ordered`], which tells the session before the driver is called.
+//! Every hook but those of launches first sees what was left behind at the gate gone
+//! ([`crate::deferred`]). Every stream-ordered function without a hook of its own passes
+//! [`stream_ordered`], which tells the session before the driver is called.
 
 mod allocation;
 mod capture;
@@ -42,7 +43,8 @@ pub fn hook(at: usize) -> Option<*const ()> {
         context::find,
         init::find,
     ];
-    // Of two hooks for a symbol, a managed job gets its own, and so does one that may come to be managed.
+    // Of two hooks for a symbol, a managed job gets its own, and so does one that may come to be
+    // managed.
     let managed = may_be_managed().then(|| managed_launch::find(at).or_else(|| managed_memory::find(at)));
     let managed = managed.flatten();
     // So does one whose launches may be left behind at the gate.
@@ -56,8 +58,8 @@ pub fn is_for_managed(at: usize) -> bool {
     managed_launch::find(at).is_some() || managed_memory::find(at).is_some()
 }
 
-/// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and every other call passes straight
-/// through. Asked when a symbol is bound, which is once.
+/// Is weft told to keep out of this process (`WEFT_MODE=off`)? Then only the lookups are ours, and
+/// every other call passes straight through. Asked when a symbol is bound, which is once.
 pub fn off() -> bool {
     static OFF: LazyLock<bool> = LazyLock::new(|| std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "off"));
     *OFF

@@ -15,7 +15,8 @@ use crate::{deferred, paging, throttle};
 /// Code files larger than this are not read for their hash.
 const LARGEST_FILE: u64 = 256 << 20;
 
-/// Whether images are worth keeping: only managed jobs ask for parameters, and a newer driver knows them.
+/// Whether images are worth keeping: only managed jobs ask for parameters, and a newer driver knows
+/// them.
 fn keeps_images() -> bool {
     paging::may_be_managed() && images::tell_more()
 }
@@ -109,11 +110,14 @@ unsafe fn look_up(
 
 /// Kernels of a module or library were listed: ask the driver for their names.
 ///
-/// The client says how many it has room for. What stands in that room behind the last kernel is its own, and no handle: how many there are the driver is asked (by functions as old as
-/// those that list). Where it does not say, nothing is looked at; the names are then asked for at the first launches.
+/// The client says how many it has room for. What stands in that room behind the last kernel is its
+/// own, and no handle: how many there are the driver is asked (by functions as old as those that
+/// list). Where it does not say, nothing is looked at; the names are then asked for at the first
+/// launches.
 ///
 /// # Safety
-/// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many kernels the code `code` has.
+/// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many
+/// kernels the code `code` has.
 unsafe fn enumerate(
     handles: *const usize,
     room: u32,
@@ -132,7 +136,8 @@ unsafe fn enumerate(
                 return;
             }
             for at in 0..there.min(room) as usize {
-                // SAFETY: the driver wrote as many handles as there are, and no more than the client made room for.
+                // SAFETY: the driver wrote as many handles as there are, and no more than the
+                // client made room for.
                 let Some(handle) = (unsafe { written(handles.wrapping_add(at)) }) else {
                     break;
                 };

@@ -1,9 +1,10 @@
-//! `cuGetProcAddress` in both versions: the driver answers, and where its answer is a function that we export, the client gets
-//! our entry point for it.
+//! `cuGetProcAddress` in both versions: the driver answers, and where its answer is a function that
+//! we export, the client gets our entry point for it.
 //!
-//! Which of our entry points that is, follows from the name, the CUDA version and the per-thread flag by the symbol table; the
-//! address that the driver answered is held against it, because a driver newer than the table may mean another function. The
-//! empty name, which the CUDA runtime probes with, and unknown names are the driver's business alone.
+//! Which of our entry points that is, follows from the name, the CUDA version and the per-thread
+//! flag by the symbol table; the address that the driver answered is held against it, because a
+//! driver newer than the table may mean another function. The empty name, which the CUDA runtime
+//! probes with, and unknown names are the driver's business alone.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
@@ -17,7 +18,8 @@ use crate::driver::symbols::{self, ENTRIES, HEADER_VERSION};
 /// Puts our entry point in the place of what the driver answered.
 ///
 /// # Safety
-/// `name` and `function` are null, or pointers that the driver read and wrote through without complaint.
+/// `name` and `function` are null, or pointers that the driver read and wrote through without
+/// complaint.
 pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut (), version: c_int, flags: u64) {
     if !result.ok() || name.is_null() || function.is_null() {
         return;
@@ -52,8 +54,8 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
-    // Another version or flavour of the name, as the driver itself exports it. What was learnt below does not count: a driver may hand
-    // out one address for two flavours.
+    // Another version or flavour of the name, as the driver itself exports it. What was learnt
+    // below does not count: a driver may hand out one address for two flavours.
     let exported = |at: &usize| {
         let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
         symbol
@@ -67,11 +69,13 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = symbols::exported_as(answered) {
         return Some(at);
     }
-    // A name that became another function: some drivers answer `cuGraphInstantiate` with `cuGraphInstantiateWithFlags`.
+    // A name that became another function: some drivers answer `cuGraphInstantiate` with
+    // `cuGraphInstantiateWithFlags`.
     if let Some(at) = exported_at(answered) {
         return Some(at);
     }
-    // The driver hands out an address of its own, as it may. The table is right unless there is a version it has not heard of.
+    // The driver hands out an address of its own, as it may. The table is right unless there is a
+    // version it has not heard of.
     let at = meant?;
     if version > HEADER_VERSION && has_newer(name) {
         return None;
@@ -84,7 +88,8 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
 
 /// The symbol under which the driver exports this address.
 fn exported_at(address: *mut ()) -> Option<usize> {
-    // Read once, and only if some answer was not what the table says: seven hundred lookups take about half a millisecond.
+    // Read once, and only if some answer was not what the table says: seven hundred lookups take
+    // about half a millisecond.
     static ADDRESSES: OnceLock<HashMap<usize, usize>> = OnceLock::new();
     let driver = crate::driver::loader::opened()?;
     let addresses = ADDRESSES.get_or_init(|| {
@@ -95,7 +100,8 @@ fn exported_at(address: *mut ()) -> Option<usize> {
     addresses.get(&(address as usize)).copied()
 }
 
-/// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where there is one.
+/// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where
+/// there is one.
 pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
     let newest = |flavour: bool| {
         let offered = symbols::of_base(name).filter(|at| {

@@ -1,8 +1,10 @@
-//! Stream-ordered calls that are no launches: copies, fills, events, waits, host functions, memory operations.
+//! Stream-ordered calls that are no launches: copies, fills, events, waits, host functions, memory
+//! operations.
 //!
-//! They have a place among the launches, so whoever holds launches holds these, in their order. The session is told what is coming and
-//! then the call goes on to the driver by a jump, arguments untouched. What a call moves is read from its arguments where the symbol
-//! table says they stand, or from the structure it is given.
+//! They have a place among the launches, so whoever holds launches holds these, in their order. The
+//! session is told what is coming and then the call goes on to the driver by a jump, arguments
+//! untouched. What a call moves is read from its arguments where the symbol table says they stand,
+//! or from the structure it is given.
 
 use weft_profiles::working_set::Access;
 
@@ -34,7 +36,8 @@ impl Arguments {
         } else {
             self.stack.wrapping_add(at - 6)
         };
-        // SAFETY: the gate saved the six registers; a function with more arguments has them on the caller's stack, one word each.
+        // SAFETY: the gate saved the six registers; a function with more arguments has them on the
+        // caller's stack, one word each.
         unsafe { place.read() }
     }
 }
@@ -42,7 +45,8 @@ impl Arguments {
 /// Called by the gate (`symbols::ordered_gate`). Answers where to go on.
 ///
 /// # Safety
-/// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments on the stack.
+/// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments
+/// on the stack.
 pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const usize) -> *mut () {
     let at = at as usize;
     let arguments = Arguments { registers, stack };
@@ -57,7 +61,8 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
     real_bound(at)
 }
 
-/// A call while launches are in the queue: it may go in behind them, or they go first. What it answers if it is not to be made.
+/// A call while launches are in the queue: it may go in behind them, or they go first. What it
+/// answers if it is not to be made.
 #[cold]
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
@@ -81,7 +86,8 @@ fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     if entry.per_thread { per_thread(stream) } else { stream }
 }
 
-/// The event that a call records in a stream or has a stream wait for. Not of those that speak of a whole context.
+/// The event that a call records in a stream or has a stream wait for. Not of those that speak of a
+/// whole context.
 fn event_of(entry: &Entry, arguments: Arguments) -> Option<usize> {
     match (entry.op, entry.stream) {
         (StreamOp::EventRecord, 1) => Some(arguments.get(entry, 0)),
@@ -112,7 +118,8 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     }
 }
 
-/// What a copy or fill uses, and how: addresses stand among the first two arguments, target and source, or what is filled.
+/// What a copy or fill uses, and how: addresses stand among the first two arguments, target and
+/// source, or what is filled.
 fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2] {
     let at = |at| arguments.get(entry, at) as u64;
     // Rows may have gaps, which keep what they hold.

@@ -42,7 +42,8 @@ fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(Synced::Stream(stream), real)
 }
 
-/// A copy to host memory that returns when the bytes are there, so everything before it on its stream has ended.
+/// A copy to host memory that returns when the bytes are there, so everything before it on its
+/// stream has ended.
 #[inline(always)]
 fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     if capture::on(stream) {

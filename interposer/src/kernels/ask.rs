@@ -8,7 +8,8 @@ use super::registry::code_of;
 use crate::driver::abi::{CuFunction, CuKernel, CuLibrary};
 use crate::driver::calls;
 
-/// The driver's own idea of a function's module and symbol. A driver call of ours: never while a capture is on.
+/// The driver's own idea of a function's module and symbol. A driver call of ours: never while a
+/// capture is on.
 pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle.
@@ -23,11 +24,12 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     (!symbol.is_empty()).then(|| (code_of(module), symbol))
 }
 
-/// The driver's own idea of the library and symbol of a library's kernel, which clients launch by its
-/// own handle: asked about a function, the driver says nothing of such a handle.
+/// The driver's own idea of the library and symbol of a library's kernel, which clients launch by
+/// its own handle: asked about a function, the driver says nothing of such a handle.
 pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the driver did not know as a function.
+    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the
+    // driver did not know as a function.
     if !unsafe { calls::cuKernelGetName(&mut name, kernel) }.ok() {
         return None;
     }
@@ -39,10 +41,12 @@ pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     (!symbol.is_empty()).then_some((library, symbol))
 }
 
-/// The driver's own function for a kernel of a library. A driver call of ours: never while a capture is on.
+/// The driver's own function for a kernel of a library. A driver call of ours: never while a
+/// capture is on.
 pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;
-    // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is loaded.
+    // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is
+    // loaded.
     unsafe { calls::cuKernelGetFunction(&mut function, kernel) }
         .ok()
         .then_some(function)

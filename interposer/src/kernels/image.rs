@@ -1,18 +1,21 @@
 //! The hash of a module's image: what tells two kernels of one name apart.
 //!
-//! A client hands the driver a bare pointer. How much lies behind it is written in the image itself: a fat binary and its wrapper
-//! have a length, an ELF file (a cubin) says where its parts end, PTX is text that ends with a zero. Only so much is read, and
-//! only after the driver accepted the image. Anything else hashes to 0, "unknown".
+//! A client hands the driver a bare pointer. How much lies behind it is written in the image
+//! itself: a fat binary and its wrapper have a length, an ELF file (a cubin) says where its parts
+//! end, PTX is text that ends with a zero. Only so much is read, and only after the driver accepted
+//! the image. Anything else hashes to 0, "unknown".
 
 use weft_kernel_id::image_hash;
 
-/// Magic numbers: the wrapper that the CUDA compiler puts around a fat binary, the fat binary, an ELF file.
+/// Magic numbers: the wrapper that the CUDA compiler puts around a fat binary, the fat binary, an
+/// ELF file.
 const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Images up to this size are hashed whole (about a tenth of a millisecond); of larger ones a sample. Libraries carry fat
-/// binaries of hundreds of megabytes that the driver itself never reads in full.
+/// Images up to this size are hashed whole (about a tenth of a millisecond); of larger ones a
+/// sample. Libraries carry fat binaries of hundreds of megabytes that the driver itself never reads
+/// in full.
 const WHOLE: usize = 1 << 20;
 /// The sample: the beginning, and this many pieces spread evenly over the rest.
 const BEGINNING: usize = 256 << 10;
@@ -40,7 +43,8 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
-/// Where an image lies, how long it is, and whether it is part of a program and stays there: the CUDA compiler's wrapper says so.
+/// Where an image lies, how long it is, and whether it is part of a program and stays there: the
+/// CUDA compiler's wrapper says so.
 ///
 /// # Safety
 /// As [`hash`].
@@ -74,7 +78,8 @@ pub fn hash_bytes(image: &[u8]) -> u64 {
 /// # Safety
 /// As [`hash`].
 unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> {
-    // SAFETY: the shortest image the driver takes is a text of more than four bytes, its zero included.
+    // SAFETY: the shortest image the driver takes is a text of more than four bytes, its zero
+    // included.
     let magic = unsafe { read::<u32>(image, 0) };
     let length = match magic {
         WRAPPER if wrapped => {
@@ -87,7 +92,8 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             return unsafe { extent(inner, false) };
         }
         FATBIN => {
-            // SAFETY: a fat binary starts with 16 bytes: magic, version, length of this header, length of the rest.
+            // SAFETY: a fat binary starts with 16 bytes: magic, version, length of this header,
+            // length of the rest.
             let header = unsafe { read::<u16>(image, 6) };
             // SAFETY: as above.
             let rest = unsafe { read::<u64>(image, 8) };

@@ -1,10 +1,14 @@
-//! What loaded images say of their kernels' parameters, for drivers that do not say it themselves (before CUDA 12.4).
+//! What loaded images say of their kernels' parameters, for drivers that do not say it themselves
+//! (before CUDA 12.4).
 //!
 //! What holds:
-//! * Only in jobs that are on managed memory or may come to be, and only where the driver lacks the call: for all others nothing is kept.
-//! * An image is read when the first of its kernels is launched, not when it is loaded: the client may have freed it by then. So a plain image is copied, up to [`COPY`] each and [`COPIES`] in all. What the CUDA
-//!   runtime hands in is part of a program and too large for that: it is found again where it was, read by the kernel's leave (`process_vm_readv`, an error where nothing lies there any more), and taken only if its
-//!   hash is what it was.
+//! * Only in jobs that are on managed memory or may come to be, and only where the driver lacks the
+//!   call: for all others nothing is kept.
+//! * An image is read when the first of its kernels is launched, not when it is loaded: the client
+//!   may have freed it by then. So a plain image is copied, up to [`COPY`] each and [`COPIES`] in
+//!   all. What the CUDA runtime hands in is part of a program and too large for that: it is found
+//!   again where it was, read by the kernel's leave (`process_vm_readv`, an error where nothing
+//!   lies there any more), and taken only if its hash is what it was.
 //! * An image that says nothing, or is none, costs its kernels their layouts and nothing else.
 
 use std::collections::HashMap;
@@ -20,7 +24,8 @@ const COPY: usize = 16 << 20;
 /// Bytes of all copies.
 const COPIES: usize = 256 << 20;
 
-/// Bytes of an image that is read where it lies. The largest library's fat binary has some hundred MB.
+/// Bytes of an image that is read where it lies. The largest library's fat binary has some hundred
+/// MB.
 const LARGEST: usize = 1 << 30;
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
@@ -108,7 +113,8 @@ impl Kept {
         Arc::new(Kept(Mutex::new(state)))
     }
 
-    /// The parameters of a kernel, in order. `None`: the image does not say. A driver call of ours, where it is read: never while a capture is on.
+    /// The parameters of a kernel, in order. `None`: the image does not say. A driver call of ours,
+    /// where it is read: never while a capture is on.
     pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match &*state {

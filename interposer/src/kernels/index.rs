@@ -1,10 +1,12 @@
 //! From a handle to a word, in a nanosecond or two, by any number of threads at once.
 //!
-//! An open-addressing table whose keys are only ever added: a key's slot is the same for good, so a reader needs no lock and
-//! no second look. What a key means may change (a driver reuses the addresses of unloaded kernels): that is the value, and a value of
-//! zero is the tombstone. A table that is full refuses, and its users fall back to a slower way.
+//! An open-addressing table whose keys are only ever added: a key's slot is the same for good, so a
+//! reader needs no lock and no second look. What a key means may change (a driver reuses the
+//! addresses of unloaded kernels): that is the value, and a value of zero is the tombstone. A table
+//! that is full refuses, and its users fall back to a slower way.
 
-// By this name, so that `tests/simulation` can compile this file on atomics whose every interleaving it checks.
+// By this name, so that `tests/simulation` can compile this file on atomics whose every
+// interleaving it checks.
 use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots that are looked at from a key's first place. A table three quarters full rarely needs ten.
@@ -45,7 +47,8 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// A key's first place. Handles are addresses of 8 bytes or more; the multiplication spreads their upper bits over all of the word.
+    /// A key's first place. Handles are addresses of 8 bytes or more; the multiplication spreads
+    /// their upper bits over all of the word.
     #[inline(always)]
     fn start(key: usize) -> usize {
         ((key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
@@ -60,7 +63,8 @@ impl<const N: usize> Index<N> {
     /// The slot of a key, if it was ever set.
     #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
-        // Nearly every key stands in its first place: only that look belongs into a launch's own code.
+        // Nearly every key stands in its first place: only that look belongs into a launch's own
+        // code.
         let first = self.slots.get(Self::start(key) & (N - 1))?;
         if first.key.load(Ordering::Acquire) == key {
             return Some(first);
@@ -82,7 +86,8 @@ impl<const N: usize> Index<N> {
         None
     }
 
-    /// The slot of a key, made if need be. `None` where there is no room, and for key 0, which means an empty slot.
+    /// The slot of a key, made if need be. `None` where there is no room, and for key 0, which
+    /// means an empty slot.
     pub fn place(&self, key: usize) -> Option<&Slot> {
         if key == 0 {
             return None;

@@ -1,7 +1,9 @@
 //! Where a kernel's parameters stand, and the words a launch hands it.
 //!
-//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); with an older one the kernel's image does ([`super::images`]). Launches of a kernel of which neither says it count as touching nothing that
-//! is known. Asked once a kernel and kept for good, until the code it came from is unloaded.
+//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); with an older one the
+//! kernel's image does ([`super::images`]). Launches of a kernel of which neither says it count as
+//! touching nothing that is known. Asked once a kernel and kept for good, until the code it came
+//! from is unloaded.
 //!
 //! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`).
 
@@ -52,13 +54,15 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
-    // Each kind of handle is asked about in its own way: what the driver does with the other kind is nowhere said.
+    // Each kind of handle is asked about in its own way: what the driver does with the other kind
+    // is nowhere said.
     let kernel = registry::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
         let (mut offset, mut size) = (0, 0);
         let asked = match kernel {
-            // SAFETY: a kernel of a library that the client is about to launch; the out-parameters are valid.
+            // SAFETY: a kernel of a library that the client is about to launch; the out-parameters
+            // are valid.
             true => unsafe { calls::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
             // SAFETY: a function that the client is about to launch; the out-parameters are valid.
             false => unsafe { calls::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
@@ -94,7 +98,8 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     Some(layout)
 }
 
-/// Copies the parameter block of a launch as the kernel sees it into `block`, whose memory is kept from one launch to the next. Gaps between parameters are zero.
+/// Copies the parameter block of a launch as the kernel sees it into `block`, whose memory is kept
+/// from one launch to the next. Gaps between parameters are zero.
 ///
 /// # Safety
 /// `arguments` and `extra` are what the client gives the driver for a kernel of this layout.
@@ -179,7 +184,8 @@ mod tests {
 
     #[test]
     fn parameters_stand_at_their_offsets() {
-        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in the middle of a word.
+        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in the middle of
+        // a word.
         let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
         let (number, pointer) = (7u32, 0x1111u64);
         let mut structure = [0u8; 28];

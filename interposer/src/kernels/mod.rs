@@ -1,8 +1,9 @@
 //! Which kernel is it? From the handle that a client launches to the kernel's identity.
 //!
-//! Names are learnt where handles are made: when code is loaded and kernels are looked up in it. A launch then costs one look into
-//! an append-only table ([`index`]) and two multiplications. The table holds handles of every kind that can be launched: functions
-//! of modules, and kernels of libraries, which CUDA's runtime passes as functions. Behind it stands a registry with the names
+//! Names are learnt where handles are made: when code is loaded and kernels are looked up in it. A
+//! launch then costs one look into an append-only table ([`index`]) and two multiplications. The
+//! table holds handles of every kind that can be launched: functions of modules, and kernels of
+//! libraries, which CUDA's runtime passes as functions. Behind it stands a registry with the names
 //! themselves, read when a launch of an identity is seen for the first time.
 //!
 //! A handle that came to the client past us is looked up by the driver's own `cuFuncGetName`, once.
@@ -59,10 +60,11 @@ pub fn listen(listener: fn(u64, &KernelId)) {
     let _ = LISTENER.set(listener);
 }
 
-/// The identity of a launch; 0 where the kernel's name is unknown. The [listener](listen) hears of each identity's first.
+/// The identity of a launch; 0 where the kernel's name is unknown. The [listener](listen) hears of
+/// each identity's first.
 ///
-/// The shape goes by single numbers: as arrays that a slow path may look at they would be stored in halves and loaded whole, which
-/// stalls every launch by some four nanoseconds.
+/// The shape goes by single numbers: as arrays that a slow path may look at they would be stored in
+/// halves and loaded whole, which stalls every launch by some four nanoseconds.
 #[inline(always)]
 pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let Some(slot) = NAMES.find(handle) else {
@@ -77,7 +79,8 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
         };
     }
     let hash = launch_hash(SymbolKey::from_word(key), [gx, gy, gz], [bx, by, bz], shared);
-    // The note holds the hash of the handle's last launch: most kernels come in one shape again and again.
+    // The note holds the hash of the handle's last launch: most kernels come in one shape again and
+    // again.
     if slot.note.load(Ordering::Relaxed) != hash {
         slot.note.store(hash, Ordering::Relaxed);
         first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
@@ -85,7 +88,8 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
     hash
 }
 
-/// The number of a kernel's module and symbol ([`SymbolKey::to_word`]); 0 where it has no name. For a kernel that was identified before.
+/// The number of a kernel's module and symbol ([`SymbolKey::to_word`]); 0 where it has no name. For
+/// a kernel that was identified before.
 pub fn symbol(handle: usize) -> u64 {
     let known = NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
     known.filter(|key| *key > UNNAMED).unwrap_or(0)
@@ -116,8 +120,8 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     });
 }
 
-/// Is this the first time that this identity (of a kernel or a graph) comes by? A table that is full says no: then the identity stays
-/// a number.
+/// Is this the first time that this identity (of a kernel or a graph) comes by? A table that is
+/// full says no: then the identity stays a number.
 pub fn newly_seen(hash: u64) -> bool {
     // Keys spread by the table over their upper bits; an identity is spread already.
     let key = hash as usize;
@@ -145,7 +149,8 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             NAMES.set(handle, UNNAMED);
             return None;
         };
-        // The driver's own function for a kernel of a library, which the client launched as a kernel: so graphs answer.
+        // The driver's own function for a kernel of a library, which the client launched as a
+        // kernel: so graphs answer.
         if module == 0
             && let Some(kernel) = registry::kernels_named(&symbol)
                 .into_iter()

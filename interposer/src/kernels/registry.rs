@@ -1,7 +1,7 @@
 //! The names behind the fast table, and which code they came from.
 //!
-//! Written when code is loaded, looked up in and unloaded; read at the first launch of an identity. Never while a driver call is
-//! under way, so no lock of it is ever held over one.
+//! Written when code is loaded, looked up in and unloaded; read at the first launch of an identity.
+//! Never while a driver call is under way, so no lock of it is ever held over one.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -52,7 +52,8 @@ type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// A module or library was loaded from an image with that hash. A module that is a view of a library ends with it: `of`.
+/// A module or library was loaded from an image with that hash. A module that is a view of a
+/// library ends with it: `of`.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
         // The same view is handed out again and again.
@@ -82,7 +83,8 @@ pub fn code_kept(handle: usize, image: Arc<Kept>) {
     }
 }
 
-/// A kernel's parameters, as its image tells them where images are kept. May be a driver call of ours: never while a capture is on.
+/// A kernel's parameters, as its image tells them where images are kept. May be a driver call of
+/// ours: never while a capture is on.
 pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     let named = named(handle)?;
     let image = CODE.get(&named.code).and_then(|code| code.image.clone());
@@ -148,7 +150,8 @@ pub fn same_function(handle: usize, as_handle: usize) {
         return;
     }
     adopt(known.code, handle);
-    // The name before the table that launches look into: a launch in between would find an identity that nothing names.
+    // The name before the table that launches look into: a launch in between would find an identity
+    // that nothing names.
     let key = known.key;
     FUNCTIONS.insert(handle, Named { kernel: false, ..known });
     enter(handle, key);
@@ -168,7 +171,8 @@ pub fn named(handle: usize) -> Option<Named> {
 }
 
 fn enter(handle: usize, key: SymbolKey) {
-    // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the slow way.
+    // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the
+    // slow way.
     handles::forget_layout(handle);
     if key.to_word() > UNNAMED {
         NAMES.set(handle, key.to_word());

@@ -1,11 +1,14 @@
 //! Wraps `dlopen`: whoever opens the driver by any of its names gets us.
 //!
-//! The wrapper ends in a jump, not a call: the dynamic linker takes the caller's RUNPATH from the return address, so every other
-//! library a program opens is searched for exactly as without us. Every `dlopen` of the process comes through here (a Python
-//! program makes hundreds), so a name that is not the driver's costs a comparison of its end.
+//! The wrapper ends in a jump, not a call: the dynamic linker takes the caller's RUNPATH from the
+//! return address, so every other library a program opens is searched for exactly as without us.
+//! Every `dlopen` of the process comes through here (a Python program makes hundreds), so a name
+//! that is not the driver's costs a comparison of its end.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own `dlopen`, and what it opens is not asked here. `libcuda.so.1` is our SONAME, so that it gets us by that; the bare name
-//! becomes one of our names before ([`claim`]). By an absolute path, or in a namespace of its own (`dlmopen`), it gets the driver past us; that is said when the process ends ([`super::past`]).
+//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own `dlopen`, and what it
+//! opens is not asked here. `libcuda.so.1` is our SONAME, so that it gets us by that; the bare name
+//! becomes one of our names before ([`claim`]). By an absolute path, or in a namespace of its own
+//! (`dlmopen`), it gets the driver past us; that is said when the process ends ([`super::past`]).
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -40,8 +43,9 @@ extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
 /// Whether [`claim`] was done.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the driver's bare name is one of ours, whoever opens it. The dynamic linker keeps each name by which a library was found: here it is found by `lib/libcuda.so` beside us, a link to
-/// us, which our own RPATH leads to. Nothing is loaded, whatever is found.
+/// From now on the driver's bare name is one of ours, whoever opens it. The dynamic linker keeps
+/// each name by which a library was found: here it is found by `lib/libcuda.so` beside us, a link
+/// to us, which our own RPATH leads to. Nothing is loaded, whatever is found.
 fn claim() {
     let Some(ours) = ourselves::path() else { return };
     let link = ours.parent().map(|folder| folder.join("lib").join("libcuda.so"));
@@ -53,7 +57,8 @@ fn claim() {
     }
 }
 
-/// Is this a name of the driver: `libcuda.so`, `libcuda.so.1`, `libcuda.so.570.86.15`, with or without a path?
+/// Is this a name of the driver: `libcuda.so`, `libcuda.so.1`, `libcuda.so.570.86.15`, with or
+/// without a path?
 pub fn is_driver(name: &[u8]) -> bool {
     let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     let Some(rest) = file.strip_prefix(STEM) else {

@@ -1,8 +1,11 @@
 //! Says at the process's end that the driver was opened past us.
 //!
-//! A library that was opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`, and one in a namespace of its own (`dlmopen`) finds nothing of ours at all. What they do with the driver is
-//! neither seen nor held. Nothing of ours runs in such a process before its end; then one look at the dynamic linker's list tells, without a system call unless there is something to say. A library
-//! that opens, in these ways, the very file that weft has opened for the rest of the process is not told from it.
+//! A library that was opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`, and one in a
+//! namespace of its own (`dlmopen`) finds nothing of ours at all. What they do with the driver is
+//! neither seen nor held. Nothing of ours runs in such a process before its end; then one look at
+//! the dynamic linker's list tells, without a system call unless there is something to say. A
+//! library that opens, in these ways, the very file that weft has opened for the rest of the
+//! process is not told from it.
 
 use std::ffi::{c_int, c_void};
 
@@ -22,7 +25,8 @@ static AT_END: extern "C" fn() = at_end;
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn at_end() {
     let mut found = None;
-    // SAFETY: the callback is called, if at all, with the pointer to `found`, before this returns; the linker's lists do not change meanwhile.
+    // SAFETY: the callback is called, if at all, with the pointer to `found`, before this returns;
+    // the linker's lists do not change meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     let Some(path) = found.filter(|_: &Vec<u8>| !hooks::off()) else {
         return;

@@ -1,9 +1,10 @@
-//! Wraps `dlsym` and `dlvsym`: whoever looks a driver function up in a handle of the driver's gets our entry point, and a
-//! function that the driver lacks is absent for the client, though we export the name.
+//! Wraps `dlsym` and `dlvsym`: whoever looks a driver function up in a handle of the driver's gets
+//! our entry point, and a function that the driver lacks is absent for the client, though we export
+//! the name.
 //!
-//! Everything else is a jump to the real function, return address untouched: RTLD_NEXT and RTLD_DEFAULT depend on who calls. Names that
-//! do not start with `cu` take that jump after three instructions and nothing of ours runs: allocators call `dlsym` while
-//! they set themselves up.
+//! Everything else is a jump to the real function, return address untouched: RTLD_NEXT and
+//! RTLD_DEFAULT depend on who calls. Names that do not start with `cu` take that jump after three
+//! instructions and nothing of ours runs: allocators call `dlsym` while they set themselves up.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -63,13 +64,16 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let known = symbols::find(name);
-    // Whether the driver has the name in the version asked for. Real drivers have no versions, and the linker then finds nothing for any.
+    // Whether the driver has the name in the version asked for. Real drivers have no versions, and
+    // the linker then finds nothing for any.
     let versioned = |driver: &loader::Library| {
-        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the version is the client's own argument.
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the
+        // version is the client's own argument.
         version.is_none_or(|version| !unsafe { next::dlvsym(driver.handle(), name.as_ptr(), version) }.is_null())
     };
     if is_search(handle) {
-        // Our own export would answer. If the driver is open and lacks the name, let the search fail in the driver.
+        // Our own export would answer. If the driver is open and lacks the name, let the search
+        // fail in the driver.
         return match (known, loader::opened()) {
             (Some(at), Some(driver)) if symbols::real(at).is_none() => Verdict {
                 what: PASS,
@@ -84,7 +88,8 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
         return pass;
     }
     match (known, loader::driver()) {
-        // A client that asks us for a name has opened the driver, as far as it knows: this is the moment to open it.
+        // A client that asks us for a name has opened the driver, as far as it knows: this is the
+        // moment to open it.
         (Some(at), Driver::Open(driver)) => match (symbols::real(at), symbols::export(at)) {
             (Some(_), Some(export)) if versioned(driver) => {
                 counts::answered_with_ours();
@@ -167,7 +172,8 @@ pub unsafe extern "C" fn dlsym() {
     )
 }
 
-/// As [`dlsym`]; the version goes through untouched. What the driver does not have in that version, the client does not get of us either.
+/// As [`dlsym`]; the version goes through untouched. What the driver does not have in that version,
+/// the client does not get of us either.
 ///
 /// # Safety
 /// As `dlvsym`.

@@ -1,13 +1,20 @@
-//! What a job touches: which parts of its managed memory its launches, copies and fills use, and in which order.
+//! What a job touches: which parts of its managed memory its launches, copies and fills use, and in
+//! which order.
 //!
-//! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of a kernel that has none it is taken to be what lies behind each pointer, up to
-//!   [`UNKNOWN`] and the range's end: more than most kernels touch, and far less than a monolithic allocation.
-//! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the broker what the period touches ([`news`]), and each launch says in the lane how far into its period the
-//!   job is, once it has left: of one that waits, at the gate or for its memory, the broker still has to bring what it uses, and must not take that for used.
-//! * Beside it each range bears the number of the round in which it was named last; where there is no period the broker goes by that, and by whole ranges.
-//! * A launch whose memory was moved away by the broker waits for it ([`super::evicted`]) behind the gate.
+//! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of
+//!   a kernel that has none it is taken to be what lies behind each pointer, up to [`UNKNOWN`] and
+//!   the range's end: more than most kernels touch, and far less than a monolithic allocation.
+//! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the
+//!   broker what the period touches ([`news`]), and each launch says in the lane how far into its
+//!   period the job is, once it has left: of one that waits, at the gate or for its memory, the
+//!   broker still has to bring what it uses, and must not take that for used.
+//! * Beside it each range bears the number of the round in which it was named last; where there is
+//!   no period the broker goes by that, and by whole ranges.
+//! * A launch whose memory was moved away by the broker waits for it ([`super::evicted`]) behind
+//!   the gate.
 //!
-//! It costs a launch some hundred nanoseconds: a copy of its parameters, the prediction, a look into a table. One lock, which is only held for that. Only jobs on managed memory have it at all.
+//! It costs a launch some hundred nanoseconds: a copy of its parameters, the prediction, a look
+//! into a table. One lock, which is only held for that. Only jobs on managed memory have it at all.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,7 +35,8 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
-/// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond that are the exception.
+/// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond
+/// that are the exception.
 const UNKNOWN: u64 = 64 << 20;
 
 /// Pointers of such a kernel that count at most.
@@ -37,11 +45,14 @@ const POINTERS: usize = 256;
 /// A region that is smaller says nothing about which part of the period it is: temporaries wander.
 const LARGE: u64 = 1 << 20;
 
-/// Nor does one in an allocation that is no larger, whatever of it is taken to be used: a caching allocator's block of small things, in which a scalar is here now and there in the next step.
+/// Nor does one in an allocation that is no larger, whatever of it is taken to be used: a caching
+/// allocator's block of small things, in which a scalar is here now and there in the next step.
 const SMALL: u64 = 2 << 20;
 
-/// Bytes of parameters from which on those of a kernel without a template are taken for a table that its caller fills as far as it has entries (PyTorch's optimizers: lists of tensors, 3 KB and more). What
-/// stands behind those is left from other calls, and looks like pointers: each such launch seems to use most of the job's memory, and other parts of it each time.
+/// Bytes of parameters from which on those of a kernel without a template are taken for a table
+/// that its caller fills as far as it has entries (PyTorch's optimizers: lists of tensors, 3 KB and
+/// more). What stands behind those is left from other calls, and looks like pointers: each such
+/// launch seems to use most of the job's memory, and other parts of it each time.
 const TABLE: usize = 2560;
 
 /// The round that goes on. 0 = never named.
@@ -50,8 +61,9 @@ static ROUND: AtomicU32 = AtomicU32::new(1);
 /// The last round in which something was launched whose arguments are not seen: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Graphs are launched, or kernels without a template whose parameters are a [`TABLE`]: what they touch, and so the order of things, is not known. A forecast that rests on a guess of that is worse than none:
-/// all that launches named then counts as used throughout.
+/// Graphs are launched, or kernels without a template whose parameters are a [`TABLE`]: what they
+/// touch, and so the order of things, is not known. A forecast that rests on a guess of that is
+/// worse than none: all that launches named then counts as used throughout.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
@@ -252,7 +264,8 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     noted
 }
 
-/// A copy or fill of so many bytes is about to come to the gate. It uses these addresses, each in its way; what it overwrites it overwrites from the first byte to the last.
+/// A copy or fill of so many bytes is about to come to the gate. It uses these addresses, each in
+/// its way; what it overwrites it overwrites from the first byte to the last.
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     residency_probe::disturbed();
     let noted = guarded(|| {
@@ -289,7 +302,8 @@ fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     })
 }
 
-/// The granules of a part that is read, or of which it is not certain that all of it is overwritten.
+/// The granules of a part that is read, or of which it is not certain that all of it is
+/// overwritten.
 fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     let access = match part.access {
         Access::Read => Access::Read,
@@ -300,7 +314,8 @@ fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     [granules(first, end, access), None, None]
 }
 
-/// The same where what is written is overwritten: of granules that lie in it as a whole nothing is left.
+/// The same where what is written is overwritten: of granules that lie in it as a whole nothing is
+/// left.
 fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
@@ -338,7 +353,8 @@ pub fn end_round() -> Option<Vec<u64>> {
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
 }
 
-/// What the broker is to be told of the job's period, with the forecast's number. `again`: also if it was told before.
+/// What the broker is to be told of the job's period, with the forecast's number. `again`: also if
+/// it was told before.
 pub fn news(again: bool) -> Option<(u32, Forecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
@@ -385,7 +401,8 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// What the launch whose parameters are in `block` uses, into `regions`. Whether that is more than what leftovers in a table look like.
+    /// What the launch whose parameters are in `block` uses, into `regions`. Whether that is more
+    /// than what leftovers in a table look like.
     fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
@@ -425,7 +442,8 @@ impl Tracker {
         parts.map(|part| (part.address, part.bytes)).collect()
     }
 
-    /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job stands behind it: the forecast's number, and how far into the period.
+    /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job
+    /// stands behind it: the forecast's number, and how far into the period.
     fn step(
         &mut self,
         what: u64,

@@ -1,7 +1,8 @@
 //! Takes managed memory where the job asks for device memory, and gives it back.
 //!
-//! The substitution is one call for one call: `cuMemAllocManaged` for `cuMemAlloc`, with the same rules for contexts and captures. What comes beside it (the
-//! look at the device, the advice) is left out while anybody captures.
+//! The substitution is one call for one call: `cuMemAllocManaged` for `cuMemAlloc`, with the same
+//! rules for contexts and captures. What comes beside it (the look at the device, the advice) is
+//! left out while anybody captures.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use it.
 const ATTACH_GLOBAL: u32 = 1;
-/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and the device may hold less than what was taken.
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and the device may hold
+/// less than what was taken.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 /// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
 pub const PREFER: u32 = 3;
@@ -114,8 +116,10 @@ pub fn supported(device: i32) -> bool {
     fine
 }
 
-/// Whether jobs that leave it open may come to managed memory on a device of this name: only where jobs that exceed the device together were tried. On some real drivers they hang for good in the kernel
-/// module (NVIDIA/open-gpu-kernel-modules, 1223 and others), and no wait of ours ends that. Who asks for managed memory by name gets it.
+/// Whether jobs that leave it open may come to managed memory on a device of this name: only where
+/// jobs that exceed the device together were tried. On some real drivers they hang for good in the
+/// kernel module (NVIDIA/open-gpu-kernel-modules, 1223 and others), and no wait of ours ends that.
+/// Who asks for managed memory by name gets it.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
@@ -205,7 +209,8 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
-/// Has the driver keep the range on the device as long as it can. A hint: its failure means nothing.
+/// Has the driver keep the range on the device as long as it can. A hint: its failure means
+/// nothing.
 fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
     if !capture::any() {
         let _ = advise(at, bytes, PREFER, device);
@@ -218,7 +223,8 @@ pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuR
     unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
-/// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with the job's own arguments.
+/// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with
+/// the job's own arguments.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it another thread may get this address anew.
     let Some(range) = ranges::remove(at) else {
@@ -244,7 +250,8 @@ pub fn lives(at: CuDevicePtr) -> bool {
     asked.ok() && managed == 1
 }
 
-/// The driver's row alignment of pitched memory, learnt from one small allocation of its own. 0 = not known.
+/// The driver's row alignment of pitched memory, learnt from one small allocation of its own. 0 =
+/// not known.
 static PITCH: AtomicU64 = AtomicU64::new(0);
 
 /// The pitch that the driver gives rows of so many bytes. `None` where it does not say.

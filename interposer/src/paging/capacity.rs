@@ -1,9 +1,11 @@
 //! How much of each device a managed job may take, and has taken.
 //!
-//! A job on managed memory could take the host's memory on top of the device's; but programs size themselves by what `cuMemGetInfo` says and by the
-//! error that comes when the device is full (PyTorch gives its cached blocks back then). So a job gets the limit that it would have alone on the device:
-//! its total, less a [`RESERVE`]. One that said that it takes more (`--memory`) gets what it said, as far as the host has that to spare when the job first looks: what exceeds the device lies there.
-//! That view is its own and steady: neighbours do not show in it.
+//! A job on managed memory could take the host's memory on top of the device's; but programs size
+//! themselves by what `cuMemGetInfo` says and by the error that comes when the device is full
+//! (PyTorch gives its cached blocks back then). So a job gets the limit that it would have alone on
+//! the device: its total, less a [`RESERVE`]. One that said that it takes more (`--memory`) gets
+//! what it said, as far as the host has that to spare when the job first looks: what exceeds the
+//! device lies there. That view is its own and steady: neighbours do not show in it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Devices that are kept book of; further ones keep plain device memory.
 const DEVICES: usize = 32;
 
-/// What no job can have of a device is its total divided by this: contexts, code and the driver's own (0.4 to 0.6 GB a context on an 80 GB device, and each of two
-/// jobs has one: `papers.md` gives 200 KB a compute unit for the context alone). 1/64 of 80 GB is 1.25 GB.
+/// What no job can have of a device is its total divided by this: contexts, code and the driver's
+/// own (0.4 to 0.6 GB a context on an 80 GB device, and each of two jobs has one: `papers.md` gives
+/// 200 KB a compute unit for the context alone). 1/64 of 80 GB is 1.25 GB.
 const RESERVE: u64 = 64;
 
 #[derive(Debug)]
@@ -38,7 +41,8 @@ pub fn of_total(total: u64) -> u64 {
     total - total / RESERVE
 }
 
-/// A device has so much memory, of which the job said that it takes `said`; the host has `spare` bytes to spare.
+/// A device has so much memory, of which the job said that it takes `said`; the host has `spare`
+/// bytes to spare.
 pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(book) = book(device) {
         let alone = of_total(total);

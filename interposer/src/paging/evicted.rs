@@ -1,16 +1,25 @@
-//! Granules of the job's memory that lie on the host because the broker had them moved there, and launches that wait until they are back.
+//! Granules of the job's memory that lie on the host because the broker had them moved there, and
+//! launches that wait until they are back.
 //!
-//! A kernel that touches memory which is on its way faults ahead of it, which takes longer than to wait: a fault brings little at a time and the driver's bookkeeping each
-//! time. So a launch of which it is known what it touches waits until that is back, as long as something does come.
+//! A kernel that touches memory which is on its way faults ahead of it, which takes longer than to
+//! wait: a fault brings little at a time and the driver's bookkeeping each time. So a launch of
+//! which it is known what it touches waits until that is back, as long as something does come.
 //!
-//! * Only a launch that has passed the gate waits, and only where memory was moved out and is brought back by the same broker. Nothing of the job's own is waited for: a transfer needs
-//!   none of its work to end.
-//! * It waits [`PATIENCE`] and the time of some page operations at most after something came last, and in all as long as it takes to move what it waits for and as much out of its way, and [`SLACK`];
-//!   never longer than [`UTMOST`]. Then what it waited for counts as here: it comes by demand. What the link carries is what the driver's events said of the last page operations ([`carried`]), and before that
-//!   what the planner takes for granted.
-//! * After [`LENT`] waits in vain none waits before a page operation has brought something, which makes good for one of them: memory that is away for good, since whoever is to bring it died, hangs or was given
-//!   up, costs a job so many waits of [`PATIENCE`] and not one for each part of it. Not one alone: on a busy machine what lags is worth waiting for, and launches that go by then fault in all that is on its way.
-//! * What is known here is what the broker had done. Pages that the driver moved by itself are not seen; they are taken for where they were.
+//! * Only a launch that has passed the gate waits, and only where memory was moved out and is
+//!   brought back by the same broker. Nothing of the job's own is waited for: a transfer needs none
+//!   of its work to end.
+//! * It waits [`PATIENCE`] and the time of some page operations at most after something came last,
+//!   and in all as long as it takes to move what it waits for and as much out of its way, and
+//!   [`SLACK`]; never longer than [`UTMOST`]. Then what it waited for counts as here: it comes by
+//!   demand. What the link carries is what the driver's events said of the last page operations
+//!   ([`carried`]), and before that what the planner takes for granted.
+//! * After [`LENT`] waits in vain none waits before a page operation has brought something, which
+//!   makes good for one of them: memory that is away for good, since whoever is to bring it died,
+//!   hangs or was given up, costs a job so many waits of [`PATIENCE`] and not one for each part of
+//!   it. Not one alone: on a busy machine what lags is worth waiting for, and launches that go by
+//!   then fault in all that is on its way.
+//! * What is known here is what the broker had done. Pages that the driver moved by itself are not
+//!   seen; they are taken for where they were.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -27,22 +36,26 @@ use crate::client::{clock, link};
 /// Bytes of a granule: the planner's.
 pub const GRANULE: u64 = 2 << 20;
 
-/// A page operation of 16 granules takes 1.5 ms, and one that must go out before it as much; their ways to the memory threads and back are some wake-ups on a busy machine.
+/// A page operation of 16 granules takes 1.5 ms, and one that must go out before it as much; their
+/// ways to the memory threads and back are some wake-ups on a busy machine.
 const PATIENCE: Ns = 50_000_000;
 
-/// Page operations that a launch also waits for after something came last: on a slow link (a simulated one, slowed down) each takes longer than is spared for it above.
+/// Page operations that a launch also waits for after something came last: on a slow link (a
+/// simulated one, slowed down) each takes longer than is spared for it above.
 const PAGE_OPS: f64 = 4.0;
 
 /// Of one: the planner's 16 granules.
 const PAGE_OP: f64 = 16.0 * GRANULE as f64;
 
-/// What a wait may take beside the time of what it waits for: moves that were under way, and orders that are late.
+/// What a wait may take beside the time of what it waits for: moves that were under way, and orders
+/// that are late.
 const SLACK: Ns = 250_000_000;
 
 /// So often does what is awaited go over the link: as much may have to go out first.
 const WAYS: f64 = 2.0;
 
-/// No wait is longer, whatever comes: 220 GB at the rate of PCIe 4. A launch that needs more is better off with faults than with a job that seems to hang.
+/// No wait is longer, whatever comes: 220 GB at the rate of PCIe 4. A launch that needs more is
+/// better off with faults than with a job that seems to hang.
 const UTMOST: Ns = 10_000_000_000;
 
 /// Bytes a second, before a page operation was timed: the planner's, PCIe 4 x16.
@@ -54,7 +67,8 @@ const FAR: f64 = 1024.0;
 /// The rate follows a page operation's by so much.
 const FOLLOWS: f64 = 0.125;
 
-/// Waits in vain, less page operations that brought something since, from which on launches do not wait: less than half a second of the job's time.
+/// Waits in vain, less page operations that brought something since, from which on launches do not
+/// wait: less than half a second of the job's time.
 const LENT: u64 = 8;
 
 /// Between two looks, if nobody says that something came.
@@ -129,7 +143,8 @@ pub fn forget() {
     CAME.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether any may be away by the time that a launch which comes now has passed the gate: what is there when it comes may leave while it waits there.
+/// Whether any may be away by the time that a launch which comes now has passed the gate: what is
+/// there when it comes may leave while it waits there.
 #[inline]
 pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
@@ -201,7 +216,8 @@ impl Bounds {
     }
 }
 
-/// Up to when a launch that is counted as issued was kept from the device here: `now` while one is. What ends by the clock has not begun before.
+/// Up to when a launch that is counted as issued was kept from the device here: `now` while one is.
+/// What ends by the clock has not begun before.
 pub fn kept_until(now: Ns) -> Ns {
     match WAITING.load(Ordering::Acquire) {
         0 => OVER.load(Ordering::Acquire),
@@ -252,8 +268,9 @@ pub fn wake() {
     let _ = futex::wake(&CAME, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until all of these (address and bytes) are back, within the bounds above. `slowness`: how many times slower than a real one's the device's link is. `nap` sleeps until [`CAME`] is not what it
-/// was, or so long.
+/// Waits until all of these (address and bytes) are back, within the bounds above. `slowness`: how
+/// many times slower than a real one's the device's link is. `nap` sleeps until [`CAME`] is not
+/// what it was, or so long.
 pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> Waited {
     let mut waited = Waited::default();
     if !any() {
@@ -335,7 +352,8 @@ mod tests {
         assert_eq!((naps.get(), any(), waited.how), (3, false, How::Here));
         assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
         assert!(may_be(), "it may leave again before the next launch goes");
-        // Nobody brings anything: that costs the first launches a wait and all others nothing, and what they touch counts as here.
+        // Nobody brings anything: that costs the first launches a wait and all others nothing, and
+        // what they touch counts as here.
         let begun = time.get();
         let count = 1000;
         leaves(base, count * GRANULE);
@@ -348,7 +366,8 @@ mod tests {
         assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
         assert!(ways.iter().all(|one| one.how != How::Here));
         assert_eq!((gave_up(&ways), any()), (LENT, false));
-        // Page operations that bring other things than what is waited for: in vain, too, but for each of those waits some must have come.
+        // Page operations that bring other things than what is waited for: in vain, too, but for
+        // each of those waits some must have come.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         leaves(base, count * GRANULE);
         leaves(others, GRANULE);
@@ -371,7 +390,8 @@ mod tests {
         leaves(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // All of a large device is awaited, a page operation at a time, and as much leaves between: 40 GB over 22.2 GB/s.
+        // All of a large device is awaited, a page operation at a time, and as much leaves between:
+        // 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
         leaves(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
@@ -383,7 +403,8 @@ mod tests {
         let waited = wait(&[(base, all)], &page_op);
         assert_eq!((waited.how, came.get(), any()), (How::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
-        // What is awaited never comes, but others' does for ever: longer than its own way takes nobody waits.
+        // What is awaited never comes, but others' does for ever: longer than its own way takes
+        // nobody waits.
         let elsewhere = |_, within: Duration| {
             time.set(time.get() + within.as_nanos() as Ns);
             brought(others, 1);

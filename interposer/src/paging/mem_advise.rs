@@ -1,12 +1,17 @@
 //! Memory that is mostly read: how the driver is told, and how such memory leaves the device.
 //!
-//! Of memory advised as mostly read the driver makes copies where it would move: a prefetch to the device leaves the host's copy good, which is what the advice is for, and
-//! a prefetch to the host leaves the device's copy, and its room, where they are. What gives that room back without copying anything is to end the advice: the
-//! copies collapse into one, at the preferred location where one of them lies there. So
+//! Of memory advised as mostly read the driver makes copies where it would move: a prefetch to the
+//! device leaves the host's copy good, which is what the advice is for, and a prefetch to the host
+//! leaves the device's copy, and its room, where they are. What gives that room back without
+//! copying anything is to end the advice: the copies collapse into one, at the preferred location
+//! where one of them lies there. So
 //!
-//! * what becomes mostly read prefers the host from then on; as long as the advice holds that changes nothing, since it goes before the preferred location;
-//! * to leave, it is no longer mostly read (what the host has too is gone from the device), is prefetched to the host (which moves what the device alone has: on the first
-//!   time, or where it was written against all forecasts), and is advised again once that has ended: before, the prefetch would only copy;
+//! * what becomes mostly read prefers the host from then on; as long as the advice holds that
+//!   changes nothing, since it goes before the preferred location;
+//! * to leave, it is no longer mostly read (what the host has too is gone from the device), is
+//!   prefetched to the host (which moves what the device alone has: on the first time, or where it
+//!   was written against all forecasts), and is advised again once that has ended: before, the
+//!   prefetch would only copy;
 //! * what is mostly read no more prefers the device first, whose copy is left then.
 //!
 //! All of it is advice: where a step fails, memory lies elsewhere or is copied once more.
@@ -44,7 +49,8 @@ fn locked() -> MutexGuard<'static, BTreeSet<u64>> {
     ADVISED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the granules' parts of a range begin. A range begins where its allocation or a granule does.
+/// Where the granules' parts of a range begin. A range begins where its allocation or a granule
+/// does.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let later = (start / GRANULE + 1..).map(|granule| granule * GRANULE);
     let end = start.saturating_add(bytes);
@@ -107,7 +113,8 @@ pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// It is about to leave the device by a prefetch. Answers what is to be advised again when that has ended.
+/// It is about to leave the device by a prefetch. Answers what is to be advised again when that has
+/// ended.
 pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {

@@ -1,13 +1,20 @@
-//! The memory thread: carries out the broker's page operations on streams of its own, beside whatever the job runs.
+//! The memory thread: carries out the broker's page operations on streams of its own, beside
+//! whatever the job runs.
 //!
-//! * One a process, only in a job whose memory is managed, started when the first of it is taken; signals blocked, never joined.
-//! * It moves nothing but managed memory that the job holds now: a page operation is cut to that, and ended as gone where nothing is left.
-//! * What it does can never change what the job computes: it moves pages and gives advice, both of which only say where bytes lie. Contents are given up
-//!   only of blocks that the job itself has freed and that nobody can be given meanwhile. Discards of anything else are carried out as evictions.
-//! * The job never waits for it, but when a context ends: then for one driver call of its, within a bound.
-//! * While anybody captures it makes no driver call. Should a capture begin in the middle of one: its thread's capture mode is relaxed, so that its calls
-//!   do not spoil another thread's capture.
-//! * Completion is seen by events; nothing is waited for in the driver. Of two page operations that lie behind one another on a stream the events say how long the second one took the device
+//! * One a process, only in a job whose memory is managed, started when the first of it is taken;
+//!   signals blocked, never joined.
+//! * It moves nothing but managed memory that the job holds now: a page operation is cut to that,
+//!   and ended as gone where nothing is left.
+//! * What it does can never change what the job computes: it moves pages and gives advice, both of
+//!   which only say where bytes lie. Contents are given up only of blocks that the job itself has
+//!   freed and that nobody can be given meanwhile. Discards of anything else are carried out as
+//!   evictions.
+//! * The job never waits for it, but when a context ends: then for one driver call of its, within a
+//!   bound.
+//! * While anybody captures it makes no driver call. Should a capture begin in the middle of one:
+//!   its thread's capture mode is relaxed, so that its calls do not spoil another thread's capture.
+//! * Completion is seen by events; nothing is waited for in the driver. Of two page operations that
+//!   lie behind one another on a stream the events say how long the second one took the device
 //!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,10 +40,12 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most. The broker gives no more than the link carries; this bounds one that does not.
+/// Page operations under way at most. The broker gives no more than the link carries; this bounds
+/// one that does not.
 const MOST: usize = 64;
 
-/// Between two looks at what is under way: a page operation of 16 granules takes half a millisecond.
+/// Between two looks at what is under way: a page operation of 16 granules takes half a
+/// millisecond.
 const LOOK: Duration = Duration::from_micros(150);
 
 /// Between two looks for page operations where nobody rings (the broker went and another came).
@@ -61,8 +70,8 @@ const WITH_TIME: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
-/// How long a round is after which the broker is told what was named: a training step takes a tenth to a few seconds, and what is told
-/// counts for some rounds.
+/// How long a round is after which the broker is told what was named: a training step takes a tenth
+/// to a few seconds, and what is told counts for some rounds.
 const ROUND: Ns = 500_000_000;
 
 /// The thread's stack: it holds some lists and calls the driver.
@@ -206,7 +215,8 @@ struct Out {
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// The event of the page operation before it on the stream, where that was not through when this one was behind it: what the device did between the two is this page operation.
+    /// The event of the page operation before it on the stream, where that was not through when
+    /// this one was behind it: what the device did between the two is this page operation.
     follows: Option<CuEvent>,
     /// Its own event is so needed by another one, which then keeps it.
     followed: bool,
@@ -291,7 +301,8 @@ impl Mover {
         }
     }
 
-    /// Tells what the job's control groups leave of the host, now and then: the broker orders nothing out beyond that.
+    /// Tells what the job's control groups leave of the host, now and then: the broker orders
+    /// nothing out beyond that.
     fn tell_host(&mut self) {
         let now = clock::now();
         if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
@@ -482,7 +493,8 @@ impl Mover {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
-            // SAFETY: the lists have as many entries as said; the driver reads them before it returns.
+            // SAFETY: the lists have as many entries as said; the driver reads them before it
+            // returns.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
@@ -515,7 +527,8 @@ impl Mover {
     /// Makes a context the thread's, with streams of ours in it.
     fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
         if self.current != context {
-            // SAFETY: a context that memory of the job was taken in; should it be gone, the driver says so.
+            // SAFETY: a context that memory of the job was taken in; should it be gone, the driver
+            // says so.
             if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(Outcome::Gone);
             }
@@ -559,7 +572,8 @@ impl Mover {
         None
     }
 
-    /// The event of the last page operation on a stream, if the device has not reached it: asked when the next one lies behind it already.
+    /// The event of the last page operation on a stream, if the device has not reached it: asked
+    /// when the next one lies behind it already.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
@@ -629,7 +643,8 @@ impl Mover {
     }
 }
 
-/// How long the device took for a page operation that has ended and that it had before it when the last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
+/// How long the device took for a page operation that has ended and that it had before it when the
+/// last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
 fn timed(out: &Out) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;

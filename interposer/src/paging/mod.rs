@@ -1,14 +1,22 @@
-//! Managed backing: what a job takes as device memory is managed memory, so that jobs that together exceed the device can run.
+//! Managed backing: what a job takes as device memory is managed memory, so that jobs that together
+//! exceed the device can run.
 //!
 //! What holds:
-//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or that leave it open (`auto`) and whose memory does not fit beside the others'. For all others every function
-//!   here answers at once that it has nothing to say, and hooks that only managed jobs need are not there at all.
-//! * The job sees device memory: what a pointer is, how much is free, how large a range is are answered as for `cuMemAlloc`. Where that is
-//!   impossible (handles for other processes) the driver refuses as it refuses managed memory, and weft says so once.
-//! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an allocation that the driver refuses for another
-//!   reason than want of memory, virtual memory management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved ranges),
-//!   pools made for sharing, arrays, memory of graphs' own allocation nodes. Said once, counted.
-//! * A job may take what the device has, less a reserve, or what it said that it takes, where that is more (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the device.
+//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or that
+//!   leave it open (`auto`) and whose memory does not fit beside the others'. For all others every
+//!   function here answers at once that it has nothing to say, and hooks that only managed jobs
+//!   need are not there at all.
+//! * The job sees device memory: what a pointer is, how much is free, how large a range is are
+//!   answered as for `cuMemAlloc`. Where that is impossible (handles for other processes) the
+//!   driver refuses as it refuses managed memory, and weft says so once.
+//! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an
+//!   allocation that the driver refuses for another reason than want of memory, virtual memory
+//!   management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved
+//!   ranges), pools made for sharing, arrays, memory of graphs' own allocation nodes. Said once,
+//!   counted.
+//! * A job may take what the device has, less a reserve, or what it said that it takes, where that
+//!   is more (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the
+//!   device.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -25,7 +33,8 @@
 //! | `mem_advise` | memory that is mostly read, and how it leaves the device |
 //! | `migration_thread` | the thread that carries out the broker's page operations |
 //!
-//! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or make a driver call of its own while anybody captures.
+//! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or
+//! make a driver call of its own while anybody captures.
 
 pub mod access_tracker;
 pub mod backing;
@@ -92,7 +101,8 @@ pub fn context_ended(ended: Option<CuContext>) {
     }
 }
 
-/// Tells the broker of a change of the managed memory, and sees to the thread that moves it. Slow path.
+/// Tells the broker of a change of the managed memory, and sees to the thread that moves it. Slow
+/// path.
 fn tell(message: ToBroker) {
     if let Some(link) = link::only() {
         link.tell(message);

@@ -1,15 +1,21 @@
 //! The order in which a job touches its memory: what its last period shows of the next one.
 //!
-//! A job repeats itself: a training step, a decoded token. Each launch (copy, fill) is a [`Step`]: what it is, and which granules it uses. When the last steps were the
-//! same as those a while before, for a whole while long, that while is the period, and its steps are the [`Forecast`]. From then on every step is compared with the one that is
-//! expected; one that differs (an evaluation now and then) puts the job out of step until some steps in a row are known again.
+//! A job repeats itself: a training step, a decoded token. Each launch (copy, fill) is a [`Step`]:
+//! what it is, and which granules it uses. When the last steps were the same as those a while
+//! before, for a whole while long, that while is the period, and its steps are the [`Forecast`].
+//! From then on every step is compared with the one that is expected; one that differs (an
+//! evaluation now and then) puts the job out of step until some steps in a row are known again.
 //!
-//! When in the period a step comes is told by the job's own time: from one step to the next it is what the device takes or what the host took, whichever is more, the lesser of the last two times. Waits for
-//! a turn, or for memory, are not in it (the caller leaves them out): with them a period would seem as long as all others' turns, and what it touches late as if it were not touched in this turn at all.
-//! A period that turns out to be much shorter is told again.
+//! When in the period a step comes is told by the job's own time: from one step to the next it is
+//! what the device takes or what the host took, whichever is more, the lesser of the last two
+//! times. Waits for a turn, or for memory, are not in it (the caller leaves them out): with them a
+//! period would seem as long as all others' turns, and what it touches late as if it were not
+//! touched in this turn at all. A period that turns out to be much shorter is told again.
 //!
-//! Two steps are the same if kernel and shape and the granules of all *large* regions are: a model's layers run the same kernels on other weights, and small temporaries
-//! wander. Whether and where a job repeats itself is not told from time, so that the same launches give the same period.
+//! Two steps are the same if kernel and shape and the granules of all *large* regions are: a
+//! model's layers run the same kernels on other weights, and small temporaries wander. Whether and
+//! where a job repeats itself is not told from time, so that the same launches give the same
+//! period.
 //!
 //! It costs a step one look into a table; memory is bounded.
 #![forbid(unsafe_code)]
@@ -19,10 +25,12 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps in a row that are looked for: fewer would take two layers for each other, more find a period later.
+/// Steps in a row that are looked for: fewer would take two layers for each other, more find a
+/// period later.
 const WINDOW: usize = 12;
 
-/// Steps that are kept: the longest period that is found has half as many. A training step of a large model has some ten thousand launches.
+/// Steps that are kept: the longest period that is found has half as many. A training step of a
+/// large model has some ten thousand launches.
 const KEPT: usize = 1 << 15;
 
 /// Uses of one forecast at most. Neighbours are joined before.
@@ -108,8 +116,9 @@ fn windows(signs: &[u64]) -> HashMap<u64, usize> {
 }
 
 impl Sequence {
-    /// The next step. `sign` says what it is, `cost` how long it takes the device, as far as that is known; `now` is the job's own time, in which it does not wait for its turn or its memory; `uses` are
-    /// joined to it.
+    /// The next step. `sign` says what it is, `cost` how long it takes the device, as far as that
+    /// is known; `now` is the job's own time, in which it does not wait for its turn or its memory;
+    /// `uses` are joined to it.
     pub fn step(&mut self, sign: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
         let sign = sign.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
@@ -166,7 +175,8 @@ impl Sequence {
         }
     }
 
-    /// How long each of the last so many steps takes, in parts of what all of them do: that is what the device takes or what the host took, whichever is more.
+    /// How long each of the last so many steps takes, in parts of what all of them do: that is what
+    /// the device takes or what the host took, whichever is more.
     fn times(&self, period: usize) -> Option<Vec<Ns>> {
         let from = self.steps.len().checked_sub(period + 1)?;
         let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
@@ -182,12 +192,14 @@ impl Sequence {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead of the device waits for it in the end: both are not one behind the other.
+        // A host that runs ahead of the device waits for it in the end: both are not one behind the
+        // other.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // They begin with the last step of the period before, which is what comes behind the period's own last one.
+        // They begin with the last step of the period before, which is what comes behind the
+        // period's own last one.
         times.rotate_left(1);
         Some(times)
     }

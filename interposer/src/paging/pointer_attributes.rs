@@ -1,6 +1,7 @@
 //! What the job is told about its memory: what it would hear of device memory.
 //!
-//! Every answer is the driver's own, made by the job's own call, with only those words changed in which managed memory differs from what the job asked for.
+//! Every answer is the driver's own, made by the job's own call, with only those words changed in
+//! which managed memory differs from what the job asked for.
 
 use std::ffi::c_void;
 
@@ -18,9 +19,11 @@ mod attribute {
     pub const HOST_POINTER: u32 = 4;
     /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: libraries that hear 0 of `cuMemAlloc` memory take it for mapped memory and look for its handle: NCCL 2.30 fails then, with one rank, too, as
-    /// PyTorch registers what it allocates (client `managed-nccl`). So it hears what it would of device memory. The handle itself is refused by the driver when it is asked for, and a library that
-    /// wants one then fails (UCX would do without one if it heard 0).
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: libraries that hear 0 of `cuMemAlloc`
+    /// memory take it for mapped memory and look for its handle: NCCL 2.30 fails then, with one
+    /// rank, too, as PyTorch registers what it allocates (client `managed-nccl`). So it hears what
+    /// it would of device memory. The handle itself is refused by the driver when it is asked for,
+    /// and a library that wants one then fails (UCX would do without one if it heard 0).
     pub const LEGACY_IPC: u32 = 10;
     /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
@@ -28,7 +31,8 @@ mod attribute {
     pub const POOL: u32 = 17;
 }
 
-/// What is written for an attribute of a range instead of the driver's answer. `None`: the driver's answer stands.
+/// What is written for an attribute of a range instead of the driver's answer. `None`: the driver's
+/// answer stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Half(u32),
@@ -115,13 +119,15 @@ pub unsafe fn several(
         // SAFETY: as above.
         let data = unsafe { data.wrapping_add(nth).read() };
         if let (false, Some(instead)) = (data.is_null(), instead(&range, asked, &pool)) {
-            // SAFETY: the driver wrote this attribute there. A list of attributes never fails for one of them.
+            // SAFETY: the driver wrote this attribute there. A list of attributes never fails for
+            // one of them.
             let _ = unsafe { put(data, instead) };
         }
     }
 }
 
-/// Free memory of a device as this job sees it: what it may take less what it has. `None` where the device's memory is not managed.
+/// Free memory of a device as this job sees it: what it may take less what it has. `None` where the
+/// device's memory is not managed.
 pub fn free(device: i32, plain: u64) -> Option<u64> {
     capacity::known(device).then(|| {
         capacity::most(device)
@@ -130,7 +136,8 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
     })
 }
 
-/// The size of a device of `total` bytes as this job sees it: no less than what it may take. Programs that reckon with parts of the whole take what is free for one.
+/// The size of a device of `total` bytes as this job sees it: no less than what it may take.
+/// Programs that reckon with parts of the whole take what is free for one.
 pub fn size(device: i32, total: u64) -> u64 {
     total.max(capacity::most(device))
 }

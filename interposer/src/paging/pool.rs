@@ -1,12 +1,13 @@
 //! Stream-ordered allocation on managed memory.
 //!
-//! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory waits for the whole context. So what a stream frees is
-//! kept for the next that asks: at once for the same stream, whose own order makes that right; for
-//! another stream once an event behind the free was reached. A stream that is gone
-//! is the same as no other: the driver's work on it may still run when its handle, or its thread's
-//! place, is another's.
-//! What is kept does not count as the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks for more than there is, trims a
-//! pool, or frees more blocks than are worth keeping. The driver's own free waits for what still uses a block, so a block without an event is safe, too.
+//! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory
+//! waits for the whole context. So what a stream frees is kept for the next that asks: at once for
+//! the same stream, whose own order makes that right; for another stream once an event behind the
+//! free was reached. A stream that is gone is the same as no other: the driver's work on it may
+//! still run when its handle, or its thread's place, is another's. What is kept does not count as
+//! the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks
+//! for more than there is, trims a pool, or frees more blocks than are worth keeping. The driver's
+//! own free waits for what still uses a block, so a block without an event is safe, too.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,8 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
         if spare.event != 0 {
             keep_event(spare.of, spare.event);
         }
-        // What was given back when it was freed is taken again; that fails only if another thread took it meanwhile.
+        // What was given back when it was freed is taken again; that fails only if another thread
+        // took it meanwhile.
         if capacity::take(range.device, range.room) {
             ranges::add(spare.at, range);
             taken(&range);
@@ -160,7 +162,8 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     if capture::any() {
         return None;
     }
-    // Another stream's, taken out before the driver is asked about it: no lock is held over its call.
+    // Another stream's, taken out before the driver is asked about it: no lock is held over its
+    // call.
     let other = |inside: &mut Inside| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
@@ -244,7 +247,8 @@ fn keep_event(context: CuContext, event: CuEvent) {
     inside(|inside| inside.events.push((context, event)));
 }
 
-/// Gives kept blocks of a device back to the driver. False if there were none, or while somebody captures.
+/// Gives kept blocks of a device back to the driver. False if there were none, or while somebody
+/// captures.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
         return false;
@@ -272,7 +276,8 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
     !blocks.is_empty()
 }
 
-/// Takes out the kept blocks that lie in a range of addresses as a whole: nobody gets them until they are put back.
+/// Takes out the kept blocks that lie in a range of addresses as a whole: nobody gets them until
+/// they are put back.
 pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
     inside(|inside| {
         let within = |spare: &Spare| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
@@ -350,7 +355,8 @@ fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
 
-/// What stands for the pool of allocations that name none, unless the job made a pool of another kind that one.
+/// What stands for the pool of allocations that name none, unless the job made a pool of another
+/// kind that one.
 pub fn default_of_here() -> Option<usize> {
     if inside(|inside| inside.foreign.is_empty()) {
         return Some(0);

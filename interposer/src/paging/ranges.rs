@@ -1,7 +1,8 @@
 //! The managed memory that a job holds: by address, with what the job thinks it is.
 //!
-//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back or ask about it. [`name`] is for launches: it takes no lock;
-//! it searches a sorted table whose writers count a version up before and after each change, and gives up where it meets one.
+//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back
+//! or ask about it. [`name`] is for launches: it takes no lock; it searches a sorted table whose
+//! writers count a version up before and after each change, and gives up where it meets one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -36,7 +37,8 @@ pub struct Range {
 
 static ALL: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
-/// Ranges that launches can look up. PyTorch's allocator makes some hundreds of blocks; what has no room here is left to demand paging.
+/// Ranges that launches can look up. PyTorch's allocator makes some hundreds of blocks; what has no
+/// room here is left to demand paging.
 const PLACES: usize = 4096;
 
 /// The table that launches read: starts and ends, sorted; odd version = being changed.
@@ -45,8 +47,8 @@ struct Table {
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// The round in which a range was named last. Beside the others, without their rule: a mark that goes to a neighbour while the table changes costs a
-    /// needless move, or one on demand.
+    /// The round in which a range was named last. Beside the others, without their rule: a mark
+    /// that goes to a neighbour while the table changes costs a needless move, or one on demand.
     rounds: [AtomicU32; PLACES],
 }
 
@@ -63,7 +65,8 @@ impl Table {
         }
     }
 
-    /// Called under the lock of [`ALL`]: one writer at a time. Everything from `from` on is written anew.
+    /// Called under the lock of [`ALL`]: one writer at a time. Everything from `from` on is written
+    /// anew.
     fn write(&self, all: &BTreeMap<u64, Range>, from: u64) {
         let marks: Vec<(u64, u32)> = self.marks().filter(|(start, _)| *start >= from).collect();
         let version = self.version.load(Ordering::Relaxed);
@@ -208,7 +211,8 @@ mod tests {
         }
     }
 
-    /// A list and a table of a test's own: a table that another test changes answers nothing meanwhile.
+    /// A list and a table of a test's own: a table that another test changes answers nothing
+    /// meanwhile.
     struct Own(&'static Table, BTreeMap<u64, Range>);
 
     impl Own {

@@ -1,14 +1,22 @@
-//! What a launch touched, read from the host's page table: stage 1 on a driver that tells nothing itself, where `weft profile --evidence residency` asks for it.
+//! What a launch touched, read from the host's page table: stage 1 on a driver that tells nothing
+//! itself, where `weft profile --evidence residency` asks for it.
 //!
-//! A launch is observed alone. The job's streams run empty; what lies behind the launch's pointers is moved to the host and read there once, so that its pages are in the process's page table; the launch
-//! runs to its end; pages that are gone from `/proc/self/pagemap` (which needs no privilege for that) are what it touched, and what the driver brought around it. Reads are not told from writes.
+//! A launch is observed alone. The job's streams run empty; what lies behind the launch's pointers
+//! is moved to the host and read there once, so that its pages are in the process's page table; the
+//! launch runs to its end; pages that are gone from `/proc/self/pagemap` (which needs no privilege
+//! for that) are what it touched, and what the driver brought around it. Reads are not told from
+//! writes.
 //!
 //! What holds:
-//! * The device gets the job's own operations in the job's order, and beside them only moves of managed memory, and once a fill of 2 MiB of weft's own: first it is tried whether this driver and this device show
-//!   it at all (a device that reaches the host's memory without moving it does not), and where they do not, nothing is observed.
-//! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and for [`MOST_TIME`] in all. It costs the job that time: stage 1 is the time to pay it.
+//! * The device gets the job's own operations in the job's order, and beside them only moves of
+//!   managed memory, and once a fill of 2 MiB of weft's own: first it is tried whether this driver
+//!   and this device show it at all (a device that reaches the host's memory without moving it does
+//!   not), and where they do not, nothing is observed.
+//! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and
+//!   for [`MOST_TIME`] in all. It costs the job that time: stage 1 is the time to pay it.
 //! * No wait without a bound: streams that do not run empty leave the launch as it is.
-//! * Never while anybody captures, nor beside another thread's launch; a copy, a fill, a graph or a change of the job's memory meanwhile makes the observation worth nothing.
+//! * Never while anybody captures, nor beside another thread's launch; a copy, a fill, a graph or a
+//!   change of the job's memory meanwhile makes the observation worth nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +31,8 @@ use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Observations of one shape of a kernel: with its data elsewhere, what was brought around it differs.
+/// Observations of one shape of a kernel: with its data elsewhere, what was brought around it
+/// differs.
 pub const TIMES: u8 = 2;
 
 /// Shapes of one kernel that are observed.
@@ -32,13 +41,16 @@ pub const SHAPES: u32 = 128;
 /// What all observations of a process may take.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// What is moved to the host for one launch at most: an optimiser's lists have all weights four times.
+/// What is moved to the host for one launch at most: an optimiser's lists have all weights four
+/// times.
 const MOST_BYTES: u64 = 8 << 30;
 
 /// The host must have so many times that free.
 const SPARE: u64 = 2;
 
-/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch touched the last of it, it may have touched more, and nothing is said. Embeddings have some hundred MB.
+/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch
+/// touched the last of it, it may have touched more, and nothing is said. Embeddings have some
+/// hundred MB.
 const WINDOW: u64 = 2 << 30;
 
 /// So much any host has.
@@ -96,7 +108,8 @@ pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
-/// Some of the job's memory is advised as mostly read: the host keeps its copy of what the device reads, and the page table shows nothing any more.
+/// Some of the job's memory is advised as mostly read: the host keeps its copy of what the device
+/// reads, and the page table shows nothing any more.
 pub fn copies_remain() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
@@ -164,7 +177,8 @@ struct Window {
 pub struct Windows(Vec<Window>);
 
 impl Windows {
-    /// Of the allocations behind a launch's pointers. `None`: there are none, or they are too large.
+    /// Of the allocations behind a launch's pointers. `None`: there are none, or they are too
+    /// large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
         let mut all: Vec<Window> = pointers
@@ -206,7 +220,8 @@ impl Windows {
     }
 }
 
-/// A launch goes by beside others: held until the driver has it. Waits while one is observed, which has a bound.
+/// A launch goes by beside others: held until the driver has it. Waits while one is observed, which
+/// has a bound.
 pub fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -224,7 +239,8 @@ pub struct Observation {
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
-/// Before a launch to this stream: makes everything ready. `None`: it is not observed, and whatever was moved comes back by itself.
+/// Before a launch to this stream: makes everything ready. `None`: it is not observed, and whatever
+/// was moved comes back by itself.
 pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
     let observation = prepare(stream, windows, since);
@@ -280,7 +296,8 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     for window in &windows.0 {
         map(window.begin, window.end);
         let entries = entries(&table, window.begin, window.end)?;
-        // Of a page that is not in the table nothing would be seen, and it would count as untouched.
+        // Of a page that is not in the table nothing would be seen, and it would count as
+        // untouched.
         if present(&entries) < 1.0 {
             return None;
         }
@@ -359,7 +376,8 @@ fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range once, so that those that are there are in the page table. No more than a wish: whoever looks sees which are.
+/// Has the host read each page of a range once, so that those that are there are in the page table.
+/// No more than a wish: whoever looks sees which are.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;

@@ -1,13 +1,16 @@
 //! Stage 1: what launches touched, as far as anybody tells, becomes templates.
 //!
-//! Evidence comes through [`Evidence`], from where [`EVIDENCE_FROM`] says. The simulated GPU tells after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no such symbol, the host's page
-//! table shows it of launches that run one by one ([`super::residency_probe`]); that is slow, and so done only where it is asked for.
+//! Evidence comes through [`Evidence`], from where [`EVIDENCE_FROM`] says. The simulated GPU tells
+//! after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no
+//! such symbol, the host's page table shows it of launches that run one by one
+//! ([`super::residency_probe`]); that is slow, and so done only where it is asked for.
 //!
-//! A launch's thread only notes it, as a record of [`recording`], under a lock that is held for that alone. The memory thread takes the notes now and then and fits templates, which may take it
+//! A launch's thread only notes it, as a record of [`recording`], under a lock that is held for
+//! that alone. The memory thread takes the notes now and then and fits templates, which may take it
 //! a second: nobody waits for it meanwhile, and no launch goes unnoted.
 //!
-//! With [`EVIDENCE`] the notes are also written to a file, by the memory thread, so that templates can be judged on launches that they were not learnt from
-//! (`tests/clients/test_prediction.py`).
+//! With [`EVIDENCE`] the notes are also written to a file, by the memory thread, so that templates
+//! can be judged on launches that they were not learnt from (`tests/clients/test_prediction.py`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -27,10 +30,12 @@ use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
 use crate::kernels;
 
-/// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is no evidence.
+/// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is
+/// no evidence.
 const PIECES: usize = 4096;
 
-/// The file that launches and what they touched are written to, in stage 1. The first process that makes it has it.
+/// The file that launches and what they touched are written to, in stage 1. The first process that
+/// makes it has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
 /// Bytes of notes that wait for the memory thread at most; launches beyond that are not noted.
@@ -106,7 +111,8 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
     notes.words.resize(3 * PIECES, 0);
     // How many pieces, whether they are exact, and the launch's number.
     let mut what = [0u64; 3];
-    // SAFETY: the list has room for as many as said, and the other one for the three words it takes.
+    // SAFETY: the list has room for as many as said, and the other one for the three words it
+    // takes.
     let told = unsafe { tells(notes.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -225,7 +231,8 @@ impl Learner {
         learner
     }
 
-    /// Takes what was noted, and returns the templates that have changed since this was called last.
+    /// Takes what was noted, and returns the templates that have changed since this was called
+    /// last.
     pub fn news(&mut self) -> Vec<KernelWorkingSet> {
         // Taken, not copied: a launch waits for the lock.
         let taken = notes().as_mut().map(|notes| {

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_protocol::Ns;
 
-/// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in all, and what is not seen from here (events on the
-/// device, colder caches, another core's work) is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a job
-/// slower by 12 % at 15 (2700 samples a second), 5 % at 4 (900) and 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
+/// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in
+/// all, and what is not seen from here (events on the device, colder caches, another core's work)
+/// is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a
+/// job slower by 12 % at 15 (2700 samples a second), 5 % at 4 (900) and 4.9 % at 2 (400;
+/// `--phases 600`, 4.0 to 6.0 %).
 const SHARE: Ns = 2;
 
 /// Kernels that were hardly sampled yet may go this far over.
@@ -22,8 +24,9 @@ const ADVANCE: Ns = 1_000_000;
 /// An identity sampled less often is rare.
 pub const RARE: u64 = 8;
 
-/// A stretch of own work counts up to so many times what such a stretch usually takes. What is longer was interrupted, as the job's own code
-/// is: on a machine with more to run than cores one interruption is as long as a thousand samples.
+/// A stretch of own work counts up to so many times what such a stretch usually takes. What is
+/// longer was interrupted, as the job's own code is: on a machine with more to run than cores one
+/// interruption is as long as a thousand samples.
 const UNUSUAL: Ns = 4;
 
 /// What a stretch usually takes is an average over about so many.
@@ -32,8 +35,9 @@ const MEMORY: Ns = 16;
 /// Before anything is known, this is not unusual.
 const FIRST: Ns = 20_000;
 
-/// Between two looks no more than this counts as the job's time: a launching job looks several times as often. A service that waits for its next
-/// request does not save up for it, or the request would pay for the wait.
+/// Between two looks no more than this counts as the job's time: a launching job looks several
+/// times as often. A service that waits for its next request does not save up for it, or the
+/// request would pay for the wait.
 const LONGEST_STEP: Ns = 5_000_000;
 
 /// Own work against the job's.
@@ -122,8 +126,8 @@ impl Stride {
     }
 }
 
-/// Launches between two windows: random, or a job whose steps repeat would always be sampled at the same place.
-/// Not exact: threads that count at once may count one launch for two.
+/// Launches between two windows: random, or a job whose steps repeat would always be sampled at the
+/// same place. Not exact: threads that count at once may count one launch for two.
 #[derive(Debug)]
 pub struct Pause {
     left: AtomicU32,

@@ -1,4 +1,5 @@
-//! What the sampler keeps under its lock: events to spare, launches that are with the driver, windows whose times are to be read, and samples that are to be told.
+//! What the sampler keeps under its lock: events to spare, launches that are with the driver,
+//! windows whose times are to be read, and samples that are to be told.
 //!
 //! Never waits for the device: what it has not passed is asked for later.
 #![forbid(unsafe_code)]
@@ -22,10 +23,12 @@ pub(super) const NONE: Event = 0;
 /// So many samples told are a quarter of what a lane holds: the broker is to read them.
 const RING_AT: usize = RECORDS / 4;
 
-/// The rate of the device's clock against ours is taken over at least this time: below it, being interrupted between two readings shows.
+/// The rate of the device's clock against ours is taken over at least this time: below it, being
+/// interrupted between two readings shows.
 const RATE_SPAN: Ns = 20_000_000;
 
-/// Over this time one reading is enough: an event that another process's time slice kept from being reached at once shifts it by a few ms.
+/// Over this time one reading is enough: an event that another process's time slice kept from being
+/// reached at once shifts it by a few ms.
 const LONG_SPAN: Ns = 1_000_000_000;
 
 /// A reading that took longer was interrupted.
@@ -34,9 +37,10 @@ const AT_ONCE: Ns = 50_000;
 /// Clocks that agree so far are the same clock, and two rates that do are the same rate.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows are kept back until the rate is known; a job that never synchronises has none, and after so many it is taken to be 1. Where the broker was told
-/// how slow its device is, that is the rate from the beginning. Meanwhile the broker is told what
-/// they are at the likeliest rate ([`Kind::Guess`]): a job that is killed tells nothing more.
+/// Windows are kept back until the rate is known; a job that never synchronises has none, and after
+/// so many it is taken to be 1. Where the broker was told how slow its device is, that is the rate
+/// from the beginning. Meanwhile the broker is told what they are at the likeliest rate
+/// ([`Kind::Guess`]): a job that is killed tells nothing more.
 const KEPT_BACK: usize = 512;
 
 /// What is kept of it. As many as there are threads that launch at a time.
@@ -72,8 +76,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Whether the device has passed all of it. The last launch first: while that is not done, it is the only question. What is before it on
-    /// the same stream was passed as well, so most windows take one question.
+    /// Whether the device has passed all of it. The last launch first: while that is not done, it
+    /// is the only question. What is before it on the same stream was passed as well, so most
+    /// windows take one question.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
@@ -134,7 +139,8 @@ impl Inside {
     /// The event before a launch, recorded, and the one for behind it if there is to be one.
     pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
-        // Events belong to the first context that was sampled; a process with several is sampled in that one.
+        // Events belong to the first context that was sampled; a process with several is sampled in
+        // that one.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -150,7 +156,8 @@ impl Inside {
         }
     }
 
-    /// Keeps a launch until it comes back from the driver. Where there is no room its events are spare again.
+    /// Keeps a launch until it comes back from the driver. Where there is no room its events are
+    /// spare again.
     pub(super) fn keep(&mut self, begun: Begun) -> Option<u16> {
         let free = self.begun.iter().position(Option::is_none);
         match free.and_then(|at| Some((at, self.begun.get_mut(at)?))) {
@@ -208,7 +215,8 @@ impl Inside {
         true
     }
 
-    /// Compares the device's clock with ours at launches onto an idle device: there an event is reached when it is recorded.
+    /// Compares the device's clock with ours at launches onto an idle device: there an event is
+    /// reached when it is recorded.
     pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
         for taken in &mut window.taken {
             if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
@@ -279,7 +287,8 @@ impl Inside {
         for points in std::mem::take(&mut self.kept_back) {
             self.write(around, Kind::Sample, &points, scale);
         }
-        // The broker reads at least five times a second without a ring, which would cost the job a system call and, for a while, a core.
+        // The broker reads at least five times a second without a ring, which would cost the job a
+        // system call and, for a while, a core.
         if around.link.sampling() && self.told >= RING_AT {
             self.told = 0;
             around.link.fence_and_ring();

@@ -1,13 +1,15 @@
 //! Stage 1: how long the job's kernels run, and how long the device idles after them.
 //!
-//! Now and then a run of launches (a *window*) is put between pairs of events; the times are read later, when the device has long passed them,
-//! and go to the broker as records. Nothing here ever waits for the device.
+//! Now and then a run of launches (a *window*) is put between pairs of events; the times are read
+//! later, when the device has long passed them, and go to the broker as records. Nothing here ever
+//! waits for the device.
 //!
 //! * The share of the job's time that goes into it is measured and kept ([`budget`]).
-//! * A kernel that was hardly sampled yet opens a small window of its own, so that every identity gets samples; so does now and then
-//!   one that was last before a synchronising call, after which the big gaps are. The launch after a window gets one event, which ends its last gap.
-//! * No driver call at all while anything captures. One lock, only ever tried: a launch of another thread in between goes unsampled, and the
-//!   gap before it is then not told.
+//! * A kernel that was hardly sampled yet opens a small window of its own, so that every identity
+//!   gets samples; so does now and then one that was last before a synchronising call, after which
+//!   the big gaps are. The launch after a window gets one event, which ends its last gap.
+//! * No driver call at all while anything captures. One lock, only ever tried: a launch of another
+//!   thread in between goes unsampled, and the gap before it is then not told.
 //! * [`kept`] is what lies under the lock; [`window`] takes the instrument's own cost off.
 #![forbid(unsafe_code)]
 
@@ -54,7 +56,8 @@ const TAIL_CHANCE: u32 = 8;
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
-/// What a look at events that were not reached yet takes at most, of the sampler's own making: some calls of a microsecond.
+/// What a look at events that were not reached yet takes at most, of the sampler's own making: some
+/// calls of a microsecond.
 const QUESTION: Ns = 5_000;
 
 /// Between two looks whether a window can be read.
@@ -98,7 +101,8 @@ enum Worth {
 #[derive(Debug, Default)]
 pub struct Sampler {
     inside: Mutex<Inside>,
-    /// Launches to be passed over before the next one is looked at, while the job serves. Not exact: threads may count one launch for two.
+    /// Launches to be passed over before the next one is looked at, while the job serves. Not
+    /// exact: threads may count one launch for two.
     skip: AtomicU32,
     /// The rate of the device's clock is known.
     rated: AtomicBool,
@@ -107,7 +111,8 @@ pub struct Sampler {
     tally: Tally,
     /// How many launches go by, in stage 1, until the next full window.
     pause: Pause,
-    /// A window is open, or was when anybody last held the lock: the next launch belongs to it, or ends it.
+    /// A window is open, or was when anybody last held the lock: the next launch belongs to it, or
+    /// ends it.
     open: AtomicBool,
     /// Nothing was launched since a synchronising call returned.
     after_sync: AtomicBool,
@@ -116,8 +121,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked instruction. Until it is known how the device's clock
-    /// runs, launches onto an idle device are, which tell it.
+    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked
+    /// instruction. Until it is known how the device's clock runs, launches onto an idle device
+    /// are, which tell it.
     #[inline(always)]
     pub fn due(&self, onto_idle: bool) -> bool {
         if onto_idle && !self.rated.load(Ordering::Relaxed) {
@@ -165,7 +171,8 @@ impl Sampler {
                 Look::Profile => inside.wanted > 0 || self.choose(inside, around, worth),
                 Look::Serve { .. } => self.choose_serving(inside, around),
             };
-        // A launch behind a sampled one tells when the gap after that ended, be it sampled itself or not.
+        // A launch behind a sampled one tells when the gap after that ended, be it sampled itself
+        // or not.
         let belongs = sampled || !inside.open.taken.is_empty();
         self.open.store(belongs, Ordering::Relaxed);
         if !belongs {
@@ -205,7 +212,8 @@ impl Sampler {
         after_sync
     }
 
-    /// What a launch of stage 1 is worth. Most are worth nothing and end here: they cost two locked instructions.
+    /// What a launch of stage 1 is worth. Most are worth nothing and end here: they cost two locked
+    /// instructions.
     #[inline]
     fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
         let known = self.tally.launched(kernel);
@@ -233,7 +241,8 @@ impl Sampler {
         }
     }
 
-    /// Whether this launch is sampled, while the job serves. The one after it ends its gap; then some are passed over.
+    /// Whether this launch is sampled, while the job serves. The one after it ends its gap; then
+    /// some are passed over.
     fn choose_serving(&self, inside: &mut Inside, around: Around<'_>) -> bool {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
@@ -281,7 +290,8 @@ impl Sampler {
     /// After it: the second event.
     pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
-        // The launch's own thread may wait for the lock a moment: it is held for some event calls at most.
+        // The launch's own thread may wait for the lock a moment: it is held for some event calls
+        // at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
         let Some(half) = inside.take(half) else { return };
@@ -318,7 +328,8 @@ impl Sampler {
             if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
-            // What an event takes is learnt from full windows, and where there are none from the first small ones.
+            // What an event takes is learnt from full windows, and where there are none from the
+            // first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
                 inside.measure_event(driver, half.stream);
             }
@@ -342,7 +353,8 @@ impl Sampler {
         }
     }
 
-    /// What comes between the last launch and the next one is none of the job's: an open window ends here, and so does the job's pause before the next launch.
+    /// What comes between the last launch and the next one is none of the job's: an open window
+    /// ends here, and so does the job's pause before the next launch.
     pub fn interrupt(&self) {
         self.after_sync.store(false, Ordering::Relaxed);
         if let Ok(mut inside) = self.inside.lock() {
@@ -373,7 +385,8 @@ impl Sampler {
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
-    /// The process ends: a job too short to tell the rate still tells its samples. No driver call: what was not read yet is lost.
+    /// The process ends: a job too short to tell the rate still tells its samples. No driver call:
+    /// what was not read yet is lost.
     pub fn farewell(&self, around: Around<'_>) {
         self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
@@ -412,8 +425,9 @@ impl Sampler {
         if inside.rate.is_some() {
             self.rated.store(true, Ordering::Relaxed);
         }
-        // The questions themselves at what they take: a driver that is asked about an event may do then what the job's own next question would
-        // have made it do, and that is not the sampler's cost.
+        // The questions themselves at what they take: a driver that is asked about an event may do
+        // then what the job's own next question would have made it do, and that is not the
+        // sampler's cost.
         inside
             .budget
             .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));

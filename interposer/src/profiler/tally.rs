@@ -1,7 +1,8 @@
-//! What the sampler knows of each identity: how often it was launched since the broker was told, how often it was sampled, and whether it ever was last
-//! before a synchronising call.
+//! What the sampler knows of each identity: how often it was launched since the broker was told,
+//! how often it was sampled, and whether it ever was last before a synchronising call.
 //!
-//! One word an identity, changed by single atomic steps, no lock: it is touched by every launch of a profiled job. A launch is told exactly once.
+//! One word an identity, changed by single atomic steps, no lock: it is touched by every launch of
+//! a profiled job. A launch is told exactly once.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -10,7 +11,8 @@ use std::sync::atomic::Ordering;
 use super::budget::RARE;
 use crate::client::costs::Costs;
 
-/// The low bits: samples taken, which are counted as far as it matters whether the identity is rare.
+/// The low bits: samples taken, which are counted as far as it matters whether the identity is
+/// rare.
 const SAMPLES: u64 = 0x1f;
 /// It was last before a synchronising call.
 const TAIL: u64 = 0x20;
@@ -26,12 +28,14 @@ pub struct Known {
     pub tail: bool,
 }
 
-/// All identities of a process. Made when the first launch is counted: most processes are never sampled.
+/// All identities of a process. Made when the first launch is counted: most processes are never
+/// sampled.
 #[derive(Debug, Default)]
 pub struct Tally(OnceLock<Costs>);
 
 impl Tally {
-    /// Counts a launch. With more identities than there is room for the rest is neither counted nor sampled.
+    /// Counts a launch. With more identities than there is room for the rest is neither counted nor
+    /// sampled.
     #[inline]
     pub fn launched(&self, kernel: u64) -> Known {
         let Some(word) = self.0.get_or_init(Costs::default).word(kernel) else {
@@ -47,7 +51,8 @@ impl Tally {
     /// Counts a sample.
     pub fn sampled(&self, kernel: u64) {
         if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
-            // Beyond the mark by the number of threads that launch at most, of which there is room for more.
+            // Beyond the mark by the number of threads that launch at most, of which there is room
+            // for more.
             && word.load(Ordering::Relaxed) & SAMPLES < RARE
         {
             word.fetch_add(1, Ordering::Relaxed);

@@ -1,17 +1,21 @@
 //! From the times of a window to samples. Pure.
 //!
-//! A window is a run of launches, each with an event before and one behind it. What the events say is not yet the truth:
+//! A window is a run of launches, each with an event before and one behind it. What the events say
+//! is not yet the truth:
 //!
 //! * An event takes time on the device itself (`tick`); a kernel seems longer by one.
-//! * Where the device was idle, the event before a launch is reached at once, and the launch follows when the host has made it. That part of the
-//!   time belongs to the gap, not to the kernel.
-//! * While the device waits for the host, it also waits for what the sampler does there. That is not the job's: it is taken off the gap.
+//! * Where the device was idle, the event before a launch is reached at once, and the launch
+//!   follows when the host has made it. That part of the time belongs to the gap, not to the
+//!   kernel.
+//! * While the device waits for the host, it also waits for what the sampler does there. That is
+//!   not the job's: it is taken off the gap.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
 use weft_protocol::lane::NO_GAP;
 
-/// A launch of a window. Device times count from the window's first event, in device nanoseconds; host times are wall nanoseconds.
+/// A launch of a window. Device times count from the window's first event, in device nanoseconds;
+/// host times are wall nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
     /// Hash of the kernel.
@@ -20,7 +24,8 @@ pub struct Point {
     pub sequence: u64,
     /// Device: the event before the launch was reached.
     pub start: f64,
-    /// Device: the event behind it. Infinite for the launch after the window, which only ends the last gap.
+    /// Device: the event behind it. Infinite for the launch after the window, which only ends the
+    /// last gap.
     pub end: f64,
     /// Host: the sampler began its work before the launch.
     pub entered: Ns,
@@ -166,7 +171,8 @@ mod tests {
 
     #[test]
     fn a_starved_device_idles_for_the_host_and_not_for_us() {
-        // Alone on the device, the next launch 40 us after the first kernel's end; 2 us of that are the sampler's, 2 us the launch itself.
+        // Alone on the device, the next launch 40 us after the first kernel's end; 2 us of that are
+        // the sampler's, 2 us the launch itself.
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 52_000, 50_500.0, 63_000.0)];
         let got: Vec<Sample> = samples(&points, REAL).collect();
         assert_eq!(got[0].gap, 40_000 + 2_000 - 500 - 2_000);

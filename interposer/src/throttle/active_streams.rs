@@ -1,22 +1,30 @@
-//! Which streams have work, so that the end of the last of it is noticed: nothing of the process is left on the device then.
+//! Which streams have work, so that the end of the last of it is noticed: nothing of the process is
+//! left on the device then.
 //!
 //! * A launch to the stream that had the last one costs two loads.
-//! * A stream's own synchronisation ends its work for certain, and that of the streams that it waited for by events. cuDNN's recurrent networks, TensorRT and whoever else spreads a
-//!   request over streams forks and joins so: the host waits for one stream, and never looks at the others.
-//! * The end of an event ends the work before it. vLLM, TensorRT and whoever copies into pinned memory end a request so: the result is copied on a stream of its own, which waits for an
-//!   event behind the launches, and the host waits for an event behind the copy.
-//! * A stream that had nothing new while others were synchronised several times is believed to have ended: libraries send one memset to a stream of their own when they start and never
-//!   look at it again, and a job would never be seen idle for it. Such an end is a guess and told as one.
-//! * A stream that another one with work waits for needs no place of its own: it ends with that one. More streams than fit all the same are not told apart: then only the whole context's
+//! * A stream's own synchronisation ends its work for certain, and that of the streams that it
+//!   waited for by events. cuDNN's recurrent networks, TensorRT and whoever else spreads a request
+//!   over streams forks and joins so: the host waits for one stream, and never looks at the others.
+//! * The end of an event ends the work before it. vLLM, TensorRT and whoever copies into pinned
+//!   memory end a request so: the result is copied on a stream of its own, which waits for an event
+//!   behind the launches, and the host waits for an event behind the copy.
+//! * A stream that had nothing new while others were synchronised several times is believed to have
+//!   ended: libraries send one memset to a stream of their own when they start and never look at it
+//!   again, and a job would never be seen idle for it. Such an end is a guess and told as one.
+//! * A stream that another one with work waits for needs no place of its own: it ends with that
+//!   one. More streams than fit all the same are not told apart: then only the whole context's
 //!   synchronisation is an end.
 //!
-//! What holds: an event stands for a stream's work only until the stream has more to do, be it that it waits for another one. What is forgotten, or does not fit, says nothing: the stream
-//! counts as busy until it is synchronised. Two threads that use one stream at the moment at which an event goes into it may have an end believed too early, once.
+//! What holds: an event stands for a stream's work only until the stream has more to do, be it that
+//! it waits for another one. What is forgotten, or does not fit, says nothing: the stream counts as
+//! busy until it is synchronised. Two threads that use one stream at the moment at which an event
+//! goes into it may have an end believed too early, once.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Streams with work at a time that are told apart, as long as they have not met in another one. A training job with overlapping copies has three or four, cuDNN's LSTM seven.
+/// Streams with work at a time that are told apart, as long as they have not met in another one. A
+/// training job with overlapping copies has three or four, cuDNN's LSTM seven.
 const STREAMS: usize = 8;
 
 /// No stream: no handle of the driver's is this.
@@ -25,13 +33,16 @@ const NONE: usize = usize::MAX;
 /// After so many synchronisations of other streams a silent one counts as ended.
 const SILENT: u32 = 4;
 
-/// Set among the synchronisations that are counted: there are events behind all work of the stream, so its next launch has something to take back.
+/// Set among the synchronisations that are counted: there are events behind all work of the stream,
+/// so its next launch has something to take back.
 const RECORDED: u32 = 1 << 31;
 
-/// Events that stand behind the work of one stream. PyTorch's allocators put some of their own there, too.
+/// Events that stand behind the work of one stream. PyTorch's allocators put some of their own
+/// there, too.
 const EVENTS: usize = 4;
 
-/// Streams that wait for the work of one stream: one that works with it, and the one at which all meet.
+/// Streams that wait for the work of one stream: one that works with it, and the one at which all
+/// meet.
 const WAITERS: usize = 2;
 
 /// The handles on one cache line: a synchronisation looks at all of them.
@@ -54,7 +65,8 @@ pub struct Busy {
     /// Synchronisations of other streams since each last had new work, and [`RECORDED`].
     silence: [AtomicU32; STREAMS],
     behind: [Behind; STREAMS],
-    /// So many places were ever in use: one in most jobs, and no synchronisation need look at the others.
+    /// So many places were ever in use: one in most jobs, and no synchronisation need look at the
+    /// others.
     used: AtomicUsize,
     more: AtomicBool,
 }
@@ -237,7 +249,8 @@ impl Busy {
         }
     }
 
-    /// An event is destroyed, or goes into something else than a stream. Who waits for it goes on waiting for what it stood behind.
+    /// An event is destroyed, or goes into something else than a stream. Who waits for it goes on
+    /// waiting for what it stood behind.
     pub fn forget(&self, event: usize) {
         for place in self.places() {
             for one in &place.behind.events {

@@ -1,7 +1,9 @@
-//! Auto-tuners: a job that loads code and then times it with events chooses its kernels for the rest of its life by what it sees.
+//! Auto-tuners: a job that loads code and then times it with events chooses its kernels for the
+//! rest of its life by what it sees.
 //!
-//! A wait at the gate between two of its events would be taken for the kernel's time. So for a moment after code was loaded, once events are being
-//! recorded, a burst that has begun with credit goes on without, up to a bound of work on its way. That is longer than the usual delay bound:
+//! A wait at the gate between two of its events would be taken for the kernel's time. So for a
+//! moment after code was loaded, once events are being recorded, a burst that has begun with credit
+//! goes on without, up to a bound of work on its way. That is longer than the usual delay bound:
 //! the price is paid for some seconds of a background job's start, and counted (`unsplit`).
 #![forbid(unsafe_code)]
 
@@ -9,7 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weft_protocol::Ns;
 
-/// A tuner times new code within this time: Triton warms up for 25 ms and times for 100 ms, cuBLAS and XLA are done sooner.
+/// A tuner times new code within this time: Triton warms up for 25 ms and times for 100 ms, cuBLAS
+/// and XLA are done sooner.
 const AFTER_LOAD: Ns = 250_000_000;
 
 /// A pair of events is what times.

@@ -1,9 +1,12 @@
-//! When work has ended: events of ours behind the work of a background job, asked now and then, never waited for.
+//! When work has ended: events of ours behind the work of a background job, asked now and then,
+//! never waited for.
 //!
-//! * An event is recorded only by a thread that has just launched to the same stream, so stream and context are known to live.
+//! * An event is recorded only by a thread that has just launched to the same stream, so stream and
+//!   context are known to live.
 //! * No driver call at all while anything captures, nor on a capturing stream.
 //! * All under a lock that is only ever tried: a thread that finds it taken goes on without.
-//! * Where no event can tell, work counts as ended when its predicted time is long over, or when a synchronising call says so.
+//! * Where no event can tell, work counts as ended when its predicted time is long over, or when a
+//!   synchronising call says so.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -15,8 +18,9 @@ use super::streams::{Place, Streams};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
-/// So much predicted work goes on a stream between two events. An event costs about 1 us, so 1 % at most; the broker's view of what is
-/// outstanding is no coarser than a fifth of the usual delay bound (500 us).
+/// So much predicted work goes on a stream between two events. An event costs about 1 us, so 1 % at
+/// most; the broker's view of what is outstanding is no coarser than a fifth of the usual delay
+/// bound (500 us).
 pub const QUANTUM: Ns = 100_000;
 
 /// And no two within this time while there is plenty of credit: nobody waits for them then.
@@ -27,7 +31,8 @@ const MARKS: usize = 32;
 
 /// Work without a mark counts as ended after so many times its predicted time...
 const DOUBT: Ns = 2;
-/// ...and so much more. A driver's queue delays a launch by some us; a time slice of another process lasts 1.5 ms or so.
+/// ...and so much more. A driver's queue delays a launch by some us; a time slice of another
+/// process lasts 1.5 ms or so.
 const SLACK: Ns = 5_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +81,8 @@ impl Settle {
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// Puts a mark behind what was launched to `stream` so far. The caller has made sure that nothing captures.
+    /// Puts a mark behind what was launched to `stream` so far. The caller has made sure that
+    /// nothing captures.
     pub fn mark(&self, driver: &EventCalls, streams: &Streams, place: Place, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
@@ -148,7 +154,8 @@ impl Settle {
         ends.min()
     }
 
-    /// Whether this thread can ask the device now: the marks are of its context, and nobody else is asking.
+    /// Whether this thread can ask the device now: the marks are of its context, and nobody else is
+    /// asking.
     pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
@@ -156,7 +163,8 @@ impl Settle {
         }
     }
 
-    /// Whether a mark of ours waits to be reached: the device itself says that something is outstanding.
+    /// Whether a mark of ours waits to be reached: the device itself says that something is
+    /// outstanding.
     pub fn awaits(&self) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.marks.iter().any(Option::is_some),
@@ -164,7 +172,8 @@ impl Settle {
         }
     }
 
-    /// A context has ended (0: some context). If it is that of the events, or may be, they are forgotten, not destroyed: the driver did that.
+    /// A context has ended (0: some context). If it is that of the events, or may be, they are
+    /// forgotten, not destroyed: the driver did that.
     pub fn forget(&self, context: Context) -> bool {
         let Ok(mut inside) = self.inside.lock() else {
             return true;
@@ -177,7 +186,8 @@ impl Settle {
     }
 }
 
-/// Work that no mark covers ends by the clock. `kept`: a launch may have waited for its memory until then, which is not on the device yet though it counts as issued.
+/// Work that no mark covers ends by the clock. `kept`: a launch may have waited for its memory
+/// until then, which is not on the device yet though it counts as issued.
 fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let outstanding = account.outstanding();
     if outstanding == 0 {
@@ -186,7 +196,8 @@ fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let issued = account.issued.load(Ordering::Acquire);
     let settled = account.settled.load(Ordering::Acquire);
     let marked = account.marked.load(Ordering::Acquire);
-    // A mark that is still to be reached decides about all before it, and about what is behind it too: that runs later.
+    // A mark that is still to be reached decides about all before it, and about what is behind it
+    // too: that runs later.
     if marked > settled {
         return 0;
     }
@@ -203,7 +214,8 @@ impl Inside {
     /// An event in the current context: a spare one, or a new one.
     fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         let context = driver.current()?;
-        // Events belong to the first context that used the gate. A process with several is rare; the others settle by time.
+        // Events belong to the first context that used the gate. A process with several is rare;
+        // the others settle by time.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -236,7 +248,8 @@ impl Inside {
     }
 
     fn ask(&mut self, driver: &EventCalls, streams: &Streams, gained: &mut Ns) {
-        // A stream's marks are reached in order: after one that is not, the later ones need no question.
+        // A stream's marks are reached in order: after one that is not, the later ones need no
+        // question.
         let mut waiting: u64 = 0;
         let mut order: [Option<Mark>; MARKS] = self.marks;
         order.sort_unstable_by_key(|mark| mark.map_or(Ns::MAX, |mark| mark.upto));
@@ -260,7 +273,8 @@ impl Inside {
                     self.give_back(driver, mark.event);
                 }
                 Reached::Never => {
-                    // Whatever is wrong with it, nothing is learnt from it; its work settles by time.
+                    // Whatever is wrong with it, nothing is learnt from it; its work settles by
+                    // time.
                     self.made = self.made.saturating_sub(1);
                     if let Some(account) = streams.account(mark.at) {
                         let settled = account.settled.load(Ordering::Acquire);

@@ -1,4 +1,5 @@
-//! Copies and fills, and what they are charged: those of a background job that are large go through the gate.
+//! Copies and fills, and what they are charged: those of a background job that are large go through
+//! the gate.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! What the launch queue (`crate::deferred`) asks of the session: whether a launch may be left behind, how one that was goes, who is in a hurry.
+//! What the launch queue (`crate::deferred`) asks of the session: whether a launch may be left
+//! behind, how one that was goes, who is in a hurry.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -17,7 +18,8 @@ use crate::kernels::launch::LaunchInfo;
 use crate::profiler::Look;
 
 impl Session {
-    /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is sampled, nor in a burst by which the job times its kernels.
+    /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is
+    /// sampled, nor in a burst by which the job times its kernels.
     pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.link.lane.orders;
         !launch.capturing
@@ -28,7 +30,8 @@ impl Session {
             && !peers::awaits(launch.kernel_hash)
     }
 
-    /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in its turn.
+    /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in
+    /// its turn.
     pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
         let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
         let step = match self.mode() {
@@ -56,7 +59,8 @@ impl Session {
 
 /// See [`Session::may_leave_behind`].
 pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
-    // A job on several devices leaves nothing behind: each device's gate opens by itself, and what was left keeps its order over all of them.
+    // A job on several devices leaves nothing behind: each device's gate opens by itself, and what
+    // was left keeps its order over all of them.
     session().is_some_and(|session| session.may_leave_behind(launch))
 }
 
@@ -93,7 +97,8 @@ pub fn held_failed() {
     }
 }
 
-/// As [`super::before_launch`] for one that was left behind, or that has to wait. It waits at the gate, within a bound.
+/// As [`super::before_launch`] for one that was left behind, or that has to wait. It waits at the
+/// gate, within a bound.
 pub fn before_held(launch: &LaunchInfo) -> Ticket {
     let session = session().or_else(|| devices::at(devices::here()));
     Ticket(session.map_or(Step::NOTHING, |session| session.before_waiting(launch)))
@@ -104,7 +109,8 @@ pub fn longest_wait() -> Ns {
     devices::first().map_or(0, Session::longest_wait)
 }
 
-/// From this time on the gate is open, because somebody waits for the queue; [`Ns::MAX`]: nobody does.
+/// From this time on the gate is open, because somebody waits for the queue; [`Ns::MAX`]: nobody
+/// does.
 pub fn hurry_by(time: Ns) {
     for session in devices::all() {
         session.hurry.store(time, Ordering::Relaxed);

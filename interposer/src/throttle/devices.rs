@@ -1,14 +1,21 @@
-//! A session a device, for processes that use several (a model spread over two devices, `DataParallel`, JAX, which sees all there are).
+//! A session a device, for processes that use several (a model spread over two devices,
+//! `DataParallel`, JAX, which sees all there are).
 //!
-//! * A process has one session from `cuInit` on. It is that of the first device on which the process makes a context. For a context on another device it gets a further session, which
-//!   attaches to the broker by itself: with a lane, credit, books and a place in the queue for memory of its own. To the broker it is one more client.
-//! * While there is one session, every call finds it by one load ([`super::session`]). From the second on that word is null, and each call looks for its device: by the stream that it names, else by the
-//!   thread's current context. So a process on one device pays nothing for what others do.
-//! * Where the device of a call is not known (a context that came to be past us while somebody captured, the seventeenth device), the call passes through as without weft.
+//! * A process has one session from `cuInit` on. It is that of the first device on which the
+//!   process makes a context. For a context on another device it gets a further session, which
+//!   attaches to the broker by itself: with a lane, credit, books and a place in the queue for
+//!   memory of its own. To the broker it is one more client.
+//! * While there is one session, every call finds it by one load ([`super::session`]). From the
+//!   second on that word is null, and each call looks for its device: by the stream that it names,
+//!   else by the thread's current context. So a process on one device pays nothing for what others
+//!   do.
+//! * Where the device of a call is not known (a context that came to be past us while somebody
+//!   captured, the seventeenth device), the call passes through as without weft.
 //! * A managed job has one session: its memory is planned for one device.
 //!
-//! Nothing here waits but [`of_new`], for the broker's answer, within the bound of the first attach. While anybody captures the driver is asked nothing but which context is current, which is
-//! the thread's own matter.
+//! Nothing here waits but [`of_new`], for the broker's answer, within the bound of the first
+//! attach. While anybody captures the driver is asked nothing but which context is current, which
+//! is the thread's own matter.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -40,7 +47,8 @@ const CONTEXTS: usize = 64;
 /// No device has this ordinal.
 const NONE: i32 = -1;
 
-/// Whoever makes a session for a device keeps others that want one from it for no longer than this: it waits half a second for the broker at most.
+/// Whoever makes a session for a device keeps others that want one from it for no longer than this:
+/// it waits half a second for the broker at most.
 const PATIENCE: u64 = 2_000_000_000;
 
 /// Which of its devices a process means.
@@ -122,7 +130,8 @@ pub fn forget() {
         place.device.store(NONE, Ordering::Release);
         // SAFETY: null, or a leaked box that nothing ever frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
-            // Should the fork have happened inside one of our calls, that call goes on against private memory whose mode is Free.
+            // Should the fork have happened inside one of our calls, that call goes on against
+            // private memory whose mode is Free.
             parents.link.lane_place.clear();
             parents.link.epoch_page_place.clear();
         }
@@ -211,7 +220,8 @@ fn of_stream_among_several(stream: Stream) -> Where {
         return of_current();
     }
     let mut context = 0;
-    // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to give the driver.
+    // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to
+    // give the driver.
     if !unsafe { calls::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
         return of_current();
     }
@@ -225,7 +235,8 @@ fn remembered(context: usize) -> Option<Where> {
     u8::try_from(known.place.load(Ordering::Acquire)).ok().map(Where)
 }
 
-/// Asks the driver for a context's device. One that is not the current one is made that for a moment.
+/// Asks the driver for a context's device. One that is not the current one is made that for a
+/// moment.
 #[cold]
 fn learn(context: usize, elsewhere: bool) -> Where {
     if capture::any() {
@@ -264,7 +275,8 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     place
 }
 
-/// The session of a device on which a context is about to be made: the process's first one for its first device, a further one for any other.
+/// The session of a device on which a context is about to be made: the process's first one for its
+/// first device, a further one for any other.
 pub fn of_new(device: i32) -> Option<&'static Session> {
     let first = first()?;
     if let Some(known) = place_of(device) {

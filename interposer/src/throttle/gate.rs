@@ -1,15 +1,22 @@
 //! The gate: where a background job's launches take their credit, and wait for it.
 //!
-//! * Launches of all threads and streams of the process leave in the order they arrived ([`Turn`](super::ticket_lock::Turn)).
-//! * A launch goes when the credit covers it. Credit that is bound to the epoch page's launch epochs is void once a more important foreground job has launched since.
-//! * Under a run-ahead window a launch that has credit waits only for the device: until little enough of the job's own work is left there, by the clock, or until the end of earlier work
-//!   is seen and gives credit back. That takes no trip to the broker and is not told to it, unless it takes long.
-//! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when the broker's heartbeat stands still; when work of
-//!   this process that is on the device makes no progress (a program may queue a kernel that spins until a later launch of its own is
-//!   queued: XLA's tuner does, and would wait for ever).
+//! * Launches of all threads and streams of the process leave in the order they arrived
+//!   ([`Turn`](super::ticket_lock::Turn)).
+//! * A launch goes when the credit covers it. Credit that is bound to the epoch page's launch
+//!   epochs is void once a more important foreground job has launched since.
+//! * Under a run-ahead window a launch that has credit waits only for the device: until little
+//!   enough of the job's own work is left there, by the clock, or until the end of earlier work is
+//!   seen and gives credit back. That takes no trip to the broker and is not told to it, unless it
+//!   takes long.
+//! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when
+//!   the broker's heartbeat stands still; when work of this process that is on the device makes no
+//!   progress (a program may queue a kernel that spins until a later launch of its own is queued:
+//!   XLA's tuner does, and would wait for ever).
 //! * A collective, for which kernels on other devices wait, does not wait here ([`peers`]).
-//! * A burst of launches by which the job times kernels (auto-tuning) is not split: a wait in its middle would be taken for the kernel's time.
-//! * What goes through without credit is taken from the credit word all the same: the word is given = taken + revoked + left at any time.
+//! * A burst of launches by which the job times kernels (auto-tuning) is not split: a wait in its
+//!   middle would be taken for the kernel's time.
+//! * What goes through without credit is taken from the credit word all the same: the word is given
+//!   = taken + revoked + left at any time.
 #![forbid(unsafe_code)]
 
 use std::num::NonZeroU64;
@@ -26,10 +33,12 @@ use super::state::Session;
 use crate::client::clock;
 use crate::thread;
 
-/// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every 100 ms while anybody waits.
+/// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every
+/// 100 ms while anybody waits.
 const STANDSTILL: Ns = 300_000_000;
 
-/// The longest nap at the gate: the marks on the device are asked so often at least. Waking costs some 10 us, so 1 % of a core.
+/// The longest nap at the gate: the marks on the device are asked so often at least. Waking costs
+/// some 10 us, so 1 % of a core.
 const LONGEST_NAP: Ns = 1_000_000;
 
 /// The shortest: below that a nap takes as long as going to sleep and waking up.
@@ -47,12 +56,14 @@ const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
 /// No order makes a launch wait longer than this.
 const UTMOST_WAIT: Ns = 30_000_000_000;
 
-/// Without progress of its own work on the device for this part of the longest wait, and for this time at least, a launch goes through.
-/// The broker's own rule for this is quicker and knows the device; this one stands behind it.
+/// Without progress of its own work on the device for this part of the longest wait, and for this
+/// time at least, a launch goes through. The broker's own rule for this is quicker and knows the
+/// device; this one stands behind it.
 const STUCK_PART: Ns = 8;
 const STUCK_LEAST: Ns = 5_000_000;
 
-/// How long a launch waits for the device under a run-ahead window before it tells the broker that it waits: more than most kernels take.
+/// How long a launch waits for the device under a run-ahead window before it tells the broker that
+/// it waits: more than most kernels take.
 const PACE: Ns = 500_000;
 
 /// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
@@ -76,15 +87,18 @@ pub enum Passed {
 }
 
 impl Session {
-    /// Takes a background job's launch through the gate if there is credit and nobody is before it. That costs one locked instruction, the one that takes
-    /// the credit. A launch that finds the queue empty needs no place in it: what came before it (and returned before it began) has left the
-    /// queue, and what comes at the same moment has no order to it.
+    /// Takes a background job's launch through the gate if there is credit and nobody is before it.
+    /// That costs one locked instruction, the one that takes the credit. A launch that finds the
+    /// queue empty needs no place in it: what came before it (and returned before it began) has
+    /// left the queue, and what comes at the same moment has no order to it.
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
         self.turn.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
     }
 
-    /// Lets a launch through that finds no credit, if kernels on other devices wait for it ([`peers`]). It goes past those who wait at the gate: they are other threads', to which it has no order.
+    /// Lets a launch through that finds no credit, if kernels on other devices wait for it
+    /// ([`peers`]). It goes past those who wait at the gate: they are other threads', to which it
+    /// has no order.
     #[cold]
     #[inline(never)]
     pub fn pass_for_peers(&self, want: &Want) -> bool {
@@ -96,7 +110,8 @@ impl Session {
         passes
     }
 
-    /// Whether the run-ahead window, if there is one, lets a launch go that takes so long, by the clock alone.
+    /// Whether the run-ahead window, if there is one, lets a launch go that takes so long, by the
+    /// clock alone.
     #[inline]
     fn leaves(&self, takes: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -105,8 +120,11 @@ impl Session {
         }
     }
 
-    /// The same by what the device has told as well, and by what the kernel may well take ([`Session::long`]). Kernels that take longer than they are charged would else pile up there while the clock says that they have ended: what lies behind a
-    /// mark that is not reached has not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the clock.
+    /// The same by what the device has told as well, and by what the kernel may well take
+    /// ([`Session::long`]). Kernels that take longer than they are charged would else pile up there
+    /// while the clock says that they have ended: what lies behind a mark that is not reached has
+    /// not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the
+    /// clock.
     #[inline]
     fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -118,13 +136,15 @@ impl Session {
         }
     }
 
-    /// How long the device is at work on what this process has launched as a background job, as predicted.
+    /// How long the device is at work on what this process has launched as a background job, as
+    /// predicted.
     fn backlog(&self, now: Ns) -> Ns {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
-    /// By what time a launch that waits for the broker goes. `came_under`: until when the run-ahead window was that it came under. By that one it would have to end whatever it may take; a word that
-    /// was told since knows of it.
+    /// By what time a launch that waits for the broker goes. `came_under`: until when the run-ahead
+    /// window was that it came under. By that one it would have to end whatever it may take; a word
+    /// that was told since knows of it.
     pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
         let until = self.link.lane.orders.window().map(|window| window.deadline);
         match until == came_under {
@@ -133,7 +153,8 @@ impl Session {
         }
     }
 
-    /// Takes a background job's launch through the gate in its turn. Returns when it may go, and why.
+    /// Takes a background job's launch through the gate in its turn. Returns when it may go, and
+    /// why.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let _whole = thread::uncancelled();
@@ -232,7 +253,8 @@ impl Session {
         passed
     }
 
-    /// Waits for the device alone, as long as a run-ahead window holds and not for long. True with the credit taken.
+    /// Waits for the device alone, as long as a run-ahead window holds and not for long. True with
+    /// the credit taken.
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);

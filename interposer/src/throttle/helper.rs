@@ -1,9 +1,12 @@
-//! The helper thread: attaches to the broker, carries the messages, notices when the broker is gone, tries again.
+//! The helper thread: attaches to the broker, carries the messages, notices when the broker is
+//! gone, tries again.
 //!
-//! * One a process, started at the first `cuInit`, with all signals blocked: the job's handlers never run on it, and a broken channel's SIGPIPE
-//!   reaches nobody. It is never joined; the process may end under it at any time.
+//! * One a process, started at the first `cuInit`, with all signals blocked: the job's handlers
+//!   never run on it, and a broken channel's SIGPIPE reaches nobody. It is never joined; the
+//!   process may end under it at any time.
 //! * It makes no driver call.
-//! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue before it is bounded.
+//! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue
+//!   before it is bounded.
 //! * What a broker must know again after a restart (kernels, graphs, the device) is kept here.
 #![forbid(unsafe_code)]
 
@@ -29,7 +32,8 @@ use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
 use crate::thread;
 
-/// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or two, one that must be started within 100.
+/// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or
+/// two, one that must be started within 100.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
 
 /// Between two looks for a broker that is being started.
@@ -318,7 +322,8 @@ impl Helper {
                     continue;
                 }
                 ToBroker::Backed { start, .. } => Key::Memory(*start),
-                // What rests is not worth telling again: whoever hears of it next hears that it is used.
+                // What rests is not worth telling again: whoever hears of it next hears that it is
+                // used.
                 ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
                     self.known.remove(&Key::Memory(*start));
                     continue;

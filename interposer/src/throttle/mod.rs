@@ -1,9 +1,11 @@
 //! The guest's side of weft: what the hooks tell and ask.
 //!
 //! * The hooks call the functions of this file and nothing else of the session.
-//! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong inside, the job's call goes on to the driver.
-//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only for a background job, never for a capturing stream. And [`enter`]
-//!   waits before the first context of a job for which there is no memory now.
+//! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong
+//!   inside, the job's call goes on to the driver.
+//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only
+//!   for a background job, never for a capturing stream. And [`enter`] waits before the first
+//!   context of a job for which there is no memory now.
 //! * Nothing happens before [`begin`]: the preload lands in every shell and helper a job starts.
 //!
 //! | file | holds |
@@ -113,7 +115,8 @@ pub fn forget_thread() {
     clock::forget();
 }
 
-/// A launch is about to go to the driver. If the ticket says that it has to wait, it goes by [`before_held`] or into the queue.
+/// A launch is about to go to the driver. If the ticket says that it has to wait, it goes by
+/// [`before_held`] or into the queue.
 #[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
@@ -141,7 +144,8 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     }
 }
 
-/// A stream-ordered call that is no launch is about to go to the driver. `bytes` is what it moves, 0 where it moves nothing.
+/// A stream-ordered call that is no launch is about to go to the driver. `bytes` is what it moves,
+/// 0 where it moves nothing.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
@@ -196,7 +200,8 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     }
 }
 
-/// Whether something is learnt of launches by what they are called: in stage 1, and where they are recorded.
+/// Whether something is learnt of launches by what they are called: in stage 1, and where they are
+/// recorded.
 pub fn is_studied() -> bool {
     trace::on() || devices::first().is_some_and(|session| session.link.sampling())
 }
@@ -253,7 +258,8 @@ pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
-/// A context is about to be made on the device with this ordinal. Waits until there is memory for the job, if it must.
+/// A context is about to be made on the device with this ordinal. Waits until there is memory for
+/// the job, if it must.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
         return Entry::Begin;
@@ -268,7 +274,8 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     }
 }
 
-/// What the process holds there is about to change. What it returns is dropped when the driver has answered and the change is counted.
+/// What the process holds there is about to change. What it returns is dropped when the driver has
+/// answered and the change is counted.
 pub fn moving(at: Where) -> Option<Moving> {
     devices::at(at).map(|session| session.admission.changes.moving(&session.link))
 }
@@ -315,8 +322,9 @@ pub fn claim(at: Where, bytes: u64) -> bool {
     devices::at(at).is_none_or(|session| session.admission.claim(&session.link, bytes))
 }
 
-/// Makes a call that takes memory there. Right after a job was let in that had to wait, the memory of the one that ended may not be the driver's yet: an "out of
-/// memory" then is asked about again, for two seconds at most.
+/// Makes a call that takes memory there. Right after a job was let in that had to wait, the memory
+/// of the one that ended may not be the driver's yet: an "out of memory" then is asked about again,
+/// for two seconds at most.
 pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
     let fresh = || devices::at(at).is_some_and(|session| session.admission.fresh(clock::now()));
@@ -334,13 +342,15 @@ pub fn unclaim(at: Where, bytes: u64) {
     }
 }
 
-/// (free, total) of the current context's device as the job is to see it, if it is not what the driver says.
+/// (free, total) of the current context's device as the job is to see it, if it is not what the
+/// driver says.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
     let session = devices::at(here())?;
     session.admission.view(&session.link, free, total)
 }
 
-/// Something of weft's own comes between the launches before it and those after it: no sample is to span it.
+/// Something of weft's own comes between the launches before it and those after it: no sample is to
+/// span it.
 pub fn interrupt_samples(stream: Stream) {
     if let Some(session) = devices::at(of_stream(stream)) {
         session.sampler.interrupt();

@@ -1,15 +1,19 @@
 //! Kernels that wait on the device for kernels on other devices: NCCL's collectives.
 //!
-//! Such a kernel spins until its peers have come. Were one rank held at the gate, the others would spin meanwhile, each on a device that it keeps from everybody; and a gate knows only its own device.
-//! So these kernels pass without credit. What they are predicted to take is charged as for any other launch, and what the job launches next pays for it. Nor are they left behind in the launch queue:
-//! what is there goes first, by the gate, as it would before any call. A graph that holds such kernels is gated as one piece of work.
+//! Such a kernel spins until its peers have come. Were one rank held at the gate, the others would
+//! spin meanwhile, each on a device that it keeps from everybody; and a gate knows only its own
+//! device. So these kernels pass without credit. What they are predicted to take is charged as for
+//! any other launch, and what the job launches next pays for it. Nor are they left behind in the
+//! launch queue: what is there goes first, by the gate, as it would before any call. A graph that
+//! holds such kernels is gated as one piece of work.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
 
 use crate::kernels::index::Index;
 
-/// Identities that are remembered, three quarters of this: NCCL has some dozens of kernels, in a few shapes each.
+/// Identities that are remembered, three quarters of this: NCCL has some dozens of kernels, in a
+/// few shapes each.
 const MOST: usize = 1 << 10;
 
 static PEERS: Index<MOST> = Index::new();
@@ -29,7 +33,8 @@ pub fn awaits(hash: u64) -> bool {
             .is_some_and(|slot| slot.value.load(Ordering::Relaxed) != 0)
 }
 
-/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `ncclSymkDevKernel_...` of newer NCCLs, `ncclKernel_...` of older ones; mangled as C++ does it, with the length of the name before it.
+/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `ncclSymkDevKernel_...` of newer NCCLs,
+/// `ncclKernel_...` of older ones; mangled as C++ does it, with the length of the name before it.
 fn is_collective(symbol: &str) -> bool {
     let mangled = symbol
         .strip_prefix("_Z")

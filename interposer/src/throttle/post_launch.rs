@@ -6,11 +6,13 @@ use weft_protocol::Ns;
 use super::streams::Place;
 use crate::driver::stream::Stream;
 
-/// What is left to do after a launch. Two plain words, so that it goes around the driver's call in registers: as an enum of its own it would be
-/// written to the stack in pieces and read as a whole, which stalls every launch by some four nanoseconds.
+/// What is left to do after a launch. Two plain words, so that it goes around the driver's call in
+/// registers: as an enum of its own it would be written to the stack in pieces and read as a whole,
+/// which stalls every launch by some four nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// The lowest byte says which [`Rest`], the next one whether an account is a stream's own, the upper half of the word is a place.
+    /// The lowest byte says which [`Rest`], the next one whether an account is a stream's own, the
+    /// upper half of the word is a place.
     what: u64,
     /// A time or a number.
     number: u64,
@@ -114,7 +116,8 @@ impl Step {
     }
 }
 
-/// Goes from [`super::before_launch`] to [`super::after_launch`] of the same launch on the same thread.
+/// Goes from [`super::before_launch`] to [`super::after_launch`] of the same launch on the same
+/// thread.
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(pub(super) Step);
@@ -136,7 +139,8 @@ impl Ticket {
 /// What is to go through.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Hash of the kernel or graph; for a copy or memset [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
+    /// Hash of the kernel or graph; for a copy or memset
+    /// [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
     pub kernel: u64,
     /// Predicted time.
     pub cost: Ns,

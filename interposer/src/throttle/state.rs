@@ -1,7 +1,8 @@
 //! The session of one process: what all hooks share.
 //!
-//! It is made once, at the first successful `cuInit`, and never freed: threads may be inside when the process ends. Everything a launch
-//! touches is an atomic; while no broker is attached the lane is private memory whose mode says `Free`.
+//! It is made once, at the first successful `cuInit`, and never freed: threads may be inside when
+//! the process ends. Everything a launch touches is an atomic; while no broker is attached the lane
+//! is private memory whose mode says `Free`.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -41,7 +42,8 @@ pub struct Session {
     /// What kernels may well take that are charged much less, and whether there are any.
     pub longs: Costs,
     has_longs: AtomicBool,
-    /// The device does not switch between processes: what kernels may take at worst is nothing to go by.
+    /// The device does not switch between processes: what kernels may take at worst is nothing to
+    /// go by.
     never_switches: AtomicBool,
     /// Whether the job times its own kernels just now.
     pub tuning: Tuning,
@@ -59,7 +61,8 @@ pub struct Session {
     pub captures: AtomicU32,
     /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
     pub standstill: AtomicU64,
-    /// The process became idle and has launched nothing since: the next launch finds an idle device.
+    /// The process became idle and has launched nothing since: the next launch finds an idle
+    /// device.
     pub(super) rested: AtomicBool,
     /// From this time on the gate is open, because somebody waits for what was left behind at it.
     pub hurry: AtomicU64,
@@ -129,7 +132,8 @@ impl Session {
         self.has_longs.store(matters, Ordering::Release);
     }
 
-    /// The device turned out to be shared under MPS. The broker could not know it when it told what kernels may take.
+    /// The device turned out to be shared under MPS. The broker could not know it when it told what
+    /// kernels may take.
     pub fn never_switches(&self) {
         self.never_switches.store(true, Ordering::Release);
         self.has_longs.store(false, Ordering::Release);
@@ -153,8 +157,8 @@ impl Session {
         self.sums.set(hash, sum);
     }
 
-    /// See [`super::before_launch`]. What is inlined into the hook is what a job without company costs; the rest is behind a call that also
-    /// keeps a panic from the job.
+    /// See [`super::before_launch`]. What is inlined into the hook is what a job without company
+    /// costs; the rest is behind a call that also keeps a panic from the job.
     #[inline(always)]
     pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
         let mode = self.mode();
@@ -220,8 +224,9 @@ impl Session {
         }
     }
 
-    /// A launch that somebody wants to know more about than that it was. Its parts go by themselves: a launch whose address is taken would lie on the
-    /// stack of every hook, and the hook could not end by a jump to the driver.
+    /// A launch that somebody wants to know more about than that it was. Its parts go by
+    /// themselves: a launch whose address is taken would lie on the stack of every hook, and the
+    /// hook could not end by a jump to the driver.
     #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
@@ -246,8 +251,9 @@ impl Session {
         .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
     }
 
-    /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same in the same order, in code that calls no other, so that it saves no
-    /// registers, and cannot panic, so that nothing guards it.
+    /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same
+    /// in the same order, in code that calls no other, so that it saves no registers, and cannot
+    /// panic, so that nothing guards it.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
         let orders = &self.link.lane.orders;
@@ -285,22 +291,28 @@ impl Session {
         caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A foreground job's launch; true if it is the first since the job was idle. It takes two locked instructions (a number for the record, the launch epoch), a third where it ends a
+    /// A foreground job's launch; true if it is the first since the job was idle. It takes two
+    /// locked instructions (a number for the record, the launch epoch), a third where it ends a
     /// silence, and one look at the clock.
     ///
     /// The order is what makes it sound:
-    /// * The record, then the launch epoch. The broker reads the launch epochs, then the records, then gives credit bound to what it read of the launch epochs: a launch epoch that
-    ///   it has seen raised means a record that it can see. So credit that was given without knowing of this launch is bound to a sum
-    ///   that this launch changes, and is void before the driver hears of it.
-    /// * The launch epoch is raised by a sequentially consistent read-modify-write, and after it comes the look whether the broker sleeps. The broker says
-    ///   that it sleeps, then looks at the records once more. Whichever is first, one of the two sees the other: no silence ends unnoticed.
+    /// * The record, then the launch epoch. The broker reads the launch epochs, then the records,
+    ///   then gives credit bound to what it read of the launch epochs: a launch epoch that it has
+    ///   seen raised means a record that it can see. So credit that was given without knowing of
+    ///   this launch is bound to a sum that this launch changes, and is void before the driver
+    ///   hears of it.
+    /// * The launch epoch is raised by a sequentially consistent read-modify-write, and after it
+    ///   comes the look whether the broker sleeps. The broker says that it sleeps, then looks at
+    ///   the records once more. Whichever is first, one of the two sees the other: no silence ends
+    ///   unnoticed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         failpoint("hold");
         // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
         let now = clock::now();
         let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
-        // Before the record: another thread's synchronisation in between must not tell that nothing is left.
+        // Before the record: another thread's synchronisation in between must not tell that nothing
+        // is left.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
         self.link.epoch_page.bump(epoch);
@@ -346,8 +358,9 @@ impl Session {
         guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
     }
 
-    /// A background job's launch that has credit: four locked instructions (the credit, the stream's account, what was issued in all, the record's number), a
-    /// fifth where it ends a silence, and one look at the clock.
+    /// A background job's launch that has credit: four locked instructions (the credit, the
+    /// stream's account, what was issued in all, the record's number), a fifth where it ends a
+    /// silence, and one look at the clock.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
         failpoint("fill");
@@ -378,8 +391,10 @@ impl Session {
         Step::background(place, now, self.rested())
     }
 
-    /// A launch that came to the gate as a background job's and leaves it as the foreground job's. It is booked as what it came as; but its record and its launch epoch are a foreground job's, and in that order
-    /// ([`Session::hold_now`]): credit that others have for this job's silence is void before the driver hears of it.
+    /// A launch that came to the gate as a background job's and leaves it as the foreground job's.
+    /// It is booked as what it came as; but its record and its launch epoch are a foreground job's,
+    /// and in that order ([`Session::hold_now`]): credit that others have for this job's silence is
+    /// void before the driver hears of it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
         let ends_silence = self.busy.mark(own_stream(want.stream));
@@ -399,7 +414,8 @@ impl Session {
         if self.streams.issue(want.place, want.cost, now) {
             self.settle.begins(now);
         }
-        // Two threads at once may lose one of the two costs: the device is then asked a little early.
+        // Two threads at once may lose one of the two costs: the device is then asked a little
+        // early.
         let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
         self.free_at.store(free, Ordering::Relaxed);
         self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
@@ -443,11 +459,13 @@ impl Session {
         if result != 0 {
             return;
         }
-        // With little credit left the next launch will wait for just these ends; with much of it nobody waits for them.
+        // With little credit left the next launch will wait for just these ends; with much of it
+        // nobody waits for them.
         let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
         if unmarked < QUANTUM {
-            // Who waits puts a mark where he is about to launch. A job that goes from stream to stream has its work on others then, where nobody may put one any more, and work without a
-            // mark counts as ended some ms later.
+            // Who waits puts a mark where he is about to launch. A job that goes from stream to
+            // stream has its work on others then, where nobody may put one any more, and work
+            // without a mark counts as ended some ms later.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
                 let _whole = thread::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
@@ -457,7 +475,8 @@ impl Session {
         if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }
-        // Only here: in a burst with plenty of credit each launch comes as far as this, and the two changes of the thread's state take 15 ns.
+        // Only here: in a burst with plenty of credit each launch comes as far as this, and the two
+        // changes of the thread's state take 15 ns.
         let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);

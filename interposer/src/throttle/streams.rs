@@ -1,14 +1,16 @@
 //! The streams a background job launches to, and how much of the work on each has ended.
 //!
-//! A stream's account counts predicted nanoseconds: `issued` grows with every launch, `settled` follows as the work is seen to end, and never
-//! passes it. Lookups take no lock. Handles come and go; a handle that is used again continues its account.
+//! A stream's account counts predicted nanoseconds: `issued` grows with every launch, `settled`
+//! follows as the work is seen to end, and never passes it. Lookups take no lock. Handles come and
+//! go; a handle that is used again continues its account.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_protocol::Ns;
 
-/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32 a priority). A job with more has the accounts of streams taken that have nothing on its way;
+/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32
+/// a priority). A job with more has the accounts of streams taken that have nothing on its way;
 /// where all have, the rest share the last account.
 pub const ACCOUNTS: usize = 64;
 
@@ -26,7 +28,8 @@ pub struct Account {
     pub marked: AtomicU64,
     /// Predicted work seen to have ended.
     pub settled: AtomicU64,
-    /// Predicted work up to the first mark that was not reached when the device was last asked. No more than `settled`: there is none.
+    /// Predicted work up to the first mark that was not reached when the device was last asked. No
+    /// more than `settled`: there is none.
     pub first: AtomicU64,
     /// When the last of it was launched.
     pub last: AtomicU64,
@@ -53,7 +56,8 @@ impl Account {
         self.issued.load(Ordering::Relaxed).saturating_sub(known)
     }
 
-    /// Predicted work that has not begun, as far as is known: it lies behind a mark that was not reached when the device was last asked.
+    /// Predicted work that has not begun, as far as is known: it lies behind a mark that was not
+    /// reached when the device was last asked.
     #[inline]
     pub fn behind(&self) -> Ns {
         let first = self.first.load(Ordering::Relaxed);
@@ -74,7 +78,8 @@ impl Account {
 #[derive(Debug)]
 pub struct Streams {
     accounts: [Account; ACCOUNTS],
-    /// One bit an account: something may be outstanding. Always set while something is; see [`Streams::close`].
+    /// One bit an account: something may be outstanding. Always set while something is; see
+    /// [`Streams::close`].
     open: AtomicU64,
 }
 
@@ -87,7 +92,8 @@ impl Default for Streams {
     }
 }
 
-/// Whether a stream has an account to itself. Small: it goes through the driver's call in a register.
+/// Whether a stream has an account to itself. Small: it goes through the driver's call in a
+/// register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Which account.
@@ -136,7 +142,8 @@ impl Streams {
         }
     }
 
-    /// The account of another stream that has nothing on its way. Should that one launch at this very moment, its work counts on this stream, and ends with it.
+    /// The account of another stream that has nothing on its way. Should that one launch at this
+    /// very moment, its work counts on this stream, and ends with it.
     #[cold]
     fn claim_idle(&self, key: usize, start: usize) -> Place {
         for step in 0..ACCOUNTS - 1 {
@@ -161,7 +168,8 @@ impl Streams {
         {
             Ok(_) => own(at),
             Err(other) if other == key => own(at),
-            // Another new stream was faster; this launch counts on the shared account, the next one finds a place.
+            // Another new stream was faster; this launch counts on the shared account, the next one
+            // finds a place.
             Err(_) => SHARED,
         }
     }
@@ -179,7 +187,8 @@ impl Streams {
             return false;
         };
         account.last.store(now, Ordering::Relaxed);
-        // Sequentially consistent, as is the look at the bit: see `close`. On x86 the addition is that anyway and the look is a plain one.
+        // Sequentially consistent, as is the look at the bit: see `close`. On x86 the addition is
+        // that anyway and the look is a plain one.
         let before = account.issued.fetch_add(cost, Ordering::SeqCst);
         let bit = 1u64 << (usize::from(place.at) % ACCOUNTS);
         if self.open.load(Ordering::SeqCst) & bit == 0 {
@@ -216,8 +225,9 @@ impl Streams {
         }
     }
 
-    /// Nothing is outstanding on an account: it is passed over from now on. The bit goes, then the account is looked at again; a launch adds
-    /// its work, then looks at the bit. So one of the two sees the other, and the bit stands while work is outstanding.
+    /// Nothing is outstanding on an account: it is passed over from now on. The bit goes, then the
+    /// account is looked at again; a launch adds its work, then looks at the bit. So one of the two
+    /// sees the other, and the bit stands while work is outstanding.
     #[cold]
     fn close(&self, at: usize, account: &Account) {
         let bit = 1u64 << (at % ACCOUNTS);
@@ -296,7 +306,8 @@ mod tests {
         // A destroyed stream makes room.
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
-        // As does one that has nothing on its way any more: for whoever comes, and for itself when it comes back.
+        // As does one that has nothing on its way any more: for whoever comes, and for itself when
+        // it comes back.
         streams.issue(streams.place(1), 10, 0);
         assert!(!streams.place(3 << 40).own);
         let other = streams.place(0x7f00_0000_0040);

@@ -1,4 +1,5 @@
-//! What tells the session that work has ended: synchronising calls, and the ends of streams and contexts.
+//! What tells the session that work has ended: synchronising calls, and the ends of streams and
+//! contexts.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -38,7 +39,8 @@ impl Session {
     /// See [`super::synced`].
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
-        // The words themselves, and no more than three: of four the compiler makes a table to jump by, which takes longer than a foreground job's whole way here.
+        // The words themselves, and no more than three: of four the compiler makes a table to jump
+        // by, which takes longer than a foreground job's whole way here.
         let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
             Synced::Stream(stream) if mode == Mode::Foreground as u32 => self.foreground_synced(stream),
@@ -49,7 +51,8 @@ impl Session {
         }
     }
 
-    /// What is synchronised most, where nothing has to be searched for: as [`Session::hold_kernel`].
+    /// What is synchronised most, where nothing has to be searched for: as
+    /// [`Session::hold_kernel`].
     #[inline(never)]
     fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
@@ -80,7 +83,8 @@ impl Session {
         caught(|| self.synced_now(self.mode(), what));
     }
 
-    /// Where a busy time ends: one locked instruction of a foreground job (its time), one look at the clock; a background job has two for what has ended.
+    /// Where a busy time ends: one locked instruction of a foreground job (its time), one look at
+    /// the clock; a background job has two for what has ended.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
         failpoint("sync");
@@ -109,7 +113,8 @@ impl Session {
             self.settle_after(ended, certain, now);
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
-                // Nobody waits for a background job's end who does not look for himself: a broker naps while any launch waits.
+                // Nobody waits for a background job's end who does not look for himself: a broker
+                // naps while any launch waits.
                 self.link.lane.become_idle(now);
             }
         } else if idle {
@@ -117,7 +122,8 @@ impl Session {
         }
     }
 
-    /// Nothing of a foreground job is left on the device. The time, then a full barrier, then the look whether the broker sleeps: as in `hold_now`.
+    /// Nothing of a foreground job is left on the device. The time, then a full barrier, then the
+    /// look whether the broker sleeps: as in `hold_now`.
     #[inline(always)]
     fn foreground_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
@@ -158,7 +164,8 @@ impl Session {
     /// A context was destroyed, and with it all its events and streams. 0: some context.
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
-        // Of another context than that of the events nothing is known: its work settles by its time, as ever.
+        // Of another context than that of the events nothing is known: its work settles by its
+        // time, as ever.
         if self.settle.forget(context) {
             let gained = self.streams.settle_all();
             self.report_settled(gained, clock::now());

@@ -1,7 +1,9 @@
-//! Whose turn it is at the gate: launches leave in the order in which they arrived, over all streams of the process.
+//! Whose turn it is at the gate: launches leave in the order in which they arrived, over all
+//! streams of the process.
 //!
-//! (Holding one stream while another runs deadlocks programs whose streams wait on each other.) A ticket lock whose waits are bounded: who
-//! is out of patience goes, and takes the turn along, so that nobody is left behind a thread that never comes back.
+//! (Holding one stream while another runs deadlocks programs whose streams wait on each other.) A
+//! ticket lock whose waits are bounded: who is out of patience goes, and takes the turn along, so
+//! that nobody is left behind a thread that never comes back.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +21,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Whether nobody is in the queue. Who finds it so may go without a place in it: he came before everybody who is not there yet.
+    /// Whether nobody is in the queue. Who finds it so may go without a place in it: he came before
+    /// everybody who is not there yet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let serving = self.serving.load(Ordering::SeqCst);

@@ -1,7 +1,8 @@
-//! The hooks of trace mode: each lies around what the symbol leads to otherwise, be that a hook or the driver itself.
+//! The hooks of trace mode: each lies around what the symbol leads to otherwise, be that a hook or
+//! the driver itself.
 //!
-//! A call is told to the recorder before and after; arguments and result pass untouched. Every function listed takes whole numbers and pointers
-//! only, so each argument is one word.
+//! A call is told to the recorder before and after; arguments and result pass untouched. Every
+//! function listed takes whole numbers and pointers only, so each argument is one word.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -28,7 +29,8 @@ pub fn hook(at: usize) -> Option<*const ()> {
 }
 
 thread_local! {
-    /// A recorded call is under way on this thread: a driver that calls itself by its exported names does not count twice.
+    /// A recorded call is under way on this thread: a driver that calls itself by its exported
+    /// names does not count twice.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -254,7 +256,8 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
         StreamOp::Memset => Direction::Fill,
         _ => Direction::DeviceToDevice,
     };
-    // Without a stream a copy from or to the host returns when it is done; a fill, and a copy on the device, are only begun.
+    // Without a stream a copy from or to the host returns when it is done; a fill, and a copy on
+    // the device, are only begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
     Some(Call::Operation {
         what: What::Copy {
@@ -276,7 +279,8 @@ fn stream_of(entry: &Entry, stream: Stream) -> Stream {
     }
 }
 
-/// What a stream is called in records: the per-thread default stream is another one for each thread. Handles are user-space addresses.
+/// What a stream is called in records: the per-thread default stream is another one for each
+/// thread. Handles are user-space addresses.
 fn key(stream: Stream) -> u64 {
     if stream == PER_THREAD_STREAM {
         u64::MAX - u64::from(thread::id())

@@ -1,17 +1,24 @@
-//! Trace mode: every launch, copy and wait of the job's marked steps is recorded (`WEFT_MODE=trace`, `WEFT_TRACE=FILE`).
+//! Trace mode: every launch, copy and wait of the job's marked steps is recorded
+//! (`WEFT_MODE=trace`, `WEFT_TRACE=FILE`).
 //!
-//! It is a mode of its own. The process has no session then: it asks no broker, takes no samples and fills no gaps. [`hooks`] lie around the
-//! usual ones, and are bound in this mode alone, so that in any other mode nothing of this is on any call's way.
+//! It is a mode of its own. The process has no session then: it asks no broker, takes no samples
+//! and fills no gaps. [`hooks`] lie around the usual ones, and are bound in this mode alone, so
+//! that in any other mode nothing of this is on any call's way.
 //!
-//! * A step begins where the job calls `cuProfilerStart` (in PyTorch `torch.cuda.profiler.start()`), which goes on to the driver as ever, and lasts until the
-//!   next one or `cuProfilerStop`. What comes before the first is not recorded.
-//! * Each piece of work is put between two events ([`recorder`]). That is heavy (some microseconds a launch), and its host time is kept out of the
-//!   gaps that are recorded; the job is slower meanwhile, what it does is unchanged.
-//! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job leaves what it did. `weft profile --trace` makes the trace.
-//! * Whatever goes wrong here, the job's call goes on to the driver. A full disk, or one that does not keep up, ends the recording with one line; a thread of our own waits for it.
+//! * A step begins where the job calls `cuProfilerStart` (in PyTorch
+//!   `torch.cuda.profiler.start()`), which goes on to the driver as ever, and lasts until the next
+//!   one or `cuProfilerStop`. What comes before the first is not recorded.
+//! * Each piece of work is put between two events ([`recorder`]). That is heavy (some microseconds
+//!   a launch), and its host time is kept out of the gaps that are recorded; the job is slower
+//!   meanwhile, what it does is unchanged.
+//! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job
+//!   leaves what it did. `weft profile --trace` makes the trace.
+//! * Whatever goes wrong here, the job's call goes on to the driver. A full disk, or one that does
+//!   not keep up, ends the recording with one line; a thread of our own waits for it.
 //!
-//! A launch into a capture is not recorded, and while anybody captures no event of ours is recorded: work then has no time.
-//! Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host time; so are copies of arrays and copies in batches.
+//! A launch into a capture is not recorded, and while anybody captures no event of ours is
+//! recorded: work then has no time. Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host
+//! time; so are copies of arrays and copies in batches.
 
 pub mod hooks;
 mod processor;
@@ -82,7 +89,8 @@ extern "C" fn at_end() {
     }
 }
 
-/// In a forked child: the file is its parent's. If it initialises the driver it gets one of its own.
+/// In a forked child: the file is its parent's. If it initialises the driver it gets one of its
+/// own.
 pub fn forget() {
     RECORDER.store(ptr::null_mut(), Ordering::Release);
 }

@@ -1,8 +1,9 @@
 //! Whether the calling thread had a processor between two calls.
 //!
-//! On a machine with other work a thread is put aside in the middle of its own, and the gap before its next call has that time in it. The system tells it
-//! apart: a thread that never gave up its processor by itself (no voluntary switch) would have run for all of the time. Where it did give it up (it slept,
-//! or waited for a lock or for another thread) nothing is taken off.
+//! On a machine with other work a thread is put aside in the middle of its own, and the gap before
+//! its next call has that time in it. The system tells it apart: a thread that never gave up its
+//! processor by itself (no voluntary switch) would have run for all of the time. Where it did give
+//! it up (it slept, or waited for a lock or for another thread) nothing is taken off.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -48,13 +49,15 @@ pub fn went_on(at: Ns) {
     }));
 }
 
-/// Of the time since the job went on, how long the thread was ready but did not run; the call came in at `entered`.
+/// Of the time since the job went on, how long the thread was ready but did not run; the call came
+/// in at `entered`.
 pub fn preempted(entered: Ns) -> Ns {
     let Some(last) = LAST.get() else { return 0 };
     if gave_up() != Some(last.gave_up) {
         return 0;
     }
-    // What is asked here has run since `entered`: the thread ran a little less than counted, never more.
+    // What is asked here has run since `entered`: the thread ran a little less than counted, never
+    // more.
     let ran = ran().saturating_sub(last.ran);
     entered.saturating_sub(last.at).saturating_sub(ran)
 }

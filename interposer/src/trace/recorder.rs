@@ -1,8 +1,9 @@
 //! Calls in their order, with their times on the host and on the device.
 //!
-//! A call is noted before it goes to the driver and completed when it comes back. Work stands between two events; their times are read when the
-//! device has passed them, oldest first, mostly when the job itself has just waited. One lock, held for some event calls; the recorder waits for the device only
-//! where [`MOST_PENDING`] calls are unread, and then within a bound.
+//! A call is noted before it goes to the driver and completed when it comes back. Work stands
+//! between two events; their times are read when the device has passed them, oldest first, mostly
+//! when the job itself has just waited. One lock, held for some event calls; the recorder waits for
+//! the device only where [`MOST_PENDING`] calls are unread, and then within a bound.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -21,13 +22,16 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::thread;
 
-/// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a driver.
+/// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a
+/// driver.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// Every so many calls it is looked whether some can be read: a job that waits seldom does not keep thousands.
+/// Every so many calls it is looked whether some can be read: a job that waits seldom does not keep
+/// thousands.
 const LOOK: usize = 512;
 
-/// Every so many pieces of work one more event follows: what an event takes is the least that is seen.
+/// Every so many pieces of work one more event follows: what an event takes is the least that is
+/// seen.
 const TICK: usize = 61;
 
 /// How long the device is waited for, at most, where [`MOST_PENDING`] calls are unread.
@@ -141,7 +145,8 @@ impl Recorder {
         matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
     }
 
-    /// Before a call that came in at `entered`, for `preempted` of the time before it without a processor.
+    /// Before a call that came in at `entered`, for `preempted` of the time before it without a
+    /// processor.
     pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
         let mut inside = self.lock();
         if !inside.writer.is_open() {
@@ -307,9 +312,11 @@ impl Inside {
         }
     }
 
-    /// The second event recorded, now and then with one more behind it. `None` where that was not possible.
+    /// The second event recorded, now and then with one more behind it. `None` where that was not
+    /// possible.
     fn end(&mut self, driver: &EventCalls, mut pair: Pair, ok: bool) -> Option<Pair> {
-        // Its thread may have changed the context in the call, or somebody may have begun a capture meanwhile.
+        // Its thread may have changed the context in the call, or somebody may have begun a capture
+        // meanwhile.
         let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
         if !recorded {
             self.give(pair.context, pair.start);
@@ -356,7 +363,8 @@ impl Inside {
     /// The times of a pair: start, end, and what an event took.
     fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
-            // From the end of the work before it: event times are single-precision milliseconds, exact only over short times.
+            // From the end of the work before it: event times are single-precision milliseconds,
+            // exact only over short times.
             let since = match self.last {
                 Some((context, last)) if context == pair.context => driver.elapsed(last, pair.start),
                 _ => None,

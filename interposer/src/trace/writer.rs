@@ -1,7 +1,9 @@
-//! Records to a file, some at a time, by a thread of its own: a file system that is slow or hangs holds up that thread, never one of the job's.
+//! Records to a file, some at a time, by a thread of its own: a file system that is slow or hangs
+//! holds up that thread, never one of the job's.
 //!
-//! What is handed to the thread and not written yet is bounded ([`MOST`]). Where that is not enough the recording ends, the file says why and how much was dropped, and
-//! so does one line of the log. Only the process's own end waits for the file, within [`PATIENCE`].
+//! What is handed to the thread and not written yet is bounded ([`MOST`]). Where that is not enough
+//! the recording ends, the file says why and how much was dropped, and so does one line of the log.
+//! Only the process's own end waits for the file, within [`PATIENCE`].
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,5 @@
-//! What a driver exports beyond the table: names that no public header declares (`beyond.tsv`), and its parser.
+//! What a driver exports beyond the table: names that no public header declares (`beyond.tsv`), and
+//! its parser.
 
 use crate::Error;
 

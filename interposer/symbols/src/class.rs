@@ -1,7 +1,8 @@
 //! What an entry point does to the order of work on the device.
 //!
-//! A layer that holds a job's launches back has to hold everything else that takes a place among them: the classes for
-//! which `is_ordered` says yes. A new class must be put on one side or the other: there is no default.
+//! A layer that holds a job's launches back has to hold everything else that takes a place among
+//! them: the classes for which `is_ordered` says yes. A new class must be put on one side or the
+//! other: there is no default.
 
 /// Class of an entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,7 +111,8 @@ impl Class {
             .map_or("", |(_, name)| name)
     }
 
-    /// Does it put work on the device that must keep its place among the launches before and after it?
+    /// Does it put work on the device that must keep its place among the launches before and after
+    /// it?
     pub fn is_ordered(self) -> bool {
         match self {
             Class::Launch

@@ -1,9 +1,12 @@
-//! The driver API's symbol table: the checked-in list of every entry point (`driver-api.tsv`), and its parser.
+//! The driver API's symbol table: the checked-in list of every entry point (`driver-api.tsv`), and
+//! its parser.
 //!
-//! Build scripts turn it into trampolines (interposer), exports (the simulated and the counting driver) and checks. What
-//! holds here: the table and the list of what no header declares (`beyond.tsv`) are the only lists of driver names in the repository, every line of them is either understood whole
-//! or refused with its line number, and `scripts/symbols check` says whether the table is what the public header declares.
-//! This crate depends on nothing and may read nothing but the text it is given.
+//! Build scripts turn it into trampolines (interposer), exports (the simulated and the counting
+//! driver) and checks. What holds here: the table and the list of what no header declares
+//! (`beyond.tsv`) are the only lists of driver names in the repository, every line of them is
+//! either understood whole or refused with its line number, and `scripts/symbols check` says
+//! whether the table is what the public header declares. This crate depends on nothing and may read
+//! nothing but the text it is given.
 #![forbid(unsafe_code)]
 
 mod beyond;
@@ -62,7 +65,8 @@ pub struct Entry<'a> {
     pub args: u8,
     /// Position of the stream argument, from 0.
     pub stream: Option<u8>,
-    /// Position of the argument that says how much is copied, filled or allocated. For a fill it counts elements.
+    /// Position of the argument that says how much is copied, filled or allocated. For a fill it
+    /// counts elements.
     pub size: Option<u8>,
 }
 
@@ -146,14 +150,15 @@ pub fn table() -> Result<Vec<Entry<'static>>, Error> {
     parse(TABLE)
 }
 
-/// The CUDA version of the header the table was made from. Later versions of a name are unknown to the table.
+/// The CUDA version of the header the table was made from. Later versions of a name are unknown to
+/// the table.
 pub fn header_version() -> u32 {
     let line = TABLE.lines().find_map(|line| line.strip_prefix("# header-version\t"));
     line.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// What `cuGetProcAddress(base, version, flags)` means: the newest symbol of that name which is not newer than
-/// `version`, in the per-thread flavour if that was asked for and exists.
+/// What `cuGetProcAddress(base, version, flags)` means: the newest symbol of that name which is not
+/// newer than `version`, in the per-thread flavour if that was asked for and exists.
 pub fn resolve<'t, 'a>(entries: &'t [Entry<'a>], base: &str, version: u32, per_thread: bool) -> Option<&'t Entry<'a>> {
     let offered = |entry: &&Entry<'_>| entry.base == base && entry.since <= version;
     let newest = |flavoured: bool| {

@@ -1,8 +1,8 @@
 //! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they
 //! are distributed.
 //!
-//! Asked is [`Gaps::room`]: how much time may be used from now on, if the foreground job is to find it used
-//! with no more than a given chance.
+//! Asked is [`Gaps::room`]: how much time may be used from now on, if the foreground job is to find
+//! it used with no more than a given chance.
 
 use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
@@ -102,8 +102,8 @@ impl Gaps {
         }
     }
 
-    /// How much time there is from now on, `elapsed` after the gap began, so that the foreground job comes
-    /// back within it with no more than this chance.
+    /// How much time there is from now on, `elapsed` after the gap began, so that the foreground
+    /// job comes back within it with no more than this chance.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);

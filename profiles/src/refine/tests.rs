@@ -57,8 +57,8 @@ fn wrong_times_become_right_in_one_served_run() {
 
 #[test]
 fn what_others_made_longer_spoils_nothing() {
-    // Of a background job's kernels two in three are cut short by somebody else's turn; beside equals all
-    // take three times as long.
+    // Of a background job's kernels two in three are cut short by somebody else's turn; beside
+    // equals all take three times as long.
     let cut = (0..60).map(|step| {
         (
             A,
@@ -67,7 +67,8 @@ fn what_others_made_longer_spoils_nothing() {
         )
     });
     let beside = times(A, 300 * US, 60, Beside::Others);
-    // A foreground job's first kernel of a burst waits for what is left of a background job's: one in five.
+    // A foreground job's first kernel of a burst waits for what is left of a background job's: one
+    // in five.
     let first = (0..60).map(|step| {
         (
             A,

@@ -318,8 +318,8 @@ pub struct CaseFigures {
     pub direct_worst_us: f64,
     /// Direct delay in all.
     pub direct_ms: f64,
-    /// Of it what fills no gap: the device was taken from a foreground job that had work, as the minimum
-    /// share does (and slices without weft).
+    /// Of it what fills no gap: the device was taken from a foreground job that had work, as the
+    /// minimum share does (and slices without weft).
     pub forced_ms: f64,
     /// What no filling without preemption can avoid, per filled gap.
     pub floor: Floor,
@@ -345,8 +345,8 @@ pub struct CaseFigures {
     pub efficiency: f64,
     /// Device idle in a gap with a background job at the gate, per background job kernel in gaps.
     pub gate_us: f64,
-    /// Of that what the gate alone costs: the background job may go, and the word for it is not given yet
-    /// or on its way. What is held back for the foreground job's sake is not in it.
+    /// Of that what the gate alone costs: the background job may go, and the word for it is not
+    /// given yet or on its way. What is held back for the foreground job's sake is not in it.
     pub gate_own_us: f64,
     /// How well the core foresaw the service's gaps in this run.
     pub foreseen: Foreseen,
@@ -423,7 +423,8 @@ impl CaseFigures {
         }
     }
 
-    /// The packer's, of background jobs whose hosts wait while the foreground job works, over the packer's.
+    /// The packer's, of background jobs whose hosts wait while the foreground job works, over the
+    /// packer's.
     pub fn gated_share(&self) -> f64 {
         if self.oracle_ms == 0.0 {
             1.0

@@ -95,8 +95,8 @@ struct LabOptions {
     /// Try another minimum share
     #[arg(long)]
     minimum_share: Option<f64>,
-    /// Let background jobs' hosts leave so many launches behind at a closed gate, in place of the 1024 that
-    /// the interposer's queue holds; 0: as with WEFT_QUEUE=off
+    /// Let background jobs' hosts leave so many launches behind at a closed gate, in place of the
+    /// 1024 that the interposer's queue holds; 0: as with WEFT_QUEUE=off
     #[arg(long)]
     queue: Option<usize>,
     /// Let background jobs spin so many microseconds at a closed gate before they sleep

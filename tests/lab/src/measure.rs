@@ -1,10 +1,10 @@
 //! What came of a run: the foreground job's delays, its gaps and what filled them, latencies.
 //!
-//! The **foreground job** is the most important job (several, if equal). A **gap** is a time in which
-//! nothing of it could have run: from the end of its work to the moment when its next kernel could
-//! begin. A **direct delay** is the time from that moment to the kernel's beginning: others had the
-//! device, or it was switching. Everything counts from the arrival of the first request after the
-//! warm-up.
+//! The **foreground job** is the most important job (several, if equal). A **gap** is a time in
+//! which nothing of it could have run: from the end of its work to the moment when its next kernel
+//! could begin. A **direct delay** is the time from that moment to the kernel's beginning: others
+//! had the device, or it was switching. Everything counts from the arrival of the first request
+//! after the warm-up.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -77,8 +77,8 @@ pub struct Analysis {
     pub direct: Ns,
     /// See `direct`.
     pub direct_worst: Ns,
-    /// Of the direct delay, what fills no gap: nothing of the background jobs had reached the device while
-    /// there was one.
+    /// Of the direct delay, what fills no gap: nothing of the background jobs had reached the
+    /// device while there was one.
     pub forced: Ns,
     /// Time in gaps in which the device ran nothing while a background job stood at the gate.
     pub gate: Ns,
@@ -120,8 +120,8 @@ impl Analysis {
                 continue;
             }
             if let Some(last) = last_end {
-                // Between two foreground jobs nobody else had the device: what passes there is the device's
-                // own change from one to the other.
+                // Between two foreground jobs nobody else had the device: what passes there is the
+                // device's own change from one to the other.
                 let own = pending.is_empty() && last_job != Some(piece.job);
                 analysis.foreground_piece(piece, last, &pending, own, &mut gates);
             }
@@ -271,8 +271,8 @@ impl Latency {
     }
 }
 
-/// What an unforeseen arrival finds of a background job's kernel in progress, ns: non-preemptive filling
-/// cannot do better.
+/// What an unforeseen arrival finds of a background job's kernel in progress, ns: non-preemptive
+/// filling cannot do better.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Floor {
     /// Mean residual, E\[S^2\] / (2 E\[S\]).

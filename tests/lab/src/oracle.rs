@@ -1,31 +1,33 @@
-//! What a clairvoyant packer could have put into the foreground job's gaps, with the same kernels in the
-//! same order.
+//! What a clairvoyant packer could have put into the foreground job's gaps, with the same kernels
+//! in the same order.
 //!
-//! It is given the gaps of a run and its background jobs, and knows all of them in advance. Its rules:
+//! It is given the gaps of a run and its background jobs, and knows all of them in advance. Its
+//! rules:
 //!
-//! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed. On a
-//!   time-sliced device it may be stopped and go on in the next gap, and each gap loses one switch.
-//! * A background job's launches keep their order (in each stream, and behind events), and each comes when
-//!   its host has got there: host time between calls passes, who waits for the device waits here
-//!   too, and a call that puts work on the device returns after [`DEFER_NS`] or what a launch
-//!   takes, if that is less: no sooner can a program be told that it is launched, whoever launches
-//!   it. Nobody waits at a gate, and nobody is ever more than just in time.
+//! * A kernel runs inside a gap from its begin to its end, so the foreground job is never delayed.
+//!   On a time-sliced device it may be stopped and go on in the next gap, and each gap loses one
+//!   switch.
+//! * A background job's launches keep their order (in each stream, and behind events), and each
+//!   comes when its host has got there: host time between calls passes, who waits for the device
+//!   waits here too, and a call that puts work on the device returns after [`DEFER_NS`] or what a
+//!   launch takes, if that is less: no sooner can a program be told that it is launched, whoever
+//!   launches it. Nobody waits at a gate, and nobody is ever more than just in time.
 //! * What the run did *outside* of gaps is done and costs the packer nothing; of a kernel that ran
 //!   on over the end of a gap it owes only the part inside.
 //!
 //! By the last rule the run's own schedule is one that the packer may choose, so its result is at
 //! least the run's ([`most`] is an upper bound for any policy; the tests compare it with every
-//! policy, with and without a launch queue, and with brute force). Proof, for one background job with one
-//! stream: let any schedule under these rules and the packer's be given. By induction over the
-//! calls none is made later by the packer, and no kernel of it ends later. A call comes when the
-//! one before it has returned and its host time is over; a return follows from the call, or from
-//! ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that a
-//! policy holds up comes when it is done, and is not woken); a kernel may start when it is launched
-//! and the one before it has ended, and the packer takes the first place from then on into which it
-//! fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that any
-//! schedule has completed by the last gap, the packer has too: it is also exact. Several background jobs,
-//! and several streams of one, are each given all gaps for themselves; together they get no more
-//! than the gaps' length.
+//! policy, with and without a launch queue, and with brute force). Proof, for one background job
+//! with one stream: let any schedule under these rules and the packer's be given. By induction over
+//! the calls none is made later by the packer, and no kernel of it ends later. A call comes when
+//! the one before it has returned and its host time is over; a return follows from the call, or
+//! from ends of kernels, by a sum or a maximum (of a synchronisation by their maximum: a host that
+//! a policy holds up comes when it is done, and is not woken); a kernel may start when it is
+//! launched and the one before it has ended, and the packer takes the first place from then on into
+//! which it fits. All of these are monotone, and nobody may leave a kernel out. So the kernels that
+//! any schedule has completed by the last gap, the packer has too: it is also exact. Several
+//! background jobs, and several streams of one, are each given all gaps for themselves; together
+//! they get no more than the gaps' length.
 //!
 //! How loose it is where it is not exact: what the run did outside of gaps (a kernel that went on
 //! over a gap's end, the minimum share) is free, so a policy that does more there has a higher
@@ -113,16 +115,16 @@ impl ForegroundGaps {
 #[derive(Debug, Default)]
 pub struct GapUse(pub Vec<Ns>);
 
-/// The same packer with background jobs that cannot launch outside of gaps: their hosts stand at a gate
-/// then, as weft's do. No bound for anybody; what lies between the two is what hosts would gain by
-/// running ahead while the foreground job works.
+/// The same packer with background jobs that cannot launch outside of gaps: their hosts stand at a
+/// gate then, as weft's do. No bound for anybody; what lies between the two is what hosts would
+/// gain by running ahead while the foreground job works.
 pub fn gated(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |background| background.gated = true)
 }
 
 /// The same packer where nothing is done for it: every kernel runs within gaps from its begin to
-/// its end. The most for any policy that never delays the foreground job, and less than one may get that
-/// does.
+/// its end. The most for any policy that never delays the foreground job, and less than one may get
+/// that does.
 pub fn own(run: &MachineRun, analysis: &Analysis) -> Ns {
     together(run, analysis, |background| background.inside = &[])
 }
@@ -152,8 +154,8 @@ fn background_jobs<'a>(run: &'a MachineRun, analysis: &'a Analysis) -> impl Iter
         })
 }
 
-/// The most background job work that could have been in the gaps of a run; where it lies by length of gap
-/// is entered in `analysis`.
+/// The most background job work that could have been in the gaps of a run; where it lies by length
+/// of gap is entered in `analysis`.
 pub fn most(run: &MachineRun, analysis: &mut Analysis) -> Ns {
     let gaps = ForegroundGaps::of(run, analysis);
     let mut used = GapUse(vec![0; gaps.windows.len()]);

@@ -39,8 +39,8 @@ pub enum NamedRule {
     Timeslice,
 }
 
-/// Windows and turns of the projects themselves; four kernels for the count (a background job has one to
-/// run and some on their way).
+/// Windows and turns of the projects themselves; four kernels for the count (a background job has
+/// one to run and some on their way).
 const XSCHED: usize = 16;
 const NVSHARE: u64 = 30_000;
 const COUNT: usize = 4;

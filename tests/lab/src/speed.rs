@@ -83,8 +83,8 @@ impl Crowd {
         });
     }
 
-    /// A request of the foreground job, then a gap in which whoever gets credit uses all of it and waits
-    /// again. Allocates nothing of its own once grown.
+    /// A request of the foreground job, then a gap in which whoever gets credit uses all of it and
+    /// waits again. Allocates nothing of its own once grown.
     pub fn round(&mut self) {
         for kernel in 0..60 {
             self.now += 5 * US;

@@ -1,10 +1,10 @@
 //! Why gap time was not filled: each moment of a gap in which the device ran nothing is put down to
 //! one cause.
 //!
-//! Of several background jobs the one counts that was nearest to running. A time in which somebody was held
-//! back although nothing that he wanted would have ended before the foreground job came back is nobody's
-//! fault: it is `granularity`. The causes of a gap add up to what was not filled of it (`filled` is
-//! not among them).
+//! Of several background jobs the one counts that was nearest to running. A time in which somebody
+//! was held back although nothing that he wanted would have ended before the foreground job came
+//! back is nobody's fault: it is `granularity`. The causes of a gap add up to what was not filled
+//! of it (`filled` is not among them).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;

@@ -96,8 +96,8 @@ pub fn a_lap_over_a_sleeping_writer() {
     sleeper.join().expect("a writer ends");
 }
 
-/// The foreground job writes its record, then bumps its launch epoch: a broker that sees the launch epoch finds the
-/// record.
+/// The foreground job writes its record, then bumps its launch epoch: a broker that sees the launch
+/// epoch finds the record.
 pub fn a_epoch_means_a_record() {
     let (lane, epoch_page) = (lane(), shared(EpochPage::default()));
     let foreground = {

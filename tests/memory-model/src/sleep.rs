@@ -1,8 +1,8 @@
 //! The broker falls asleep while a client reports: `LaneWatch::want_bell` or `want_bell_in_nap` and
-//! a turn of the broker on one side, the gate (`wait_for_credit`), the foreground job's launch (`hold_now`)
-//! and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other. The words
-//! are the lane's own; the few lines that use them are written down again here, because they stand
-//! among code that waits for real.
+//! a turn of the broker on one side, the gate (`wait_for_credit`), the foreground job's launch
+//! (`hold_now`) and `ring`, or its end of a busy time (`synced_now`) and `ring_idle`, on the other.
+//! The words are the lane's own; the few lines that use them are written down again here, because
+//! they stand among code that waits for real.
 //!
 //! It rests on x86: the broker's store is an exchange there and so a full barrier before its look.
 //! C11 alone would want a fence between the two.
@@ -80,8 +80,8 @@ pub fn a_foreground_job_ends_a_silence() {
     assert!(seen || rung, "the broker sleeps and a silence is over");
 }
 
-/// A foreground job becomes idle while the broker naps between two turns: the broker sees its record or is
-/// rung.
+/// A foreground job becomes idle while the broker naps between two turns: the broker sees its
+/// record or is rung.
 pub fn a_foreground_becomes_idle() {
     let (lane, epoch_page) = (shared(Lane::default()), shared(EpochPage::default()));
     let foreground = {

@@ -1,15 +1,16 @@
 //! What holds after every event that the core takes in, and after every turn of the broker.
 //!
-//! * **The foreground job never waits**: whoever is of the most important priority present is a foreground job (or
-//!   alone, or under `timeslice` and where equals take long turns a background job like everybody); so says
-//!   the core after every event, and so says its lane after every turn. And no thread of it stands
-//!   at the gate, but those that stood there when it became one, until they are out.
-//! * **The bound**: no event raises what background jobs have out above the larger of the delay bound and
-//!   half of it plus the one kernel the credit is given for. What raises it beyond is counted and
-//!   must be one of: a background job whose own work does not end gets its next launch (a stuck grant), a
-//!   client that took more than it had. And over all honest background jobs, by their own lanes (credit in
-//!   the word that they can use, plus what they issued and did not report as ended), the same bound
-//!   holds.
+//! * **The foreground job never waits**: whoever is of the most important priority present is a
+//!   foreground job (or alone, or under `timeslice` and where equals take long turns a background
+//!   job like everybody); so says the core after every event, and so says its lane after every
+//!   turn. And no thread of it stands at the gate, but those that stood there when it became one,
+//!   until they are out.
+//! * **The bound**: no event raises what background jobs have out above the larger of the delay
+//!   bound and half of it plus the one kernel the credit is given for. What raises it beyond is
+//!   counted and must be one of: a background job whose own work does not end gets its next launch
+//!   (a stuck grant), a client that took more than it had. And over all honest background jobs, by
+//!   their own lanes (credit in the word that they can use, plus what they issued and did not
+//!   report as ended), the same bound holds.
 //! * **Credit is conserved**: granted = issued + revoked + left in the books; the books never say
 //!   that more was issued than was taken from the word; and after each turn granted - revoked -
 //!   taken is what stands in the word, to the nanosecond, of every client that does not write into
@@ -26,8 +27,8 @@
 //!
 //! The device is one queue a stream, in which each kernel ends at a time drawn at random, as if
 //! nobody else were there: what neighbours do to each other's times is in the draw alone. So a
-//! foreground job's delay on the device is not judged here (the lab does), only that nothing but the stated
-//! bound is ever out. A graph is a launch like others.
+//! foreground job's delay on the device is not judged here (the lab does), only that nothing but
+//! the stated bound is ever out. A graph is a launch like others.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -254,10 +255,11 @@ impl Books {
                 self.excused = self.excused.saturating_add(*credit).saturating_add(had);
             }
         }
-        // Who becomes a foreground job while he stands at the gate goes, without credit: that is in the
-        // books and no background job's work. A run-ahead window that was told before knew nothing of it, and goes on
-        // beside it as it was given until the foreground job's launch epoch or the revocation ends it. So credit
-        // may come back beside it, as long as background jobs alone have no more out than they may.
+        // Who becomes a foreground job while he stands at the gate goes, without credit: that is in
+        // the books and no background job's work. A run-ahead window that was told before knew
+        // nothing of it, and goes on beside it as it was given until the foreground job's launch
+        // epoch or the revocation ends it. So credit may come back beside it, as long as background
+        // jobs alone have no more out than they may.
         if let Event::Renewed { .. } = event {
             let of_background_jobs = now.clients.iter().filter(|view| view.mode == "background").map(out_of);
             if of_background_jobs.fold(0, Ns::saturating_add) <= most {
@@ -363,7 +365,8 @@ impl Books {
     }
 }
 
-/// What foreground jobs launched without credit on their way out of the gate, and was not seen to end.
+/// What foreground jobs launched without credit on their way out of the gate, and was not seen to
+/// end.
 fn let_go_as_foreground_jobs(snapshot: &Snapshot) -> Ns {
     let foreground_jobs = snapshot.clients.iter().filter(|view| view.mode == "foreground");
     let without_credit = |view: &ClientView| view.outstanding.min(view.left.min(0).unsigned_abs());
@@ -443,10 +446,10 @@ mod tests {
     const BACKGROUND: Client = Client(3);
     const US: Ns = 1_000;
 
-    /// A foreground job dies while two background jobs stand at the gate. The more important one becomes the foreground job
-    /// and goes without credit; the other one, under the run-ahead window that it was given before that was
-    /// told, has back what it used. What does not hold of it, if the bound is divided by `strict`
-    /// at that moment.
+    /// A foreground job dies while two background jobs stand at the gate. The more important one
+    /// becomes the foreground job and goes without credit; the other one, under the run-ahead
+    /// window that it was given before that was told, has back what it used. What does not hold of
+    /// it, if the bound is divided by `strict` at that moment.
     fn goes_on_beside_a_new_foreground_job(strict: Ns) -> Option<Broken> {
         let mut run = Aggregator::new();
         (0..20).for_each(|_| run.sampled(9, 100 * US, None));
@@ -506,8 +509,8 @@ mod tests {
             checked.expect("nothing is out");
             assert_eq!(decisions, [], "the foreground job works");
         }
-        // Before anybody is due beside the foreground job. Nobody knows when the new one begins, so the gap
-        // opens after some silence.
+        // Before anybody is due beside the foreground job. Nobody knows when the new one begins, so
+        // the gap opens after some silence.
         let mut now = begin + MS;
         let (mut checked, mut decisions) = tell(&mut core, now, Event::Gone(FOREGROUND));
         let granted = |decisions: &[Decision]| {
@@ -531,8 +534,8 @@ mod tests {
             .any(|decision| matches!(decision, Decision::RunAheadWindow(BACKGROUND, Some(_))));
         let credit = granted(&decisions).expect("nobody else waits");
         assert!(leased && credit > 100 * US, "{decisions:?}");
-        // The new foreground job's launch is told by its figures first; then the background job's, which has used
-        // all of its credit and seen the end of a part.
+        // The new foreground job's launch is told by its figures first; then the background job's,
+        // which has used all of its credit and seen the end of a part.
         for event in [
             progress(NEXT, long, 0),
             progress(BACKGROUND, credit, 100 * US),

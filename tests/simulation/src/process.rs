@@ -172,7 +172,8 @@ impl SimProcess {
         &self.lane
     }
 
-    /// The launch of an honest background job that waits at the gate and, as things stand, may not go.
+    /// The launch of an honest background job that waits at the gate and, as things stand, may not
+    /// go.
     pub(crate) fn at_the_gate(&self) -> Option<Sleep> {
         if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Background {
             return None;
@@ -191,8 +192,8 @@ impl SimProcess {
         })
     }
 
-    /// A thread at the gate of a foreground job, and how long after the process was told that it is one,
-    /// and had a core, it stands there.
+    /// A thread at the gate of a foreground job, and how long after the process was told that it is
+    /// one, and had a core, it stands there.
     pub(crate) fn holds_up_a_foreground(&self, now: Ns) -> Option<(usize, Ns)> {
         if self.lies
             || self.let_go

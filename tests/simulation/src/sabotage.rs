@@ -166,8 +166,8 @@ fn a_foreground_job_that_is_told_to_wait_is_caught() {
 
 #[test]
 fn a_foreground_job_whose_launch_stays_at_the_gate_is_caught() {
-    // A background job of 30 s of patience that becomes a foreground job while it waits for a turn that never
-    // comes.
+    // A background job of 30 s of patience that becomes a foreground job while it waits for a turn
+    // that never comes.
     let mut scenario = beside_one_that_never_pauses(PolicyName::Weft);
     let becomes = PlannedTrouble::Priority { job: 1, priority: 0 };
     scenario.troubles = vec![(500 * MS, becomes)];
@@ -209,8 +209,8 @@ fn an_honest_client_that_is_let_go_is_caught() {
     assert!(caught(Sabotage::SpoilsLanes).contains(name::HONEST));
 }
 
-/// A foreground job that never pauses and a background job beside it, for three seconds of which nothing goes
-/// wrong.
+/// A foreground job that never pauses and a background job beside it, for three seconds of which
+/// nothing goes wrong.
 fn beside_one_that_never_pauses(policy: PolicyName) -> FaultScenario {
     let mut scenario = FaultScenario::of(1, Some(policy));
     let mut job = scenario.jobs[0].clone();

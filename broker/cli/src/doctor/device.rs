@@ -11,7 +11,8 @@ use crate::libraries::{self, Driver};
 use crate::{probe, text};
 use weft_daemon::mps;
 
-/// A driver that has not come up after so long hangs. The first start after boot takes a few seconds on real machines.
+/// A driver that has not come up after so long hangs. The first start after boot takes a few
+/// seconds on real machines.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds them. Returns the driver, if one was found.
@@ -147,8 +148,9 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     if !status.success() {
         return Err(format!("a process that opened the driver ended with {status}"));
     }
-    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process that the driver started may hold the pipe
-    // open, so what is read is what is there already: a probe that ended well has printed its line.
+    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process
+    // that the driver started may hold the pipe open, so what is read is what is there already: a
+    // probe that ended well has printed its line.
     let mut said = Vec::new();
     if let Some(mut out) = child.stdout.take() {
         let mut block = [0u8; 65536];
@@ -162,7 +164,8 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
 }
 
-/// Under MPS several processes share a device without turns. The driver says it of each device; one before CUDA 12.4 does not, and then the daemon's process is looked for.
+/// Under MPS several processes share a device without turns. The driver says it of each device; one
+/// before CUDA 12.4 does not, and then the daemon's process is looked for.
 fn mps_row(devices: &[probe::Device]) -> Row {
     let under: Vec<String> = devices
         .iter()

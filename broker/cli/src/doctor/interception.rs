@@ -1,4 +1,5 @@
-//! Rows about weft's own library: whether it is there and whether a process under it really meets it on every way to the driver.
+//! Rows about weft's own library: whether it is there and whether a process under it really meets
+//! it on every way to the driver.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

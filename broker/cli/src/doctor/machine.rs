@@ -142,7 +142,8 @@ fn elsewhere(status: &Status) -> Vec<Row> {
     rows.collect()
 }
 
-/// A socket that only this job, or this container, sees where it lies: Slurm's job_container/tmpfs gives each job a `/tmp` of its own.
+/// A socket that only this job, or this container, sees where it lies: Slurm's job_container/tmpfs
+/// gives each job a `/tmp` of its own.
 fn private_mount(places: &Places) -> Option<Row> {
     let socket = places.directory();
     let folder = nearest(&socket)?;
@@ -160,7 +161,8 @@ fn private_mount(places: &Places) -> Option<Row> {
     })
 }
 
-/// Whether a folder is another file system's here than for the first process, or another part of one.
+/// Whether a folder is another file system's here than for the first process, or another part of
+/// one.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -168,7 +170,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// What is mounted where a folder lies: the device, and which part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of several mounts at one place the last one counts.
+/// What is mounted where a folder lies: the device, and which part of it (fields 3 and 4 of
+/// proc_pid_mountinfo(5)). Of several mounts at one place the last one counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {

@@ -1,6 +1,7 @@
 //! `weft doctor`: what this machine has, row by row, and what to do where something is missing.
 //!
-//! What holds: it changes nothing (no broker is started, no folder made), it always ends, and its exit code is 0 exactly if no row failed.
+//! What holds: it changes nothing (no broker is started, no folder made), it always ends, and its
+//! exit code is 0 exactly if no row failed.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! A broker as a process of its own, and clients as the interposer's session would be, in a few lines each.
+//! A broker as a process of its own, and clients as the interposer's session would be, in a few
+//! lines each.
 #![allow(dead_code)]
 
 #[path = "../../../../tests/bounded.rs"]
@@ -39,8 +40,8 @@ pub fn weft() -> Command {
     command
 }
 
-/// A folder with a broker's socket, its profiles, and a library that stands for libweft (the C library's mathematics, which every
-/// process may preload without noticing).
+/// A folder with a broker's socket, its profiles, and a library that stands for libweft (the C
+/// library's mathematics, which every process may preload without noticing).
 pub struct Home {
     folder: tempfile::TempDir,
     _bounded: Bounded,

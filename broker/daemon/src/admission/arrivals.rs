@@ -1,13 +1,13 @@
 //! Clients that ask while what is free of their device is not known.
 //!
-//! NVML did not answer at once, a process has just left whose memory may be there or not, or one takes
-//! memory at this moment. Let in on what was seen some time ago, a client may find a stranger's memory
-//! where its own should be.
+//! NVML did not answer at once, a process has just left whose memory may be there or not, or one
+//! takes memory at this moment. Let in on what was seen some time ago, a client may find a
+//! stranger's memory where its own should be.
 //!
-//! So a client waits here until its device was seen, for [`HOLDS`] at most: that is less than a client
-//! waits for its answer. Then it is let in, or queues, on the best guess: whatever left still holds what
-//! it has not shown to have given back. One that queues is told better by the next look. A client that
-//! runs already is held up by nothing.
+//! So a client waits here until its device was seen, for [`HOLDS`] at most: that is less than a
+//! client waits for its answer. Then it is let in, or queues, on the best guess: whatever left
+//! still holds what it has not shown to have given back. One that queues is told better by the next
+//! look. A client that runs already is held up by nothing.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,10 +1,13 @@
-//! A broker that follows one that was killed: its predecessor's book, and how clients find their places in it again.
+//! A broker that follows one that was killed: its predecessor's book, and how clients find their
+//! places in it again.
 //!
-//! Clients look for a broker once a second. Until a client is back its job keeps its place: who ran has its share, who waited its turn. So a newcomer is judged from the first
-//! moment on as if the broker had never been away.
+//! Clients look for a broker once a second. Until a client is back its job keeps its place: who ran
+//! has its share, who waited its turn. So a newcomer is judged from the first moment on as if the
+//! broker had never been away.
 //!
 //! * A process of the book that does not run any more is gone.
-//! * Who waited and does not come back within [`RETURN`] waits no more; who ran keeps its share for as long as it runs, attached or not, since it keeps its memory.
+//! * Who waited and does not come back within [`RETURN`] waits no more; who ran keeps its share for
+//!   as long as it runs, attached or not, since it keeps its memory.
 #![forbid(unsafe_code)]
 
 use super::book::{Book, Gang, Member, stated};
@@ -15,7 +18,8 @@ use weft_admission::{Admission, Config, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
-/// Clients look for a broker once a second; a busy machine may hold up hundreds of them for some more.
+/// Clients look for a broker once a second; a busy machine may hold up hundreds of them for some
+/// more.
 const RETURN: Ns = 30_000_000_000;
 
 /// How often it is looked whether those who are absent still run.
@@ -90,7 +94,8 @@ impl Book {
         book
     }
 
-    /// The job of this user that a process belonged to before, on this device. (Where `/proc` shows no other user's processes a number alone would do, and it may be another's now.)
+    /// The job of this user that a process belonged to before, on this device. (Where `/proc` shows
+    /// no other user's processes a number alone would do, and it may be another's now.)
     pub fn back_from(&self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
         let belonged = |gang: &Gang| {
             let there = gang.absent.iter().any(|absent| absent.process == *process);

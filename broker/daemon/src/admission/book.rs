@@ -1,4 +1,5 @@
-//! The book: which clients are which job, what the machine is told of them, and what its decisions mean for their admission slots.
+//! The book: which clients are which job, what the machine is told of them, and what its decisions
+//! mean for their admission slots.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -29,8 +30,9 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Memory};
 use weft_protocol::control::{ToClient, Wants};
 
-/// A job of which nothing is known is let in with its total divided by this, and gets more as it asks for more: 1.25 GB of 80. What it takes in the end is known
-/// only from a run, and guarding a large guess would keep others out for nothing.
+/// A job of which nothing is known is let in with its total divided by this, and gets more as it
+/// asks for more: 1.25 GB of 80. What it takes in the end is known only from a run, and guarding a
+/// large guess would keep others out for nothing.
 pub const UNKNOWN: u64 = 64;
 
 /// No job has more processes on a device.
@@ -50,7 +52,8 @@ pub struct Member {
     pub blur: Blur,
 }
 
-/// The processes of a job on one device. What a job has on several devices is admitted for each by itself: see [`super::kin`].
+/// The processes of a job on one device. What a job has on several devices is admitted for each by
+/// itself: see [`super::kin`].
 #[derive(Debug)]
 pub struct Gang {
     pub name: String,
@@ -79,7 +82,8 @@ pub struct Gang {
     pub still: Still,
     /// Lines that it was told while it waited.
     pub told: u32,
-    /// It left open what its memory is, and has device memory since its control group leaves it so many bytes of the host alone.
+    /// It left open what its memory is, and has device memory since its control group leaves it so
+    /// many bytes of the host alone.
     pub cramped: Option<u64>,
 }
 
@@ -138,7 +142,8 @@ pub struct Book {
     pub looked_for_suspended: u64,
     /// When those who wait heard of their places.
     pub positions: Ns,
-    /// When NVML was asked last because somebody waits, and the number of the answer that was read last.
+    /// When NVML was asked last because somebody waits, and the number of the answer that was read
+    /// last.
     pub watched: Ns,
     pub read: u64,
     /// What is kept for the next broker.
@@ -324,7 +329,8 @@ impl Book {
                 // Where nothing is known of what a turn touches: all of it.
                 working_set: peak.min(wants.total),
             },
-            // What is pushed off the device is charged to the job's control group, all of it at worst.
+            // What is pushed off the device is charged to the job's control group, all of it at
+            // worst.
             false if wants.either && cramped(wants, peak).is_none() => Backing::Either {
                 working_set: peak.min(wants.total),
             },
@@ -355,7 +361,8 @@ impl Book {
         }
     }
 
-    /// A client begins on a device that is in no book, and is in none either: nothing is said of its memory, and nothing forbidden.
+    /// A client begins on a device that is in no book, and is in none either: nothing is said of
+    /// its memory, and nothing forbidden.
     fn passes_by(&self, entry: &Entry, sender: &ToTheClient) {
         let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
         log::info!("client {}: {line}", entry.client);
@@ -448,7 +455,8 @@ impl Book {
         self.carry_out();
     }
 
-    /// A process ended, and its job with it, if that is the last one: others can have its memory from now on.
+    /// A process ended, and its job with it, if that is the last one: others can have its memory
+    /// from now on.
     pub fn frees(&mut self, pid: u32, share: u64) {
         if self.freed.len() == FREED {
             self.freed.pop_front();
@@ -610,7 +618,8 @@ fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
 /// Of a command line so much is written down where many may stand, bytes.
 const COMMAND: usize = 1024;
 
-/// At most so many bytes of a text, without line breaks and the like: what is written down is bounded.
+/// At most so many bytes of a text, without line breaks and the like: what is written down is
+/// bounded.
 pub fn brief(text: &str, bytes: usize) -> String {
     let mut cut = bytes.min(text.len());
     while !text.is_char_boundary(cut) {

@@ -1,18 +1,27 @@
-//! What contexts and strangers take of a device: what is not free there and nobody is known to hold.
+//! What contexts and strangers take of a device: what is not free there and nobody is known to
+//! hold.
 //!
-//! Clients look at what is free when they have made a context, when they have their first memory, and when they are asked to; NVML tells without a context ([`super::watch`]), before anybody is let in and
-//! while somebody waits. The broker knows what its clients hold. The two make one picture only if nobody took or gave back anything between
-//! the look and the broker's; else the memory that somebody was just given would be taken for a context's or a stranger's, and whoever wants it later is told there is none.
-//! So a look counts only where all others were still ([`weft_protocol::admission_slot::Moves`]; making a context is a change too), and where the memory of those who left is the
-//! driver's again. A client whose look does not count looks once more with its next memory.
+//! Clients look at what is free when they have made a context, when they have their first memory,
+//! and when they are asked to; NVML tells without a context ([`super::watch`]), before anybody is
+//! let in and while somebody waits. The broker knows what its clients hold. The two make one
+//! picture only if nobody took or gave back anything between the look and the broker's; else the
+//! memory that somebody was just given would be taken for a context's or a stranger's, and whoever
+//! wants it later is told there is none. So a look counts only where all others were still
+//! ([`weft_protocol::admission_slot::Moves`]; making a context is a change too), and where the
+//! memory of those who left is the driver's again. A client whose look does not count looks once
+//! more with its next memory.
 //!
-//! In a shared broker a look is one user's word, by which others are kept out: where NVML tells of the device only NVML is believed, and a client's look is but the reason to ask it. Where it does not, a look
-//! that finds more of strangers than was known counts as far as another user's (or the owner's) says the same within [`CONFIRMS`]; where no other user has a job that could look it counts until one of his
-//! has waited for so long, who then finds out for himself. Nor does it help to keep a change under way: one that has been for [`LONG`] counts as all that its job may have, and one that changes
-//! at each look for that long as what it says that it holds.
+//! In a shared broker a look is one user's word, by which others are kept out: where NVML tells of
+//! the device only NVML is believed, and a client's look is but the reason to ask it. Where it does
+//! not, a look that finds more of strangers than was known counts as far as another user's (or the
+//! owner's) says the same within [`CONFIRMS`]; where no other user has a job that could look it
+//! counts until one of his has waited for so long, who then finds out for himself. Nor does it help
+//! to keep a change under way: one that has been for [`LONG`] counts as all that its job may have,
+//! and one that changes at each look for that long as what it says that it holds.
 //!
-//! Of what nobody is known to hold a context takes what came with it, where there is a picture of a moment before; no more than an equal part in any case. The rest is strangers'. What contexts take is
-//! kept over brokers ([`super::known`]).
+//! Of what nobody is known to hold a context takes what came with it, where there is a picture of a
+//! moment before; no more than an equal part in any case. The rest is strangers'. What contexts
+//! take is kept over brokers ([`super::known`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,33 +35,40 @@ use weft_admission::{Admission, Device, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::Moves;
 
-/// No context is taken for larger than this part of a device: then others than weft's jobs hold memory.
+/// No context is taken for larger than this part of a device: then others than weft's jobs hold
+/// memory.
 const LARGEST_CONTEXT: u64 = 8;
 
 /// Nor for larger than this: contexts of today's devices take some hundred megabytes.
 const LARGEST: u64 = 2 << 30;
 
-/// What a context is taken for where nothing tells: this part of the device, and no more than [`CAUTIOUS`].
+/// What a context is taken for where nothing tells: this part of the device, and no more than
+/// [`CAUTIOUS`].
 const CAUTIOUS_PART: u64 = 16;
 const CAUTIOUS: u64 = 512 << 20;
 
-/// Two pictures that lie no further apart differ by what the clients that came between them took: strangers come and go less often.
+/// Two pictures that lie no further apart differ by what the clients that came between them took:
+/// strangers come and go less often.
 const TOGETHER: Ns = 30_000_000_000;
 
-/// A job that was let in first on a device has made its context after this; who waits for what that takes waits no longer.
+/// A job that was let in first on a device has made its context after this; who waits for what that
+/// takes waits no longer.
 const MEASURES: Ns = 10_000_000_000;
 
-/// Where nothing tells what is free without a context, and nobody of ours has one, strangers are believed to be there for so long. Then whoever waits first finds out.
+/// Where nothing tells what is free without a context, and nobody of ours has one, strangers are
+/// believed to be there for so long. Then whoever waits first finds out.
 const FORGOTTEN: Ns = 30_000_000_000;
 
 /// What one that left held is the driver's again after this (clients
 /// allow as much: [`SETTLES`] in `interposer/src/admission/mod.rs`).
 const SETTLES: Ns = 2_000_000_000;
 
-/// The driver has the memory of a process again that ended so long ago: it is given back while the process ends, and told of a moment later at most.
+/// The driver has the memory of a process again that ended so long ago: it is given back while the
+/// process ends, and told of a moment later at most.
 const GRACE: Ns = 200_000_000;
 
-/// A change of a client's memory takes microseconds, in a full driver some milliseconds. One that is under way for so long stands still with its client (Ctrl-Z, a debugger), or is none.
+/// A change of a client's memory takes microseconds, in a full driver some milliseconds. One that
+/// is under way for so long stands still with its client (Ctrl-Z, a debugger), or is none.
 const LONG: Ns = 1_000_000_000;
 
 /// Within this another user's look has to say what one says.
@@ -61,7 +77,8 @@ const CONFIRMS: Ns = 5_000_000_000;
 /// Looks at a device that are kept, each another user's.
 const BELIEVED: usize = 32;
 
-/// NVML is asked so often for a client that has looked, until nobody takes or gives back memory at that moment.
+/// NVML is asked so often for a client that has looked, until nobody takes or gives back memory at
+/// that moment.
 const TRIES: u32 = 40;
 
 /// What a client saw.
@@ -344,7 +361,9 @@ impl DeviceObserver {
         self.observed.clear();
     }
 
-    /// What strangers may hold of a device that nobody could see for long: no less than was known, and as much as the last look leaves room for, those who left and what is on its way counted among them.
+    /// What strangers may hold of a device that nobody could see for long: no less than was known,
+    /// and as much as the last look leaves room for, those who left and what is on its way counted
+    /// among them.
     fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
         let free = self.last_free.get(&device)?;
         let before = jobs.about(device)?;
@@ -439,7 +458,8 @@ impl DeviceObserver {
         foreign
     }
 
-    /// Whoever says alone that strangers hold a device is believed for so long while others wait for it.
+    /// Whoever says alone that strangers hold a device is believed for so long while others wait
+    /// for it.
     fn doubts(&mut self, jobs: &Jobs<'_>, before: &Device, now: Ns) -> u64 {
         let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
             return before.foreign;
@@ -467,8 +487,8 @@ impl DeviceObserver {
         before.foreign.min(alone.before)
     }
 
-    /// What is taken for so of a device of which nothing better is known at this time: what its first job's
-    /// context takes, and that strangers whom nobody has seen for long are gone.
+    /// What is taken for so of a device of which nothing better is known at this time: what its
+    /// first job's context takes, and that strangers whom nobody has seen for long are gone.
     fn without_looks(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
         let mut about = before;
         about.foreign = self.doubts(jobs, &before, now);
@@ -658,7 +678,8 @@ struct Held {
     bytes: u64,
     /// How many contexts they had.
     contexts: u64,
-    /// Some of it is managed memory, or is not known for sure: it tells nothing of what a context takes.
+    /// Some of it is managed memory, or is not known for sure: it tells nothing of what a context
+    /// takes.
     unclear: bool,
 }
 
@@ -709,7 +730,8 @@ mod tests {
         let before = Some(sample(1024 * MB, 0, 5));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), before), Some(400 * MB));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), None), Some(1424 * MB));
-        // Unseen it counts as context until a second one comes, beside which it cannot have been one.
+        // Unseen it counts as context until a second one comes, beside which it cannot have been
+        // one.
         assert_eq!(
             context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER * 9), before),
             Some(912 * MB)
@@ -724,7 +746,8 @@ mod tests {
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 10), last),
             Some(400 * MB)
         );
-        // What is far too large is no context's, and an old picture tells nothing of who came since.
+        // What is far too large is no context's, and an old picture tells nothing of who came
+        // since.
         assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS));
         assert_eq!(
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER), last),

@@ -1,11 +1,15 @@
 //! What devices are there, and how large they are.
 //!
-//! NVML says which there are and how large. A job says it, too, and may lie: its word counts where NVML says nothing, or within an eighth below what NVML says (CUDA has less of a device than
-//! NVML counts). Of several users' words the owner's counts, else that of most of them, and of as many the larger one: a device that is taken for too small refuses jobs for good, one that is taken
-//! for too large shows the rest as others' as soon as somebody looks. So nobody's word stands once somebody knows better, and what a broker before this one believed stands until somebody says
+//! NVML says which there are and how large. A job says it, too, and may lie: its word counts where
+//! NVML says nothing, or within an eighth below what NVML says (CUDA has less of a device than NVML
+//! counts). Of several users' words the owner's counts, else that of most of them, and of as many
+//! the larger one: a device that is taken for too small refuses jobs for good, one that is taken
+//! for too large shows the rest as others' as soon as somebody looks. So nobody's word stands once
+//! somebody knows better, and what a broker before this one believed stands until somebody says
 //! something. Who only asks for a place says nothing.
 //!
-//! What NVML does not list is no device for more than [`MOST`] at a time, and [`EACH`] of a user; where nobody is, a device is forgotten for another one. Jobs beyond run without being counted.
+//! What NVML does not list is no device for more than [`MOST`] at a time, and [`EACH`] of a user;
+//! where nobody is, a device is forgotten for another one. Jobs beyond run without being counted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -20,7 +24,8 @@ const EACH: usize = 16;
 /// Users whose words on a device are kept.
 const USERS: usize = 1024;
 
-/// CUDA has so much less of a device than NVML counts at most: an eighth. What is held back for the driver is a twentieth on small ones.
+/// CUDA has so much less of a device than NVML counts at most: an eighth. What is held back for the
+/// driver is a twentieth on small ones.
 const BELOW: u64 = 8;
 
 /// Devices that NVML lists, and no more: some dozens, instances included.
@@ -42,7 +47,8 @@ impl Book {
         at.map(|at| DeviceId(at as u32))
     }
 
-    /// The device with this UUID, of which a job of this user says that it has `total` bytes; a new one if it was not heard of. `None`: there are too many.
+    /// The device with this UUID, of which a job of this user says that it has `total` bytes; a new
+    /// one if it was not heard of. `None`: there are too many.
     pub fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
         let device = match self.known_device(uuid) {
             Some(device) => device,

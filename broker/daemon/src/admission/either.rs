@@ -1,6 +1,8 @@
-//! Jobs that leave open what their memory is (`--backing auto`): what the core decided, for the book, the admission slots and people.
+//! Jobs that leave open what their memory is (`--backing auto`): what the core decided, for the
+//! book, the admission slots and people.
 //!
-//! What holds: a process is told once, with its admission, and is what it was told for as long as it runs. One that began without the broker's word has device memory, and the book goes by that.
+//! What holds: a process is told once, with its admission, and is what it was told for as long as
+//! it runs. One that began without the broker's word has device memory, and the book goes by that.
 #![forbid(unsafe_code)]
 
 use super::AdmissionHandle;
@@ -9,7 +11,8 @@ use super::report::size;
 use weft_admission::{Backing, Decision, Event, Job};
 use weft_protocol::control::{ToClient, Wants};
 
-/// What a job's control groups leave it of the host, if that is less than all of its managed memory: others may push all of it off the device.
+/// What a job's control groups leave it of the host, if that is less than all of its managed
+/// memory: others may push all of it off the device.
 pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
     wants.host.filter(|left| *left < peak)
 }

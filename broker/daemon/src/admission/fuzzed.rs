@@ -1,4 +1,5 @@
-//! Admission as bytes from outside reach it, for `tests/soak/fuzz`: a ledger, a `known.json`, what clients say. Nothing of the broker uses it.
+//! Admission as bytes from outside reach it, for `tests/soak/fuzz`: a ledger, a `known.json`, what
+//! clients say. Nothing of the broker uses it.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,8 @@ use weft_protocol::transport::map::SharedLane;
 /// Clients of a [`Room`].
 pub const CLIENTS: u64 = 4;
 
-/// A ledger's text as the next broker takes it: read, gone on with, looked at by people, written again. Whether it was a ledger at all.
+/// A ledger's text as the next broker takes it: read, gone on with, looked at by people, written
+/// again. Whether it was a ledger at all.
 pub fn ledger(text: &[u8]) -> bool {
     let Ok(page) = serde_json::from_slice::<Page>(text) else {
         return false;
@@ -36,7 +38,8 @@ pub fn ledger(text: &[u8]) -> bool {
     true
 }
 
-/// What people are shown must be there, whatever the book holds; and what is written must be read again.
+/// What people are shown must be there, whatever the book holds; and what is written must be read
+/// again.
 fn look(book: &Book) {
     let mut queue = book.queue();
     report::foresee(&book.machine, &mut queue);

@@ -1,6 +1,7 @@
 //! Jobs that run, want more than is free, and wait for it for a while.
 //!
-//! Which of them wait, and who has what comes free, the core decides; here is who is told, and when it was long enough.
+//! Which of them wait, and who has what comes free, the core decides; here is who is told, and when
+//! it was long enough.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -11,13 +12,16 @@ use weft_admission::{Decision, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 
-/// A job is told that it waits no more often than this: one that wants more all the time waits all the time.
+/// A job is told that it waits no more often than this: one that wants more all the time waits all
+/// the time.
 const TOLD: u32 = 5;
 
-/// Before this has passed a job is not told that it waits: most that wait so briefly have what they want before a person could read of it.
+/// Before this has passed a job is not told that it waits: most that wait so briefly have what they
+/// want before a person could read of it.
 const BRIEF: Ns = 1_000_000_000;
 
-/// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to begin for his turn. For how long he keeps others out meanwhile the core knows.
+/// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to
+/// begin for his turn. For how long he keeps others out meanwhile the core knows.
 const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
 
 /// A client that runs and waits for more memory.
@@ -130,7 +134,8 @@ impl Grower {
 }
 
 impl Book {
-    /// A client wants more than its part. If that is not free and may come to be, the answer may take so long.
+    /// A client wants more than its part. If that is not free and may come to be, the answer may
+    /// take so long.
     pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
         let patience = patience.min(LONGEST);
         let Some(job) = self.clients.get(&client).copied() else {
@@ -183,7 +188,8 @@ impl Book {
         }
     }
 
-    /// Says to those who have waited for a moment that they wait, and for how long at most: they do so inside an allocation, where nothing else shows it.
+    /// Says to those who have waited for a moment that they wait, and for how long at most: they do
+    /// so inside an allocation, where nothing else shows it.
     fn tells_who_grows(&mut self, now: Ns) {
         for (job, client, line) in self.growth.take_lines(now) {
             let Some(gang) = self.gangs.get_mut(&job) else {
@@ -249,7 +255,8 @@ impl Book {
         self.carry_out();
     }
 
-    /// Says to those who wait for a while that they do, and no to those who have waited for as long as they meant to.
+    /// Says to those who wait for a while that they do, and no to those who have waited for as long
+    /// as they meant to.
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
         self.tells_who_grows(now);

@@ -1,16 +1,21 @@
 //! Jobs on several devices.
 //!
-//! What a job has on one device is a gang of its own: it asks there, waits there, grows there and ends there, and the machine counts it there. Gangs of one job are *kin*; the first of them
-//! gives the family its number. A process that uses several devices has attached once for each.
+//! What a job has on one device is a gang of its own: it asks there, waits there, grows there and
+//! ends there, and the machine counts it there. Gangs of one job are *kin*; the first of them gives
+//! the family its number. A process that uses several devices has attached once for each.
 //!
 //! What a job said of its memory is said of all its devices together:
 //! * The first gang asks for all of it, as far as its device has room.
-//! * A further process of the job (a rank) that comes to another device takes its part with it, an equal one: the first gang asks for that much less, or gives it back.
-//! * A process that goes on to another device asks there for what its first one had no room for. Where that is nothing, as a job that said nothing: it begins there with little and grows as
+//! * A further process of the job (a rank) that comes to another device takes its part with it, an
+//!   equal one: the first gang asks for that much less, or gives it back.
+//! * A process that goes on to another device asks there for what its first one had no room for.
+//!   Where that is nothing, as a job that said nothing: it begins there with little and grows as
 //!   memory is free.
 //!
-//! Who holds memory on one device and waits on another may wait for somebody who waits for him. That is looked for ([`Book::untie`]), and of such jobs the one that waits there last gets CUDA's
-//! out-of-memory error where it waits: it could wait for ever. That holds for those who wait to begin there and for those who run there already and wait for more.
+//! Who holds memory on one device and waits on another may wait for somebody who waits for him.
+//! That is looked for ([`Book::untie`]), and of such jobs the one that waits there last gets CUDA's
+//! out-of-memory error where it waits: it could wait for ever. That holds for those who wait to
+//! begin there and for those who run there already and wait for more.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +58,8 @@ impl Book {
         self.gangs.iter().filter(move |(_, gang)| gang.family == family)
     }
 
-    /// What of a job's memory, `said` of all of it, counts where one more process of it comes to a device that is not its first. The first one's gang has that much less.
+    /// What of a job's memory, `said` of all of it, counts where one more process of it comes to a
+    /// device that is not its first. The first one's gang has that much less.
     pub fn part_elsewhere(&mut self, family: Job, said: Option<u64>, wants: &Wants) -> Option<u64> {
         let said = said?;
         if wants.further > 0 {
@@ -94,7 +100,8 @@ impl Book {
         }
     }
 
-    /// One more process of a job has come to a device that is not the job's first, where others of it are: it brings its part.
+    /// One more process of a job has come to a device that is not the job's first, where others of
+    /// it are: it brings its part.
     pub fn brings(&mut self, job: Job, said: Option<u64>, wants: &Wants) {
         let Some(gang) = self.gangs.get(&job) else { return };
         let (family, stated) = (gang.family, gang.stated);
@@ -119,7 +126,8 @@ impl Book {
         }
     }
 
-    /// A gang that waits asks for something else. It loses its place to those who came meanwhile, moments after it: its processes come together.
+    /// A gang that waits asks for something else. It loses its place to those who came meanwhile,
+    /// moments after it: its processes come together.
     fn asks_anew(&mut self, job: Job, change: impl Fn(&mut Ask)) {
         let waiting = self.machine.view().waiting;
         let Some(mut ask) = waiting.into_iter().map(|row| row.ask).find(|ask| ask.job == job) else {

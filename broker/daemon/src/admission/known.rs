@@ -1,6 +1,8 @@
-//! What is known from one broker to the next, and over restarts of the machine: what contexts take, and what jobs took that had said nothing. A file beside the profiles.
+//! What is known from one broker to the next, and over restarts of the machine: what contexts take,
+//! and what jobs took that had said nothing. A file beside the profiles.
 //!
-//! A broker ends when nobody was there for a minute; what it has learnt is not lost. What cannot be read counts as nothing.
+//! A broker ends when nobody was there for a minute; what it has learnt is not lost. What cannot be
+//! read counts as nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -56,7 +58,8 @@ impl Known {
         self.page.learnt.clone()
     }
 
-    /// A context takes so much there. Of too many devices one is forgotten that is not among `there`.
+    /// A context takes so much there. Of too many devices one is forgotten that is not among
+    /// `there`.
     pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
         let contexts = &mut self.page.contexts;
         if contexts.len() >= MOST && !contexts.contains_key(uuid) {

@@ -1,8 +1,11 @@
-//! What jobs took that had not said what they would: learnt from their run, and offered as a profile.
+//! What jobs took that had not said what they would: learnt from their run, and offered as a
+//! profile.
 //!
-//! A job of which nothing is known is let in with little and grows as memory is free, so it may meet its end half-way. What it took in the end is remembered here when it has
-//! ended, shown by `weft queue`, and made a profile by `weft profile keep`: from then on `weft run --profile NAME` has it begin when all of that is free. It is
-//! never used unasked: the same command line may do something else the next time, and some jobs take whatever there is.
+//! A job of which nothing is known is let in with little and grows as memory is free, so it may
+//! meet its end half-way. What it took in the end is remembered here when it has ended, shown by
+//! `weft queue`, and made a profile by `weft profile keep`: from then on `weft run --profile NAME`
+//! has it begin when all of that is free. It is never used unasked: the same command line may do
+//! something else the next time, and some jobs take whatever there is.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -37,7 +40,8 @@ pub struct Took {
     pub uid: u32,
     /// The device.
     pub gpu: Option<Gpu>,
-    /// Bytes that its processes took together at most, contexts left out. Of those that were there at the same time each at its own peak, so rather too much than too little.
+    /// Bytes that its processes took together at most, contexts left out. Of those that were there
+    /// at the same time each at its own peak, so rather too much than too little.
     pub peak: u64,
     /// From its admission to its end.
     pub ran: Ns,
@@ -110,7 +114,8 @@ impl Learnt {
         if let Some(gpu) = &mut took.gpu {
             (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME), brief(&gpu.uuid, NAME));
         }
-        // What it took on several devices is one job's; the processes of its first device came first.
+        // What it took on several devices is one job's; the processes of its first device came
+        // first.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
             known.peak = known.peak.saturating_add(took.peak);
             known.ran = known.ran.max(took.ran);
@@ -123,7 +128,8 @@ impl Learnt {
         self.0.push_back(took);
     }
 
-    /// What the last job of this process took; of no process: the last job. Of this user's jobs, if one is named.
+    /// What the last job of this process took; of no process: the last job. Of this user's jobs, if
+    /// one is named.
     pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&Took> {
         let mut latest = self.0.iter().rev();
         let his = |took: &Took| user.is_none_or(|user| user == took.user);

@@ -1,8 +1,10 @@
-//! The book on the disk: who holds and awaits what, for a broker that comes after this one was killed.
+//! The book on the disk: who holds and awaits what, for a broker that comes after this one was
+//! killed.
 //!
-//! One small file beside the socket, replaced as a whole. A thread of its own writes it; whoever changes the book waits for that, but never longer than
-//! [`PATIENCE`]: a disk that hangs costs the memory of a restart, not the jobs. What holds: what cannot be read, is of another boot or another format counts as nothing; nobody
-//! believes a process of the file that does not run.
+//! One small file beside the socket, replaced as a whole. A thread of its own writes it; whoever
+//! changes the book waits for that, but never longer than [`PATIENCE`]: a disk that hangs costs the
+//! memory of a restart, not the jobs. What holds: what cannot be read, is of another boot or
+//! another format counts as nothing; nobody believes a process of the file that does not run.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -20,7 +22,8 @@ use weft_admission::{DeviceId, Job, Kept};
 /// Of the format. Another one is not read.
 const FORMAT: u32 = 2;
 
-/// A file of some tens of kilobytes in a folder that mostly lies in memory takes well under a millisecond.
+/// A file of some tens of kilobytes in a folder that mostly lies in memory takes well under a
+/// millisecond.
 #[cfg(not(test))]
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -146,7 +149,8 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The newest that is not written yet; within, `None`: there is nothing to keep, and the file goes.
+    /// The newest that is not written yet; within, `None`: there is nothing to keep, and the file
+    /// goes.
     next: Option<Option<Vec<u8>>>,
     asked: u64,
     done: u64,
@@ -169,11 +173,13 @@ impl Ledger {
 
     /// Has a page written (`None`: the file removed), and waits for that for a moment.
     pub fn put(&self, page: Option<&Page>) {
-        // A page has no map with other keys than numbers and no number that is none, so this does not fail.
+        // A page has no map with other keys than numbers and no number that is none, so this does
+        // not fail.
         self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
     }
 
-    /// The same for what is no page. What is longer than `longest` nobody would read: then no file is better than an old one.
+    /// The same for what is no page. What is longer than `longest` nobody would read: then no file
+    /// is better than an old one.
     pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
@@ -234,7 +240,8 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
             _ => Ok(()),
         };
     };
-    // Beside it, so that the renaming stays within one file system. Not synced: it is to outlive this process, not the machine.
+    // Beside it, so that the renaming stays within one file system. Not synced: it is to outlive
+    // this process, not the machine.
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);

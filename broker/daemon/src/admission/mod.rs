@@ -1,13 +1,17 @@
-//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their admission slots.
+//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their
+//! admission slots.
 //!
-//! * [`book`]: who is who, what the machine is told and what its decisions mean for admission slots;
-//! * [`devices`]: what devices are there; [`device_observer`]: what contexts and strangers take of them; [`watch`]: what is free, by NVML;
+//! * [`book`]: who is who, what the machine is told and what its decisions mean for admission
+//!   slots;
+//! * [`devices`]: what devices are there; [`device_observer`]: what contexts and strangers take of
+//!   them; [`watch`]: what is free, by NVML;
 //! * [`either`]: jobs that leave open what their memory is;
 //! * [`growing`]: who runs and waits for more;
 //! * [`known`]: what outlives a broker;
 //! * [`arrivals`]: those who come while what is free of their device is not known;
 //! * [`kin`]: jobs on several devices;
-//! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a successor who knows who holds what; [`back`]: how clients find their places in it again;
+//! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a
+//!   successor who knows who holds what; [`back`]: how clients find their places in it again;
 //! * [`learnt`]: what jobs took that had said nothing;
 //! * [`places`]: places for jobs that let weft choose their device;
 //! * [`shares`]: what of its job's share each process may take;
@@ -15,8 +19,10 @@
 //! * [`telling`]: what those who wait are told;
 //! * [`rows`], [`report`]: what `weft queue` shows.
 //!
-//! Touched by the control thread, which tells of every client's coming, wish and end, and by whoever answers `weft queue`. Nothing here waits but for the ledger, which is
-//! bounded. What holds: a client's admission slot is written only here; a client that is gone holds nothing; a client that never asked is in nobody's way and in no book.
+//! Touched by the control thread, which tells of every client's coming, wish and end, and by
+//! whoever answers `weft queue`. Nothing here waits but for the ledger, which is bounded. What
+//! holds: a client's admission slot is written only here; a client that is gone holds nothing; a
+//! client that never asked is in nobody's way and in no book.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -78,14 +84,16 @@ pub struct AdmissionHandle {
     watch: Watch,
 }
 
-/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`arrivals`]).
+/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than
+/// a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`arrivals`]).
 const ANSWERS: Duration = Duration::from_millis(20);
 
 /// Between two questions while somebody waits.
 const LOOKS: Ns = 250_000_000;
 
 impl AdmissionHandle {
-    /// With whoever the broker before this one left in `file`; without one with nobody, and nothing is kept.
+    /// With whoever the broker before this one left in `file`; without one with nobody, and nothing
+    /// is kept.
     pub fn new(policy: Policy, file: Option<PathBuf>) -> AdmissionHandle {
         let config = Config {
             policy,
@@ -110,7 +118,8 @@ impl AdmissionHandle {
         }
     }
 
-    /// For many users: what one of them says counts for others only as far as others, or NVML, say so, too.
+    /// For many users: what one of them says counts for others only as far as others, or NVML, say
+    /// so, too.
     pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.book().shared = shared;
         self
@@ -133,7 +142,8 @@ impl AdmissionHandle {
 
     /// A client is about to touch a device.
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
-        // What strangers have now, not what they had when somebody looked last. Where others are at the door it is being asked.
+        // What strangers have now, not what they had when somebody looked last. Where others are at
+        // the door it is being asked.
         let asks = wants.runs.is_none() && self.book().arrivals.is_empty();
         let reading = if asks { self.watch.fresh(ANSWERS) } else { None };
         self.book()
@@ -216,7 +226,8 @@ impl AdmissionHandle {
         self.book().weigh(user, weight);
     }
 
-    /// What a job took that has ended and had not said what it would: the last one of this process, or the last one; of this user, if one is named.
+    /// What a job took that has ended and had not said what it would: the last one of this process,
+    /// or the last one; of this user, if one is named.
     pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<Took> {
         self.book().learnt.of(pid, user).cloned()
     }
@@ -298,7 +309,9 @@ impl AdmissionHandle {
     }
 }
 
-/// What managed jobs may take of the host together: nine tenths of what is available when the broker starts, so that the rest of the machine lives on. What each job's control group leaves it says itself.
+/// What managed jobs may take of the host together: nine tenths of what is available when the
+/// broker starts, so that the rest of the machine lives on. What each job's control group leaves it
+/// says itself.
 fn host_memory() -> u64 {
     weft_protocol::host::of_system() / 10 * 9
 }

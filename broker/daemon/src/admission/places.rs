@@ -1,7 +1,9 @@
-//! Places for jobs that have not come yet: `weft run --gpu any` asks where, before it becomes the job.
+//! Places for jobs that have not come yet: `weft run --gpu any` asks where, before it becomes the
+//! job.
 //!
-//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over: two jobs that ask at the same moment are not both counted on the same room. A promise keeps
-//! nobody from that room who does not ask for a place.
+//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over: two jobs
+//! that ask at the same moment are not both counted on the same room. A promise keeps nobody from
+//! that room who does not ask for a place.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +14,8 @@ use crate::clock;
 use weft_admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
 use weft_protocol::Ns;
 
-/// From its start to its first context a job may load a framework and a model; who takes longer has lost its claim, not its place.
+/// From its start to its first context a job may load a framework and a model; who takes longer has
+/// lost its claim, not its place.
 const PATIENCE: Ns = 120_000_000_000;
 
 /// Devices of one question: more than a machine has.
@@ -27,7 +30,8 @@ const EACH: usize = 128;
 pub struct Seeker {
     /// Its process, which the job will be.
     pub pid: u32,
-    /// That number is not the one that the process has here: nothing is to be learnt by it. Said by the broker alone.
+    /// That number is not the one that the process has here: nothing is to be learnt by it. Said by
+    /// the broker alone.
     #[serde(skip)]
     pub unseen: bool,
     /// What its processes will have in common.
@@ -90,8 +94,8 @@ struct Promise {
 pub struct Promises(Vec<Promise>);
 
 impl Promises {
-    /// Forgets those that are over, and what this seeker was promised before. `came`: whether a job of
-    /// this name is here.
+    /// Forgets those that are over, and what this seeker was promised before. `came`: whether a job
+    /// of this name is here.
     fn prune(&mut self, now: Ns, seeker: &Seeker, came: impl Fn(&str) -> bool) {
         self.0.retain(|promise| {
             let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
@@ -105,7 +109,8 @@ impl Promises {
         self.0.iter().filter_map(known).collect()
     }
 
-    /// One more. Where there are too many, the same user's oldest goes; where he has none, this one.
+    /// One more. Where there are too many, the same user's oldest goes; where he has none, this
+    /// one.
     fn push(&mut self, promise: Promise) {
         let user = promise.ask.user;
         let own = self.0.iter().filter(|it| it.ask.user == user).count();
@@ -167,7 +172,8 @@ impl Book {
             },
             devices: devices.clone(),
         };
-        // What is taken of a device where nobody of ours is, is others'. Where somebody is, the machine knows better.
+        // What is taken of a device where nobody of ours is, is others'. Where somebody is, the
+        // machine knows better.
         let strangers = devices.iter().zip(offers).filter_map(|(device, offer)| {
             let idle = machine.load(*device).fixed == 0;
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)

@@ -1,4 +1,5 @@
-//! Which process a client is, also for a broker that comes later: a number is given anew, a number and the time of a start are not.
+//! Which process a client is, also for a broker that comes later: a number is given anew, a number
+//! and the time of a start are not.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// Clock ticks from the machine's boot to its start; `None`: it cannot be looked at (another container's, say).
+    /// Clock ticks from the machine's boot to its start; `None`: it cannot be looked at (another
+    /// container's, say).
     pub start: Option<u64>,
 }
 
@@ -21,18 +23,21 @@ impl Process {
         }
     }
 
-    /// One that cannot be looked at: its number is of another pid namespace, where ours may be somebody else's.
+    /// One that cannot be looked at: its number is of another pid namespace, where ours may be
+    /// somebody else's.
     pub fn unseen(pid: u32) -> Process {
         Process { pid, start: None }
     }
 
-    /// Whether it runs. One that ended and whom nobody has waited for does not: it holds no memory. `None`: it cannot be looked at.
+    /// Whether it runs. One that ended and whom nobody has waited for does not: it holds no memory.
+    /// `None`: it cannot be looked at.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;
         Some(look(self.pid).is_some_and(|found| found.start == start && !found.ended()))
     }
 
-    /// Whether it is on its way out, or gone: it may hold memory or not. False where it cannot be looked at.
+    /// Whether it is on its way out, or gone: it may hold memory or not. False where it cannot be
+    /// looked at.
     pub fn leaves(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`, shown in field 9.
         const EXITING: u64 = 0x4;
@@ -40,7 +45,8 @@ impl Process {
         look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
     }
 
-    /// Whether it is suspended (by SIGSTOP, or the terminal's Ctrl-Z, or a debugger). `None`: it cannot be looked at, or is another one.
+    /// Whether it is suspended (by SIGSTOP, or the terminal's Ctrl-Z, or a debugger). `None`: it
+    /// cannot be looked at, or is another one.
     pub fn suspended(&self) -> Option<bool> {
         let start = self.start?;
         let found = look(self.pid)?;
@@ -79,7 +85,8 @@ fn look(pid: u32) -> Option<Stat> {
     })
 }
 
-/// Tells this boot of the machine from others: times and starts mean nothing across them. Empty where it cannot be told.
+/// Tells this boot of the machine from others: times and starts mean nothing across them. Empty
+/// where it cannot be told.
 pub fn boot() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_string()

@@ -11,7 +11,8 @@ use weft_admission::{Admission, Class, DeviceId, Job, Lack};
 use weft_protocol::Ns;
 
 impl Book {
-    /// Everything but when who waits is expected to begin: that takes longer than anybody should wait for the book.
+    /// Everything but when who waits is expected to begin: that takes longer than anybody should
+    /// wait for the book.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
         let seconds = |ns: Ns| ns as f64 / 1e9;

@@ -30,7 +30,8 @@ pub struct Queue {
     /// Jobs that ended of late and had not said what they would take, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
-    /// Processes that ended of late and whose part of the memory others can have since, the latest first.
+    /// Processes that ended of late and whose part of the memory others can have since, the latest
+    /// first.
     #[serde(default)]
     pub freed: Vec<FreedRow>,
     /// Other brokers that have one of the devices.
@@ -55,7 +56,8 @@ impl Queue {
 pub struct FreedRow {
     /// Its number.
     pub pid: u32,
-    /// Bytes that its job had, contexts included, and that others could have from then on; 0: the job has further processes, or waited.
+    /// Bytes that its job had, contexts included, and that others could have from then on; 0: the
+    /// job has further processes, or waited.
     pub share: u64,
     /// When that was, by `CLOCK_MONOTONIC`, ns. Whoever was let in on this memory was told before.
     pub at: u64,
@@ -128,7 +130,8 @@ pub struct RunningRow {
     pub share: u64,
     /// Bytes it holds, contexts left out.
     pub held: u64,
-    /// What its memory is: `device`, `managed`, or `managed: did not fit` (it left that open and would have had to wait).
+    /// What its memory is: `device`, `managed`, or `managed: did not fit` (it left that open and
+    /// would have had to wait).
     #[serde(default)]
     pub memory: String,
     /// Bytes more that it waits for.
@@ -169,7 +172,8 @@ pub struct WaitingRow {
     pub reason: String,
     /// Seconds until it is expected to begin, if anything is expected.
     pub begins_s: Option<f64>,
-    /// Of some job on its device nobody has said how long it runs, so that this goes by what is usual (half an hour).
+    /// Of some job on its device nobody has said how long it runs, so that this goes by what is
+    /// usual (half an hour).
     #[serde(default)]
     pub guess: bool,
     /// The command line.

@@ -1,7 +1,9 @@
 //! How a job's share is divided among its processes.
 //!
-//! A process that comes gets an equal part, one that needs more gets what its siblings do not hold, and only then what is free on the device. What holds: the parts of the processes and their
-//! contexts are together no more than the job's share, but for what a process is just about to take when a part of its own is taken back; it asks for that at its next allocation.
+//! A process that comes gets an equal part, one that needs more gets what its siblings do not hold,
+//! and only then what is free on the device. What holds: the parts of the processes and their
+//! contexts are together no more than the job's share, but for what a process is just about to take
+//! when a part of its own is taken back; it asks for that at its next allocation.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,7 +18,8 @@ impl Member {
         self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
     }
 
-    /// Takes back what it may have and does not hold, down to `least`, and `wanted` at most. Nothing while its memory changes: what it holds is not known then.
+    /// Takes back what it may have and does not hold, down to `least`, and `wanted` at most.
+    /// Nothing while its memory changes: what it holds is not known then.
     fn give_back(&self, least: u64, wanted: u64) -> u64 {
         let lane = &self.entry.lane;
         if lane.moves.still_since(u64::MAX) == Some(false) {
@@ -61,7 +64,8 @@ impl Book {
             .fold(0, u64::saturating_add)
     }
 
-    /// So much of what is wanted can this process have out of its job's share: what nobody was given, and what its siblings were given beyond `least` and do not hold. It is not given yet.
+    /// So much of what is wanted can this process have out of its job's share: what nobody was
+    /// given, and what its siblings were given beyond `least` and do not hold. It is not given yet.
     pub fn gather(&self, client: u64, job: Job, wanted: u64, least: u64) -> u64 {
         let Some((gang, (device, share))) = self.gangs.get(&job).zip(self.machine.share(job)) else {
             return 0;

@@ -1,9 +1,12 @@
 //! Jobs that were let in and are suspended before they took anything: they hold up nobody.
 //!
-//! A waiter that somebody stopped (SIGSTOP, Ctrl-Z in its terminal) does not notice that it may begin, and its memory would be kept for it for as long as it stays stopped. So who is seen suspended for [`PATIENCE`] and has taken
-//! nothing waits again, at the place that it had, and is let in when it goes on. Who has memory keeps it: it cannot be had back.
+//! A waiter that somebody stopped (SIGSTOP, Ctrl-Z in its terminal) does not notice that it may
+//! begin, and its memory would be kept for it for as long as it stays stopped. So who is seen
+//! suspended for [`PATIENCE`] and has taken nothing waits again, at the place that it had, and is
+//! let in when it goes on. Who has memory keeps it: it cannot be had back.
 //!
-//! What holds: only while others wait; one look at `/proc` a process and [`LOOK`]. The client, when it goes on, looks at its admission slot before it takes memory, and waits.
+//! What holds: only while others wait; one look at `/proc` a process and [`LOOK`]. The client, when
+//! it goes on, looks at its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -13,7 +16,8 @@ use crate::clock;
 use weft_admission::{Event, Job};
 use weft_protocol::Ns;
 
-/// So long a job may be suspended with what it was let in for: a person who stops a job for a moment loses nothing.
+/// So long a job may be suspended with what it was let in for: a person who stops a job for a
+/// moment loses nothing.
 const PATIENCE: Ns = 3_000_000_000;
 
 /// Between two looks.

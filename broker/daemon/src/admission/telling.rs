@@ -1,4 +1,5 @@
-//! What those who wait for memory are told: that they wait, where, why, and that they have come nearer.
+//! What those who wait for memory are told: that they wait, where, why, and that they have come
+//! nearer.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -10,7 +11,8 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
 
-/// Who waits hears of another place no sooner than this after the last, and no more often than [`TOLD`].
+/// Who waits hears of another place no sooner than this after the last, and no more often than
+/// [`TOLD`].
 const POSITIONS: Ns = 10_000_000_000;
 const TOLD: u32 = 20;
 

@@ -269,7 +269,8 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
 
 #[test]
 fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
-    // What CUDA_VISIBLE_DEVICES leaves a job, and what a MIG instance is, shows in the UUID that the driver gives.
+    // What CUDA_VISIBLE_DEVICES leaves a job, and what a MIG instance is, shows in the UUID that
+    // the driver gives.
     let mut broker = Broker::begin(None);
     let first = broker.comes_to("gpu 1", 1, "a", 6 * GB, None);
     let other = broker.comes_to("gpu 2", 2, "b", 6 * GB, None);

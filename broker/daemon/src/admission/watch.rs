@@ -1,6 +1,8 @@
-//! What is free of the devices, told without a context of anybody's: by NVML, in a process of its own (`weft probe --memory`), since a driver may hang or crash.
+//! What is free of the devices, told without a context of anybody's: by NVML, in a process of its
+//! own (`weft probe --memory`), since a driver may hang or crash.
 //!
-//! The process is started when somebody asks and ends when nobody has for [`IDLE`], or with the broker. Where there is no NVML nobody asks any more.
+//! The process is started when somebody asks and ends when nobody has for [`IDLE`], or with the
+//! broker. Where there is no NVML nobody asks any more.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +14,8 @@ use std::time::Duration;
 use crate::clock;
 use weft_protocol::Ns;
 
-/// The process is kept for so long after the last question: to start one takes some milliseconds, on a machine that keeps no device awake a second.
+/// The process is kept for so long after the last question: to start one takes some milliseconds,
+/// on a machine that keeps no device awake a second.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// So many starts in a row without an answer: there is no NVML here.
@@ -129,7 +132,8 @@ impl Watch {
             let mut slot = self.slot();
             slot.done = number;
             if let Some(told) = told {
-                // What has no size NVML cannot tell of, such as a device that shares the host's memory.
+                // What has no size NVML cannot tell of, such as a device that shares the host's
+                // memory.
                 let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
                 let (free, memory) = told
                     .map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory)))
@@ -163,7 +167,8 @@ impl Probe {
     fn start() -> Option<Probe> {
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "--memory"]).env_remove("LD_PRELOAD");
-        // What is signalled to the broker's group is not meant for it; it ends when its questions do.
+        // What is signalled to the broker's group is not meant for it; it ends when its questions
+        // do.
         command.process_group(0);
         command
             .stdin(Stdio::piped())

@@ -1,13 +1,20 @@
 //! What a device's link carries, by what its clients' moves took there.
 //!
-//! A client says of a move how long the device took for it ([`Ended::took`](weft_protocol::page_ops::Ended::took)), where the device had it before it as soon as the move before was through: host time
-//! is not in it. Of those count such as say something about the link alone:
+//! A client says of a move how long the device took for it
+//! ([`Ended::took`](weft_protocol::page_ops::Ended::took)), where the device had it before it as
+//! soon as the move before was through: host time is not in it. Of those count such as say
+//! something about the link alone:
 //!
 //! * none of less than [`LEAST`]: what a move costs beside its bytes would be measured;
-//! * none beside which anything went the other way, of whichever client: on a link that carries one way at a time each would seem to have half of it.
+//! * none beside which anything went the other way, of whichever client: on a link that carries one
+//!   way at a time each would seem to have half of it.
 //!
-//! A move beside the job's own copies or faults seems slower than the link, and so does one that the driver has to make room for (half as fast, on the simulated GPU); one of which a part lay there
-//! already seems faster. The former are many more. So the rate is the one that three quarters of the last [`KEPT`] do not exceed, there once [`ENOUGH`] are, and never further from what is taken without a measurement than [`FAR`] times. Nothing here is believed more than that: a client that lies makes turns too long or too short.
+//! A move beside the job's own copies or faults seems slower than the link, and so does one that
+//! the driver has to make room for (half as fast, on the simulated GPU); one of which a part lay
+//! there already seems faster. The former are many more. So the rate is the one that three quarters
+//! of the last [`KEPT`] do not exceed, there once [`ENOUGH`] are, and never further from what is
+//! taken without a measurement than [`FAR`] times. Nothing here is believed more than that: a
+//! client that lies makes turns too long or too short.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -25,10 +32,12 @@ const KEPT: usize = 31;
 /// So many at least, or nothing is measured.
 pub(super) const ENOUGH: usize = 5;
 
-/// A link is not so many times faster or slower than is taken for granted: from 0.7 GB/s (a slot with one lane) to 0.7 TB/s (a chip with its memory beside the processor's).
+/// A link is not so many times faster or slower than is taken for granted: from 0.7 GB/s (a slot
+/// with one lane) to 0.7 TB/s (a chip with its memory beside the processor's).
 const FAR: f64 = 32.0;
 
-/// Between the end of a move on the device and the broker's hearing of it: what was out in this time may have gone beside it.
+/// Between the end of a move on the device and the broker's hearing of it: what was out in this
+/// time may have gone beside it.
 const HEARD: Duration = Duration::from_millis(1);
 
 /// Which way.
@@ -105,7 +114,8 @@ impl Carried {
         all.get(all.len() * 3 / 4).copied()
     }
 
-    /// The link as it is to be planned with. Of a way of which nothing is known the other one is taken to tell.
+    /// The link as it is to be planned with. Of a way of which nothing is known the other one is
+    /// taken to tell.
     pub fn link(&self) -> Link {
         let (inward, outward) = (self.measured(Way::Inward), self.measured(Way::Outward));
         let off = |measured: Option<f64>, granted: f64| measured.map(|rate| rate / granted);

@@ -1,5 +1,6 @@
-//! What clients' launches touch, as it happens, and what is written down of it. Where each is in its period says what it has touched since the last look. It goes into [`Residency`](super::residency::Residency), and so do
-//! page operations.
+//! What clients' launches touch, as it happens, and what is written down of it. Where each is in
+//! its period says what it has touched since the last look. It goes into
+//! [`Residency`](super::residency::Residency), and so do page operations.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +16,20 @@ use weft_protocol::host;
 use weft_protocol::page_ops::Outcome;
 use weft_scheduler::Client;
 
-/// Of a client that has no period, all that it is known to touch counts as touched so often while it is at work: as often as it says what it touches.
+/// Of a client that has no period, all that it is known to touch counts as touched so often while
+/// it is at work: as often as it says what it touches.
 const ROUND: Duration = Duration::from_millis(500);
 
 /// Between two looks at the host: a few small files are read.
 pub(super) const SURVEY: Duration = Duration::from_secs(1);
 
-/// Between two lines of the trace on a client's memory: what a turn of a tenth of a second moves is seen in it.
+/// Between two lines of the trace on a client's memory: what a turn of a tenth of a second moves is
+/// seen in it.
 const DRAWN: Duration = Duration::from_millis(20);
 
 impl Thread {
-    /// Where each client is in its period. Taken before it is heard how page operations ended: what a launch waited for has come before the client goes on.
+    /// Where each client is in its period. Taken before it is heard how page operations ended: what
+    /// a launch waited for has come before the client goes on.
     pub(super) fn positions(&self) -> Vec<(u64, Option<Ns>)> {
         let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
         managed
@@ -88,8 +92,9 @@ impl Thread {
         planner.host_may_take(host::of_system().saturating_add(lies) / GRANULE);
     }
 
-    /// Tells the planner what of each client may lie on the host, where its side said something new: nine tenths of what its control groups leave, the rest is for what the job takes by itself, and what
-    /// lies there already.
+    /// Tells the planner what of each client may lie on the host, where its side said something
+    /// new: nine tenths of what its control groups leave, the rest is for what the job takes by
+    /// itself, and what lies there already.
     pub(super) fn limit(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         for (client, known) in &mut self.clients {

@@ -1,6 +1,7 @@
 //! What a client says its next period touches, and how far into it it is.
 //!
-//! Both are allegations: a forecast is bounded in size, and only granules of ranges that the client holds count. A forecast that comes in parts counts when its last part is there.
+//! Both are allegations: a forecast is bounded in size, and only granules of ranges that the client
+//! holds count. A forecast that comes in parts counts when its last part is there.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -17,7 +18,8 @@ const USES: usize = 1 << 14;
 /// Granules of one use that are looked at one by one: 128 GB.
 const MOST_GRANULES: u32 = 1 << 16;
 
-/// Granules of all uses together, each as often as it is used: a period that goes over 80 GB fifty times. What comes with more is no forecast.
+/// Granules of all uses together, each as often as it is used: a period that goes over 80 GB fifty
+/// times. What comes with more is no forecast.
 const MOST_USED: u64 = 1 << 21;
 
 /// A period longer than this is none.
@@ -104,7 +106,8 @@ impl Forecast {
         after.iter().chain(before).flat_map(granules)
     }
 
-    /// The granules that the client's launches have used on the way from where it was when this was asked last to `at`. One that is out of step, or was, is not followed.
+    /// The granules that the client's launches have used on the way from where it was when this was
+    /// asked last to `at`. One that is out of step, or was, is not followed.
     pub fn passed(&mut self, at: Option<Ns>) -> impl Iterator<Item = u64> {
         let before = std::mem::replace(&mut self.counted, at);
         let (from, to) = before.zip(at).unwrap_or_default();
@@ -124,7 +127,8 @@ impl Forecast {
         self.stood = Some((at, now));
     }
 
-    /// How much of its own time has passed since it was asked last, when it stands at `at` now: what its position has moved on, and as many whole periods as come nearest to what the clock
+    /// How much of its own time has passed since it was asked last, when it stands at `at` now:
+    /// what its position has moved on, and as many whole periods as come nearest to what the clock
     /// says.
     pub fn progress(&mut self, at: Ns, now: Instant) -> Ns {
         let Some((before, since)) = self.stood.replace((at, now)) else {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use weft_paging::{GRANULE, Order, Range, What};
 use weft_protocol::page_ops::{self, PageOp};
 
-/// What is confirmed by one page operation at most: should it be away after all, launches wait for its end.
+/// What is confirmed by one page operation at most: should it be away after all, launches wait for
+/// its end.
 const LONGEST_CONFIRM: u64 = 16 * GRANULE;
 
 /// The granules that a range of addresses lies in.
@@ -19,7 +20,8 @@ pub(super) fn granules(start: u64, bytes: u64) -> Range {
     }
 }
 
-/// Page operations that ask once more for those of these granules that should be there, in their order.
+/// Page operations that ask once more for those of these granules that should be there, in their
+/// order.
 pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<PageOp> {
     let mut seen = HashSet::new();
     let mut found: VecDeque<PageOp> = VecDeque::new();

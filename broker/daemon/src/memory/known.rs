@@ -14,13 +14,16 @@ use weft_paging::{Access, Order, OrderId, Range, Use, What, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
-/// A job's working set is taken to be touched so many times in a turn: what it has touched once in its turn it will touch again in it.
+/// A job's working set is taken to be touched so many times in a turn: what it has touched once in
+/// its turn it will touch again in it.
 const TIMES_A_TURN: u64 = 16;
 
-/// A range that was not named in so many rounds (of half a second, in which something was named) is not part of what the job touches: a training step may take seconds.
+/// A range that was not named in so many rounds (of half a second, in which something was named) is
+/// not part of what the job touches: a training step may take seconds.
 pub(super) const ROUNDS: u64 = 8;
 
-/// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned with it. A training job that writes a checkpoint is.
+/// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned
+/// with it. A training job that writes a checkpoint is.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 /// A page operation that is out.
@@ -48,7 +51,8 @@ pub(super) struct Known {
     pub round: u64,
     /// The ranges that it touches, as the planner was told.
     pub touches: usize,
-    /// What should be on the device at the begin of its turn, and is asked for once more: pages that the driver has moved away by itself are not seen from here.
+    /// What should be on the device at the begin of its turn, and is asked for once more: pages
+    /// that the driver has moved away by itself are not seen from here.
     pub confirms: VecDeque<PageOp>,
     /// What does not fit into the lane yet.
     pub waiting: VecDeque<Order>,
@@ -70,10 +74,12 @@ pub(super) struct Known {
     pub forecast: Forecast,
     /// Confirmations that are out.
     pub confirming: HashMap<u64, Range>,
-    /// When, and at how many launches, what it touches was counted last; where there is no forecast.
+    /// When, and at how many launches, what it touches was counted last; where there is no
+    /// forecast.
     pub counted: Option<Instant>,
     pub launched: u64,
-    /// What its control groups leave of the host, as it said when the planner was told; `None`: the planner was not.
+    /// What its control groups leave of the host, as it said when the planner was told; `None`: the
+    /// planner was not.
     pub host_left: Option<u64>,
     /// What the trace has of it.
     pub drawn: trace::Memory,

@@ -1,4 +1,5 @@
-//! What clients say of their memory, and how much of it is kept: each granule costs the broker some hundred bytes, and a message of twenty bytes can name a million of them.
+//! What clients say of their memory, and how much of it is kept: each granule costs the broker some
+//! hundred bytes, and a message of twenty bytes can name a million of them.
 //!
 //! What is beyond these limits moves on demand, as if nobody planned it.
 #![forbid(unsafe_code)]
@@ -16,7 +17,8 @@ const LARGEST_DEVICE: u64 = 1 << 40;
 /// Of a device whose size nobody has said yet.
 const UNKNOWN_DEVICE: u64 = 192 << 30;
 
-/// Managed ranges of a guest's clients together may come to so many times what there is on the device and on the host.
+/// Managed ranges of a guest's clients together may come to so many times what there is on the
+/// device and on the host.
 const TIMES_OF_A_GUEST: u64 = 2;
 
 /// Uses in the forecasts of a guest's clients together: what sixteen of ours tell at most.
@@ -26,11 +28,13 @@ const USES_OF_A_GUEST: usize = 1 << 18;
 const RANGES: usize = 65_536;
 
 impl Thread {
-    /// A client says how large its device is. It counts for the plan of that device as far as others say the same ([`Thread::sizes`]).
+    /// A client says how large its device is. It counts for the plan of that device as far as
+    /// others say the same ([`Thread::sizes`]).
     pub(super) fn uses_device(&mut self, client: u64, uuid: String, bytes: u64) {
         if let Some(known) = self.clients.get_mut(&client) {
             known.bytes = Some(bytes.min(LARGEST_DEVICE));
-            // The first device is the one that its memory is taken for; further ones are left to demand paging.
+            // The first device is the one that its memory is taken for; further ones are left to
+            // demand paging.
             known.device.get_or_insert(uuid);
             known.dirty |= !known.ranges.is_empty();
         }

@@ -1,14 +1,20 @@
-//! The memory thread: keeps the planner, tells it what clients have and who runs, and has its orders carried out by the clients' helpers.
+//! The memory thread: keeps the planner, tells it what clients have and who runs, and has its
+//! orders carried out by the clients' helpers.
 //!
-//! A thread of its own, because a plan over thousands of granules takes longer than jobs may wait at the gate. What holds:
+//! A thread of its own, because a plan over thousands of granules takes longer than jobs may wait
+//! at the gate. What holds:
 //!
-//! * Only clients on managed memory are planned for. All others, and all of this where it fails, are as without it: memory moves on demand.
-//! * An order becomes a page operation in its client's lane. A client whose helper does not answer within [`thread::PATIENCE`] gets none for [`thread::PENANCE`], and what it was to do
-//!   counts as refused: it holds up nobody else.
-//! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in number and size.
+//! * Only clients on managed memory are planned for. All others, and all of this where it fails,
+//!   are as without it: memory moves on demand.
+//! * An order becomes a page operation in its client's lane. A client whose helper does not answer
+//!   within [`thread::PATIENCE`] gets none for [`thread::PENANCE`], and what it was to do counts as
+//!   refused: it holds up nobody else.
+//! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in
+//!   number and size.
 //!
-//! What a job touches, and in which order, is what its client says of its last period ([`forecast`]). Where there is no period, it is taken to be the ranges that its launches named in the
-//! last [`known::ROUNDS`] rounds, whole and all at once.
+//! What a job touches, and in which order, is what its client says of its last period
+//! ([`forecast`]). Where there is no period, it is taken to be the ranges that its launches named
+//! in the last [`known::ROUNDS`] rounds, whole and all at once.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -104,7 +110,8 @@ impl Memory {
 pub struct Settings {
     /// How long the core lets one of several run whose memory fits.
     pub turn: Ns,
-    /// How long nobody may be away while others whose memory does not fit beside his have their turns.
+    /// How long nobody may be away while others whose memory does not fit beside his have their
+    /// turns.
     pub max_swapped_out: Ns,
     /// How many times slower than a real one's the device's link is.
     pub dilation: f64,

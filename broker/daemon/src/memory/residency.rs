@@ -1,10 +1,14 @@
 //! Which granules lie on the device, and what came there by faults: an estimate.
 //!
-//! No unified-memory driver tells an ordinary process which pages it moved, so this keeps the driver's book beside it: what a client's launches are foretold to touch comes in when they are launched,
-//! what page operations moved is where they left it, and where the device is full what arrived longest ago goes, as the driver's own order is (it does not see that a page is used again).
+//! No unified-memory driver tells an ordinary process which pages it moved, so this keeps the
+//! driver's book beside it: what a client's launches are foretold to touch comes in when they are
+//! launched, what page operations moved is where they left it, and where the device is full what
+//! arrived longest ago goes, as the driver's own order is (it does not see that a page is used
+//! again).
 //!
 //! What holds:
-//! * The first touch of a granule is a fault like others, though a driver has nothing to copy for it.
+//! * The first touch of a granule is a fault like others, though a driver has nothing to copy for
+//!   it.
 //! * What a page operation brings is no fault, also where a launch is already waiting for it.
 //! * What comes in by a fault counts as a whole granule; the driver may bring less of it.
 //! * It is as right as the forecasts of what is touched. What no forecast names is not seen.
@@ -224,7 +228,8 @@ mod tests {
         assert_eq!((of(&residency, 1), of(&residency, 2)), ((8, 2), (8, 8)));
         for turn in 2..5 {
             touch(&mut residency, 1, 0..8);
-            // The two that were still there had arrived first, and went for the others: nothing of a turn before is used again.
+            // The two that were still there had arrived first, and went for the others: nothing of
+            // a turn before is used again.
             let (faulted, there) = of(&residency, 1);
             assert!(
                 (6 * turn + 2..=8 * turn).contains(&faulted) && there == 8,

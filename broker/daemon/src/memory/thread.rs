@@ -27,7 +27,8 @@ use weft_scheduler::Client;
 /// Between two looks at page operations that are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// While jobs that do not fit together take turns: what the running one has used for the last time in its turn may go then, a granule in 0.1 ms.
+/// While jobs that do not fit together take turns: what the running one has used for the last time
+/// in its turn may go then, a granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
 /// With nothing out.
@@ -59,7 +60,8 @@ pub(super) struct Thread {
     pub switched: Instant,
     /// Bytes of the host's memory.
     pub host: u64,
-    /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients that is not managed.
+    /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients
+    /// that is not managed.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
     /// When it was last seen what the host has to spare.
@@ -183,7 +185,8 @@ impl Thread {
         }
         let managed = self.clients.values().any(|known| !known.ranges.is_empty());
         if !managed {
-            // The next managed client may be on another device, and the machine's free memory another.
+            // The next managed client may be on another device, and the machine's free memory
+            // another.
             (self.planner, self.device, self.running) = (None, None, None);
         }
     }
@@ -276,7 +279,8 @@ impl Thread {
         }
     }
 
-    /// Who runs now, then the others in turn: foreground jobs, which may come back at any time, then who has not run for longest. Of those who take turns only those who are at work.
+    /// Who runs now, then the others in turn: foreground jobs, which may come back at any time,
+    /// then who has not run for longest. Of those who take turns only those who are at work.
     pub(super) fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };
@@ -307,7 +311,8 @@ impl Thread {
         self.switched = Instant::now();
     }
 
-    /// Sees who is at work and whether those find room together, and tells the scheduler where that changes.
+    /// Sees who is at work and whether those find room together, and tells the scheduler where that
+    /// changes.
     pub(super) fn share(&mut self, now: Instant) {
         let mut active = Vec::new();
         for (client, known) in &mut self.clients {
@@ -344,7 +349,8 @@ impl Thread {
         let mut changed = false;
         let beside = self.beside();
         if beside != self.beside {
-            // The plan begins anew with another capacity; what it orders once more that lies there already moves nothing.
+            // The plan begins anew with another capacity; what it orders once more that lies there
+            // already moves nothing.
             self.beside = beside;
             self.planner = None;
         }
@@ -411,7 +417,8 @@ impl Thread {
         }
     }
 
-    /// What the device holds beside managed memory: contexts, and memory that is not managed, in steps so coarse that a plan seldom begins anew.
+    /// What the device holds beside managed memory: contexts, and memory that is not managed, in
+    /// steps so coarse that a plan seldom begins anew.
     pub(super) fn beside(&self) -> (usize, u64) {
         const STEP: u64 = 128 << 20;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

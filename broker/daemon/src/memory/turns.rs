@@ -1,10 +1,13 @@
 //! Whether jobs find room on the device together, and how long their turns are where they do not.
 //!
-//! Room is short while what jobs at work are known to use is more than the planner may fill; a job that has been idle for long does not count, nor what nobody touches. Room that has just come is
-//! believed after a while ([`EASED`]): a job that frees its temporaries will want them again. Then those of one priority take turns, which the scheduler sees to
+//! Room is short while what jobs at work are known to use is more than the planner may fill; a job
+//! that has been idle for long does not count, nor what nobody touches. Room that has just come is
+//! believed after a while ([`EASED`]): a job that frees its temporaries will want them again. Then
+//! those of one priority take turns, which the scheduler sees to
 //! ([`Event::Crowded`](weft_scheduler::Event::Crowded)).
 //!
-//! A turn is so long that moving its memory takes the link no more than [`PART`] of it, by what was moved in the last round. It follows at once where that grows, and in steps of an eighth a turn
+//! A turn is so long that moving its memory takes the link no more than [`PART`] of it, by what was
+//! moved in the last round. It follows at once where that grows, and in steps of an eighth a turn
 //! where it shrinks: a turn that ended early moved less. The bound on being away wins.
 #![forbid(unsafe_code)]
 
@@ -15,8 +18,9 @@ use weft_paging::Planner;
 use weft_protocol::Ns;
 use weft_scheduler::Client;
 
-/// Of a turn, what the link may be busy with its migration: the rest is for orders that are late, and for faults. Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`)
-/// so have turns of some 120 ms.
+/// Of a turn, what the link may be busy with its migration: the rest is for orders that are late,
+/// and for faults. Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) so have
+/// turns of some 120 ms.
 const PART: f64 = 0.65;
 
 /// A shorter turn is none that memory could move for: a hundred granules take 10 ms.

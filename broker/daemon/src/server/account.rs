@@ -1,7 +1,10 @@
 //! The CPU time that a shared broker spends on each guest, and who has had his share.
 //!
-//! A guest can knock, ask and talk as often as he likes, and each time the broker works for him. That work is charged to him. It may take [`SHARE`] of a core in the long run and [`AHEAD`] in a burst;
-//! what he wants beyond that is looked at later. Hundreds of jobs that start together come to less. Nobody else waits for him: each user has an account of his own, and the owner's is never looked at.
+//! A guest can knock, ask and talk as often as he likes, and each time the broker works for him.
+//! That work is charged to him. It may take [`SHARE`] of a core in the long run and [`AHEAD`] in a
+//! burst; what he wants beyond that is looked at later. Hundreds of jobs that start together come
+//! to less. Nobody else waits for him: each user has an account of his own, and the owner's is
+//! never looked at.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,7 +21,8 @@ const SHARE: u32 = 20;
 /// CPU time that a guest who wanted nothing for long may have at once.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// However much was done for him at last: nobody waits longer than it takes to pay off this, two seconds. His clients take a broker for gone that reads nothing for five.
+/// However much was done for him at last: nobody waits longer than it takes to pay off this, two
+/// seconds. His clients take a broker for gone that reads nothing for five.
 const DEBT: Duration = Duration::from_millis(100);
 
 /// Accounts that are empty again are forgotten when there are more than this.
@@ -28,7 +32,8 @@ const ACCOUNTS: usize = 256;
 #[derive(Debug, Clone, Default)]
 pub struct Accounts(Arc<Mutex<BTreeMap<u32, Account>>>);
 
-/// A vessel that leaks: what was spent runs out at [`SHARE`], and nothing more is done for whom it is full.
+/// A vessel that leaks: what was spent runs out at [`SHARE`], and nothing more is done for whom it
+/// is full.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     spent: Duration,
@@ -87,7 +92,8 @@ impl Accounts {
         self.waits_at(uid, Instant::now())
     }
 
-    /// Whether he has had so much of what he may have in a burst that his work is to stand behind everybody's.
+    /// Whether he has had so much of what he may have in a burst that his work is to stand behind
+    /// everybody's.
     pub fn is_high(&self, uid: u32) -> bool {
         let all = self.all();
         all.get(&uid)

@@ -1,4 +1,5 @@
-//! Letting a client in: its lane, the handshake, and what tells of its end. Each handshake is bounded and belongs on a thread of its own.
+//! Letting a client in: its lane, the handshake, and what tells of its end. Each handshake is
+//! bounded and belongs on a thread of its own.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +27,8 @@ pub struct Pending {
     pub hello: Hello,
     /// Its user, as the kernel says.
     pub uid: u32,
-    /// Its process id, as the kernel says; `None` if it lives in a pid namespace that is not visible here.
+    /// Its process id, as the kernel says; `None` if it lives in a pid namespace that is not
+    /// visible here.
     pub pid: Option<u32>,
     /// Readable when the process is gone.
     pub pidfd: Option<OwnedFd>,
@@ -65,7 +67,8 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the process is gone. Never waits. The pidfd tells even where a forked child keeps the socket open.
+    /// Whether the process is gone. Never waits. The pidfd tells even where a forked child keeps
+    /// the socket open.
     pub fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
@@ -85,7 +88,8 @@ impl Life {
 }
 
 impl Pending {
-    /// The bytes of the profile that a client of a shared broker brings which names one and takes no samples, or why there are none. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`]. An
+    /// The bytes of the profile that a client of a shared broker brings which names one and takes
+    /// no samples, or why there are none. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`]. An
     /// error is one of the connection: nothing can be said to this client any more.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
         let deadline = Instant::now() + HANDSHAKE;
@@ -115,8 +119,9 @@ impl Pending {
         let _ = fds::send(&self.socket, &Packet::Refused(why), &[], Instant::now() + HANDSHAKE);
     }
 
-    /// Lets the client in: makes its lane, has `orders` put the first orders into it, and finishes the handshake. Takes at most about [`HANDSHAKE`] with an honest client,
-    /// so it belongs on a thread of its own.
+    /// Lets the client in: makes its lane, has `orders` put the first orders into it, and finishes
+    /// the handshake. Takes at most about [`HANDSHAKE`] with an honest client, so it belongs on a
+    /// thread of its own.
     pub fn welcome(
         self,
         host: &Host,
@@ -138,7 +143,8 @@ impl Pending {
             Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
-        // accept() has no time limit. The client says that it connected, so its connection is the first in the queue; should it lie, ours is, and ends at once.
+        // accept() has no time limit. The client says that it connected, so its connection is the
+        // first in the queue; should it lie, ours is, and ends at once.
         let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;

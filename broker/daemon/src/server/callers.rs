@@ -1,9 +1,12 @@
-//! The connections of those who came to the door: counted by user, and closed where nobody waits for it.
+//! The connections of those who came to the door: counted by user, and closed where nobody waits
+//! for it.
 //!
-//! The last close of a descriptor may take as long as its sender likes (a TCP socket that lingers, a file whose server does not answer), and whoever closes a socket closes what lies in
-//! it unread. So no packet may bring a descriptor: from Linux 6.16 on the kernel refuses such packets on the broker's socket, and closing a connection is harmless. On an older one
-//! connections are closed by threads of their own, one of a user at a time, so that a user holds up at most one of them, and nobody but himself. A connection counts as its user's until it
-//! is closed in truth.
+//! The last close of a descriptor may take as long as its sender likes (a TCP socket that lingers,
+//! a file whose server does not answer), and whoever closes a socket closes what lies in it unread.
+//! So no packet may bring a descriptor: from Linux 6.16 on the kernel refuses such packets on the
+//! broker's socket, and closing a connection is harmless. On an older one connections are closed by
+//! threads of their own, one of a user at a time, so that a user holds up at most one of them, and
+//! nobody but himself. A connection counts as its user's until it is closed in truth.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Accounts;
 use weft_protocol::transport::peer;
 
-/// Threads that close connections at most, so users whose last descriptors may hang at once without keeping others' open for longer.
+/// Threads that close connections at most, so users whose last descriptors may hang at once without
+/// keeping others' open for longer.
 const CLOSERS: usize = 64;
 
 /// All of them.
@@ -30,7 +34,8 @@ pub(super) struct Callers {
 struct State {
     /// Connections that are open, by user.
     open: BTreeMap<u32, usize>,
-    /// Those that are to be closed, by user; who has an entry has at least one, or one is being closed.
+    /// Those that are to be closed, by user; who has an entry has at least one, or one is being
+    /// closed.
     closing: BTreeMap<u32, Closing>,
     closers: usize,
 }

@@ -1,7 +1,9 @@
-//! A name that one process at a time has, in the network namespace: an abstract socket. It lies in no folder, so also who has another `/tmp` sees it, and it goes with its process.
+//! A name that one process at a time has, in the network namespace: an abstract socket. It lies in
+//! no folder, so also who has another `/tmp` sees it, and it goes with its process.
 //!
-//! Nothing is said over it. Who finds a name taken connects, and so both sides know of one another what the kernel says: process and user. Anybody may take a name or connect, so what comes of it is
-//! a line for people that names who did it. No call here waits.
+//! Nothing is said over it. Who finds a name taken connects, and so both sides know of one another
+//! what the kernel says: process and user. Anybody may take a name or connect, so what comes of it
+//! is a line for people that names who did it. No call here waits.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -17,7 +19,8 @@ const BACKLOG: i32 = 16;
 /// Who else has to do with a name, as the kernel says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// Its process; `None`: it is in a pid namespace that is not below this process's, or nothing could be learnt.
+    /// Its process; `None`: it is in a pid namespace that is not below this process's, or nothing
+    /// could be learnt.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: Option<u32>,

@@ -1,4 +1,5 @@
-//! What the transport makes of bytes that anybody may send, for `tests/soak/fuzz`. Nothing of the broker uses it.
+//! What the transport makes of bytes that anybody may send, for `tests/soak/fuzz`. Nothing of the
+//! broker uses it.
 #![forbid(unsafe_code)]
 
 use weft_protocol::control::ToBroker;
@@ -20,14 +21,16 @@ pub enum Read {
     Nonsense,
 }
 
-/// Reads a packet as the rendezvous socket does, and packs what it found again: both ways must agree, so this panics where they do not.
+/// Reads a packet as the rendezvous socket does, and packs what it found again: both ways must
+/// agree, so this panics where they do not.
 pub fn read(bytes: &[u8]) -> Read {
     let packet = match wire::unpack(bytes) {
         Ok(packet) => packet,
         Err(Unpack::Version(version)) => return Read::Version(version),
         Err(Unpack::Nonsense) => return Read::Nonsense,
     };
-    // What was read from a longest packet may be longer in words, never in bytes; a packet may have had bytes behind it.
+    // What was read from a longest packet may be longer in words, never in bytes; a packet may have
+    // had bytes behind it.
     match wire::pack(&packet) {
         Ok(packed) => assert!(wire::unpack(&packed).is_ok(), "{packet:?} is not read again"),
         Err(_) => assert!(bytes.len() > LONGEST / 2, "{packet:?} cannot be packed"),

@@ -1,4 +1,5 @@
-//! The well-known socket: taken by one broker at a time, and those who come to it heard side by side. Nobody is waited for here beyond the time he is given to say what he wants.
+//! The well-known socket: taken by one broker at a time, and those who come to it heard side by
+//! side. Nobody is waited for here beyond the time he is given to say what he wants.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,22 +24,27 @@ use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
 
-/// Connections that have not said yet what they want. More than that, and the oldest is dropped of the user who has most of them.
+/// Connections that have not said yet what they want. More than that, and the oldest is dropped of
+/// the user who has most of them.
 const HALF_OPEN: usize = 1024;
 
-/// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he wants at once, so hundreds who start together are seldom here.
+/// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he
+/// wants at once, so hundreds who start together are seldom here.
 const HALF_OPEN_OF_A_GUEST: usize = 256;
 
-/// Connections of a guest altogether: those of his clients, of the questions that wait for an answer, those above, and what is not closed in truth ([`super::callers`]).
+/// Connections of a guest altogether: those of his clients, of the questions that wait for an
+/// answer, those above, and what is not closed in truth ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
 
 /// Connections that are taken in at once, before those who were taken in are looked at again.
 const AT_ONCE: usize = 64;
 
-/// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself caps this at its own limit (4096 by default).
+/// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself
+/// caps this at its own limit (4096 by default).
 const BACKLOG: i32 = 4096;
 
-/// While somebody is not read from because he has had his share, it is looked this often whether he may be.
+/// While somebody is not read from because he has had his share, it is looked this often whether he
+/// may be.
 const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
 
 /// So many connections of his wait for that at most.
@@ -75,7 +81,8 @@ pub struct Listener {
     inode: (u64, u64),
     /// Oldest first.
     half_open: Vec<HalfOpen>,
-    /// Those whose users have had their share, oldest first. Nothing is done for them but to look now and then whether they may be heard.
+    /// Those whose users have had their share, oldest first. Nothing is done for them but to look
+    /// now and then whether they may be heard.
     later: VecDeque<HalfOpen>,
     /// When that was done last.
     looked: Instant,
@@ -102,7 +109,8 @@ pub enum Incoming {
 }
 
 impl Listener {
-    /// Takes the socket at `path` for a private broker. A stale one is replaced; a live broker's is not ([`Error::Taken`]).
+    /// Takes the socket at `path` for a private broker. A stale one is replaced; a live broker's is
+    /// not ([`Error::Taken`]).
     pub fn bind(path: &Path) -> Result<Listener, Error> {
         Listener::open(path, Door::Private)
     }
@@ -114,7 +122,8 @@ impl Listener {
             Door::Shared { .. } => path::check_shared_folder(path)?,
         }
         let lock = lock(path)?;
-        // The lock says that no broker of this build lives. Somebody may have removed the lock file under a living one: ask.
+        // The lock says that no broker of this build lives. Somebody may have removed the lock file
+        // under a living one: ask.
         if client::answers(path) {
             return Err(Error::Taken(path.to_path_buf()));
         }
@@ -127,7 +136,8 @@ impl Listener {
             });
         }
         raise_descriptor_limit();
-        // Bound and made ready under another name, then renamed: nobody ever sees a socket that does not listen.
+        // Bound and made ready under another name, then renamed: nobody ever sees a socket that
+        // does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
         let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
@@ -173,7 +183,8 @@ impl Listener {
         &self.path
     }
 
-    /// Whether the socket is still where it was put. A broker whose socket was removed can not be reached any more and should end.
+    /// Whether the socket is still where it was put. A broker whose socket was removed can not be
+    /// reached any more and should end.
     pub fn in_place(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
@@ -183,8 +194,9 @@ impl Listener {
         self.callers.accounts().clone()
     }
 
-    /// The next one who said what he wants; `None` when the time is up. Who says nothing, or nonsense, or is another user, or speaks
-    /// another version is answered and dropped here, and holds up nobody.
+    /// The next one who said what he wants; `None` when the time is up. Who says nothing, or
+    /// nonsense, or is another user, or speaks another version is answered and dropped here, and
+    /// holds up nobody.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
@@ -224,7 +236,8 @@ impl Listener {
         }
     }
 
-    /// Of those whose users had had their share: who may be heard again is, and who came too long ago goes.
+    /// Of those whose users had had their share: who may be heard again is, and who came too long
+    /// ago goes.
     fn look_who_waited(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
             return;
@@ -405,7 +418,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock that a broker holds as long as it lives. The file stays: removing it would let two brokers hold two locks.
+/// Takes the lock that a broker holds as long as it lives. The file stays: removing it would let
+/// two brokers hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .write(true)

@@ -1,4 +1,5 @@
-//! Control messages: the way to one client, the way from it, and those of many clients waited for at once.
+//! Control messages: the way to one client, the way from it, and those of many clients waited for
+//! at once.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -32,8 +33,9 @@ impl ToTheClient {
         ToTheClient::Ipc(ipc_channel::ipc::channel().expect("a channel").0)
     }
 
-    /// Tells the client something. Of a private broker it may block while the client does not read, so a few messages at most; a shared broker does not wait, and a client that does not
-    /// read misses it.
+    /// Tells the client something. Of a private broker it may block while the client does not read,
+    /// so a few messages at most; a shared broker does not wait, and a client that does not read
+    /// misses it.
     pub fn send(&self, message: ToClient) -> Result<(), Error> {
         self.send_within(message, Duration::ZERO)
     }
@@ -98,11 +100,13 @@ pub enum News {
 pub struct Inbox {
     set: IpcReceiverSet,
     clients: HashMap<u64, u64>,
-    /// Those of a shared broker, whose messages come by their sockets. A broker has clients of one kind.
+    /// Those of a shared broker, whose messages come by their sockets. A broker has clients of one
+    /// kind.
     guests: Vec<(u64, Arc<Connection>)>,
 }
 
-/// Messages of one guest that are heard in a look, so that nobody who never stops talking keeps the others waiting.
+/// Messages of one guest that are heard in a look, so that nobody who never stops talking keeps the
+/// others waiting.
 const HEARD_AT_ONCE: usize = 16;
 
 impl std::fmt::Debug for Inbox {

@@ -15,8 +15,8 @@ use weft_protocol::transport::{Error, HANDSHAKE};
 ///
 /// The last close of a descriptor may wait as long as its sender likes; one that is not taken is
 /// closed by the kernel in the same call. Where senders may pass some (`passes`), that is looked at
-/// first, and a packet that brings some stays where it is: the whole socket is then to be closed where
-/// nothing waits for it.
+/// first, and a packet that brings some stays where it is: the whole socket is then to be closed
+/// where nothing waits for it.
 pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
     if passes && brings_descriptors(&socket) {
         return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));

@@ -1,4 +1,5 @@
-//! What clients share with a broker besides their lanes: epoch pages and doorbells. No house is read or written here but its bell.
+//! What clients share with a broker besides their lanes: epoch pages and doorbells. No house is
+//! read or written here but its bell.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use rustix::io::Errno;
 use weft_protocol::transport::map::SharedEpochPage;
 use weft_protocol::transport::{Error, fds};
 
-/// What clients share with a broker besides their lanes: all of them with a private one, those of a user with a shared one.
+/// What clients share with a broker besides their lanes: all of them with a private one, those of a
+/// user with a shared one.
 #[derive(Debug)]
 pub struct UserPage {
     /// The epoch page.
@@ -33,7 +35,8 @@ impl UserPage {
     }
 }
 
-/// What a broker shares with its clients. Of a shared broker this is its own house, where no client is, and the others are its guests'.
+/// What a broker shares with its clients. Of a shared broker this is its own house, where no client
+/// is, and the others are its guests'.
 #[derive(Debug)]
 pub struct Host {
     own: UserPage,
@@ -46,12 +49,15 @@ struct Guests {
     houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
     /// Who rang how often of late.
     rang: Mutex<BTreeMap<u32, Rang>>,
-    /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since whoever else has it could have made a read of it wait.
+    /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since
+    /// whoever else has it could have made a read of it wait.
     rings: OwnedFd,
 }
 
-/// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever has one can ring it a million times a second, and each ring is a turn of the scheduler's.
-/// It naps beside a background job that waits, so honest jobs of that user are then looked at a little later.
+/// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever
+/// has one can ring it a million times a second, and each ring is a turn of the scheduler's. It
+/// naps beside a background job that waits, so honest jobs of that user are then looked at a little
+/// later.
 const RINGS: u32 = 50;
 
 /// So long. The scheduler waits no longer while a bell is not heard.
@@ -78,7 +84,8 @@ impl Guests {
         houses.get(&uid).and_then(Weak::upgrade)
     }
 
-    /// Bells that were not heard are heard again when their time has come. How long until the next one's has.
+    /// Bells that were not heard are heard again when their time has come. How long until the next
+    /// one's has.
     fn hear_again(&self, now: Instant) -> Option<Duration> {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
         rang.retain(|uid, rang| {
@@ -152,7 +159,8 @@ impl Host {
         })
     }
 
-    /// The house of a user. It stands as long as somebody holds it. `None` in a private broker, where all are in the one.
+    /// The house of a user. It stands as long as somebody holds it. `None` in a private broker,
+    /// where all are in the one.
     pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
 //! What holds of the planner, on a small machine in virtual time.
 //!
-//! The machine carries orders out at the link's rate, runs clients through their uses in turns, lets a use wait for what was promised and takes a fault for the rest.
-//! After every step it checks what the planner promises in its module documentation.
+//! The machine carries orders out at the link's rate, runs clients through their uses in turns,
+//! lets a use wait for what was promised and takes a fault for the rest. After every step it checks
+//! what the planner promises in its module documentation.
 #![forbid(unsafe_code)]
 
 mod world;
@@ -58,7 +59,8 @@ fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
 
 #[test]
 fn what_comes_next_is_brought_during_the_turn_before() {
-    // Each set fits the half, and the link brings one in less than a turn: after the first turn nobody waits.
+    // Each set fits the half, and the link brings one in less than a turn: after the first turn
+    // nobody waits.
     let sets = vec![sweep(40, 200, Access::ReadWrite); 4];
     let mut world = World::new(config(80, Options::default()), sets);
     world.rounds(1, 8_000);
@@ -110,7 +112,9 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
 
 #[test]
 fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
-    // Each turn goes round its set three times, and the device holds one set and a half: in the last round what was used makes way for the other's, and the first round's need of it is no need any more.
+    // Each turn goes round its set three times, and the device holds one set and a half: in the
+    // last round what was used makes way for the other's, and the first round's need of it is no
+    // need any more.
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
     let mut world = World::new(config(30, Options::default()), sets);
     world.rounds(2, 6_000);
@@ -139,7 +143,8 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
-/// A foreground job of twenty granules that uses ten of them, and a background job of twenty that uses all, on room for thirty.
+/// A foreground job of twenty granules that uses ten of them, and a background job of twenty that
+/// uses all, on room for thirty.
 fn beside_a_foreground() -> (World, Vec<Turn>) {
     let mut world = World::new(
         config(30, Options::default()),
@@ -228,7 +233,8 @@ fn what_came_by_faults_beyond_the_capacity_is_given_back() {
 
 #[test]
 fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
-    // Three kernels that use ten granules each, on room for fifteen: each has to give way to the next one.
+    // Three kernels that use ten granules each, on room for fifteen: each has to give way to the
+    // next one.
     let mut set = sweep(3, 9_000, Access::ReadWrite);
     for one in &mut set.uses {
         one.range = Range {
@@ -246,7 +252,8 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
     world.run_until(5_000);
     for kernel in 0..9u64 {
         for part in 0..9 {
-            // It says that it is so far, and that its set has changed nothing: the plan is made anew in the middle of the kernel.
+            // It says that it is so far, and that its set has changed nothing: the plan is made
+            // anew in the middle of the kernel.
             world.planner.ran(Client(0), 1_000);
             world.planner.replan();
             world.pump();
@@ -417,7 +424,8 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
 
 #[test]
 fn the_host_is_not_filled_beyond_its_limit() {
-    // 120 granules in all, 60 on the device: the host takes 70 and no more, so nothing can be duplicated beyond ten.
+    // 120 granules in all, 60 on the device: the host takes 70 and no more, so nothing can be
+    // duplicated beyond ten.
     for access in [Access::Read, Access::ReadWrite] {
         let mut config = config(60, Options::default());
         config.host_limit = 130;
@@ -464,7 +472,8 @@ fn what_was_freed_or_left_is_forgotten() {
     assert_eq!((totals.device, totals.arriving, totals.host), (0, 0, 0));
 }
 
-/// How often a granule must be brought in if the future is known: Belady's MIN over the string of uses, the least that anybody can do who brings in on demand.
+/// How often a granule must be brought in if the future is known: Belady's MIN over the string of
+/// uses, the least that anybody can do who brings in on demand.
 fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
     let mut there: Vec<(Client, u64)> = Vec::new();
     let mut fetches = 0;
@@ -545,7 +554,8 @@ fn options() -> impl Strategy<Value = Options> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is asked, what the module documentation says holds; `World::pump` checks it after every step.
+    /// Whatever is asked, what the module documentation says holds; `World::pump` checks it after
+    /// every step.
     #[test]
     fn what_holds_always_holds(
         sets in wild_sets(), options in options(), capacity in 4u64..40, in_flight in 1u32..12, length in 1u64..30, duplex: bool, pin: bool,

@@ -1,4 +1,5 @@
-//! The machine: carries orders out at the link's rate, runs clients through their uses in turns, lets a use wait for what was promised and takes a fault for the rest.
+//! The machine: carries orders out at the link's rate, runs clients through their uses in turns,
+//! lets a use wait for what was promised and takes a fault for the rest.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +15,8 @@ const MOST_LOOKS: usize = 100_000;
 pub struct World {
     pub planner: Planner,
     pub now: Ns,
-    /// Orders that wait or are carried out, in their order, with when they end; by direction (on a one-way link all in the first).
+    /// Orders that wait or are carried out, in their order, with when they end; by direction (on a
+    /// one-way link all in the first).
     pub queues: [VecDeque<(Order, Ns)>; 2],
     pub sets: BTreeMap<Client, WorkingSet>,
     pub position: BTreeMap<Client, Ns>,
@@ -113,7 +115,8 @@ impl World {
         assert!(busy <= u64::from(config.in_flight), "{busy} in flight");
     }
 
-    /// Lets the link work until `until` at the latest, or until one order has ended. False if none ends by then.
+    /// Lets the link work until `until` at the latest, or until one order has ended. False if none
+    /// ends by then.
     pub fn link_until(&mut self, until: Ns) -> bool {
         let first = self
             .queues

@@ -1,15 +1,19 @@
 //! A lane: the memory that one client process shares with the broker.
 //!
-//! The broker makes it (a sealed memfd, so that nobody can truncate it under the other's feet), the client maps it. It holds
+//! The broker makes it (a sealed memfd, so that nobody can truncate it under the other's feet), the
+//! client maps it. It holds
 //!
 //! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
-//! * what the client reports: whether it waits and for what, how much work it issued and how much of it has ended, counters;
+//! * what the client reports: whether it waits and for what, how much work it issued and how much
+//!   of it has ended, counters;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
-//! Credit is work in predicted GPU nanoseconds that a background job may still issue. It is one atomic number: the broker adds, the
-//! client takes, a revocation swaps it to zero, so credit given = credit taken + credit revoked + credit left, at every instruction.
+//! Credit is work in predicted GPU nanoseconds that a background job may still issue. It is one
+//! atomic number: the broker adds, the client takes, a revocation swaps it to zero, so credit given
+//! = credit taken + credit revoked + credit left, at every instruction.
 //!
-//! Everything is an atomic, so a reference to a lane in shared memory is sound whatever the other side does. Neither side trusts the other.
+//! Everything is an atomic, so a reference to a lane in shared memory is sound whatever the other
+//! side does. Neither side trusts the other.
 #![forbid(unsafe_code)]
 
 mod ring;
@@ -40,7 +44,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Reads a mode that came from shared memory. `None` for a number that is no mode; the reader then behaves as [`Mode::Free`].
+    /// Reads a mode that came from shared memory. `None` for a number that is no mode; the reader
+    /// then behaves as [`Mode::Free`].
     #[inline]
     pub fn from_word(word: u32) -> Option<Mode> {
         match word {
@@ -57,10 +62,12 @@ impl Mode {
 pub mod flags {
     /// Take stage-1 samples (kernel times and gaps) and report them as records.
     pub const PROFILE: u32 = 1;
-    /// The credit holds only while [`super::Orders::epochs`] equals the epoch page's launch epochs above the client's priority.
+    /// The credit holds only while [`super::Orders::epochs`] equals the epoch page's launch epochs
+    /// above the client's priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
-    /// Beside others, take a sample now and then and report it as a record: half a per cent of the time in which the job launches at most, and no
-    /// ring for it. What is predicted can so follow what happens.
+    /// Beside others, take a sample now and then and report it as a record: half a per cent of the
+    /// time in which the job launches at most, and no ring for it. What is predicted can so follow
+    /// what happens.
     pub const SAMPLE: u32 = 4;
     /// Credit whose work was seen to end comes back: see [`super::super::credit::RunAheadWindow`].
     pub const CREDIT_RENEWS: u32 = 8;
@@ -72,7 +79,8 @@ pub mod bells {
     pub const NONE: u32 = 0;
     /// At the next record that matters: the broker sleeps.
     pub const ALL: u32 = 1;
-    /// At the next [`super::Kind::Idle`] alone: the broker naps while a background job waits for that gap.
+    /// At the next [`super::Kind::Idle`] alone: the broker naps while a background job waits for
+    /// that gap.
     pub const IDLE: u32 = 2;
 }
 
@@ -86,9 +94,11 @@ pub struct Orders {
     pub flags: AtomicU32,
     /// Counts every change of an order. A waiting background job sleeps on it as a shared futex.
     pub bell: AtomicU32,
-    /// The client's [`epoch`](super::epoch_page::epoch): its priority now (`weft set` changes it while it runs) on its device.
+    /// The client's [`epoch`](super::epoch_page::epoch): its priority now (`weft set` changes it
+    /// while it runs) on its device.
     pub epoch: AtomicU32,
-    /// Work the background job may still issue, predicted GPU nanoseconds. May go below zero by the one kernel it was given for.
+    /// Work the background job may still issue, predicted GPU nanoseconds. May go below zero by the
+    /// one kernel it was given for.
     pub credit: AtomicI64,
     /// The epoch page's launch epochs that the credit is bound to.
     pub epochs: AtomicU64,
@@ -96,15 +106,20 @@ pub struct Orders {
     pub longest_wait: AtomicU64,
     /// What a kernel with no known time is charged.
     pub unknown_cost: AtomicU64,
-    /// Of the [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends before this need not wait for those before it.
+    /// Of the [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends before this
+    /// need not wait for those before it.
     pub safe_until: AtomicU64,
-    /// Of the run-ahead window: a kernel ends before this, or it waits for the broker's word. 0: there is no run-ahead window.
+    /// Of the run-ahead window: a kernel ends before this, or it waits for the broker's word. 0:
+    /// there is no run-ahead window.
     pub deadline: AtomicU64,
-    /// Of the run-ahead window: of the work that was seen to end, so much does not come back as credit.
+    /// Of the run-ahead window: of the work that was seen to end, so much does not come back as
+    /// credit.
     pub non_refundable: AtomicU64,
-    /// Of the run-ahead window: how much may be on the device when a kernel is launched that does not end by [`Orders::safe_until`].
+    /// Of the run-ahead window: how much may be on the device when a kernel is launched that does
+    /// not end by [`Orders::safe_until`].
     pub max_backlog: AtomicU64,
-    /// How many times slower than a real device's this one's copies are, in [`DILATION_ONE`]ths (a simulated device may be slowed down); 0 counts as once.
+    /// How many times slower than a real device's this one's copies are, in [`DILATION_ONE`]ths (a
+    /// simulated device may be slowed down); 0 counts as once.
     pub dilation: AtomicU32,
 }
 
@@ -131,8 +146,9 @@ pub struct Reports {
     pub settled: AtomicU64,
     /// Of that, what came back into the credit word. Counted before it comes.
     pub renewed: AtomicU64,
-    /// The time a synchronising call last returned with nothing of the process left on the device; 0: none has. It takes no record of its own: the records
-    /// after it repeat it, so that it is read in its place among them ([`Reader::next`]).
+    /// The time a synchronising call last returned with nothing of the process left on the device;
+    /// 0: none has. It takes no record of its own: the records after it repeat it, so that it is
+    /// read in its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
 }
 
@@ -152,7 +168,8 @@ pub struct Counters {
     pub waited: AtomicU64,
     /// Waits that ended at their bound, not with credit: weft stepped aside.
     pub waits_expired: AtomicU64,
-    /// Launches of a handle that no name was known for, and nodes of graphs that are such, each time they are read.
+    /// Launches of a handle that no name was known for, and nodes of graphs that are such, each
+    /// time they are read.
     pub unnamed: AtomicU64,
     /// Launches into a capturing stream (neither held nor timed).
     pub captured: AtomicU64,
@@ -164,7 +181,8 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// The most device memory held so far, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the job times, or a collective that other devices wait for.
+    /// Launches let past the gate without credit on purpose: each in the middle of a burst that the
+    /// job times, or a collective that other devices wait for.
     pub unsplit: AtomicU64,
     /// Of the device memory held, what is managed, bytes.
     pub managed: AtomicU64,
@@ -188,7 +206,8 @@ pub struct Counters {
     pub memory_waited: AtomicU64,
     /// Launches whose memory did not come in time: it came by demand.
     pub memory_waits_expired: AtomicU64,
-    /// Bytes of host memory that the control groups of a managed job leave it, as its side looked last; 0: no limit, or not looked yet.
+    /// Bytes of host memory that the control groups of a managed job leave it, as its side looked
+    /// last; 0: no limit, or not looked yet.
     pub host_left: AtomicU64,
     /// Managed memory that the job took by itself, bytes. None of it counts as device memory: the
     /// driver moves it away where others want the room.
@@ -203,7 +222,8 @@ pub struct Lane {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// [`bells`]: at which news the broker wants its bell (an eventfd) rung. Whoever rings takes it back to [`bells::NONE`].
+    /// [`bells`]: at which news the broker wants its bell (an eventfd) rung. Whoever rings takes it
+    /// back to [`bells::NONE`].
     pub broker_sleeps: AtomicU32,
     /// Broker to client.
     pub orders: Orders,
@@ -244,13 +264,15 @@ impl Lane {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Writes a record. Never waits; may be called by several threads at once; costs one locked instruction and a few stores.
+    /// Writes a record. Never waits; may be called by several threads at once; costs one locked
+    /// instruction and a few stores.
     #[inline]
     pub fn record(&self, record: Record) {
         self.ring.write(record, &self.reports.last_idle);
     }
 
-    /// The client has become idle: a store. Who may have to ring for it makes a full barrier then, or uses [`Lane::become_idle_fenced`].
+    /// The client has become idle: a store. Who may have to ring for it makes a full barrier then,
+    /// or uses [`Lane::become_idle_fenced`].
     #[inline]
     pub fn become_idle(&self, at: Ns) {
         self.reports.last_idle.store(at, Ordering::Release);

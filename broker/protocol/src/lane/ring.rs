@@ -1,4 +1,5 @@
-//! A lane's flight recorder: a ring of records that the client's threads write without ever waiting. A broker that lags loses the oldest ones and knows how many.
+//! A lane's flight recorder: a ring of records that the client's threads write without ever
+//! waiting. A broker that lags loses the oldest ones and knows how many.
 #![forbid(unsafe_code)]
 
 use super::super::Ns;
@@ -16,15 +17,18 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call returned; nothing of the process is left on the device. Stands in no slot: see [`Reports::last_idle`](super::Reports::last_idle).
+    /// A synchronising call returned; nothing of the process is left on the device. Stands in no
+    /// slot: see [`Reports::last_idle`](super::Reports::last_idle).
     Idle = 4,
-    /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it ([`NO_GAP`] if unknown).
+    /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it
+    /// ([`NO_GAP`] if unknown).
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
     /// The first driver call of an idle client that is no launch (its input copy, say).
     Stir = 7,
-    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a foreground job or alone.
+    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a foreground
+    /// job or alone.
     Counted = 8,
     /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them
     /// come again as samples when the rate is known; they are what is learnt of a client that is
@@ -35,7 +39,8 @@ pub enum Kind {
 /// In the place of a kernel: a memset, or a copy within the device.
 pub const DEVICE_COPY: u64 = 0;
 
-/// In the place of a kernel: a copy between host and device, which has an engine of its own. A kernel's hash comes out as this by a chance of one in 2^64.
+/// In the place of a kernel: a copy between host and device, which has an engine of its own. A
+/// kernel's hash comes out as this by a chance of one in 2^64.
 pub const HOST_COPY: u64 = u64::MAX;
 
 /// Whether a record's `kernel` is no kernel but a copy or memset.
@@ -117,7 +122,8 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// See [`Lane::record`]. `last_idle`: when the client became idle last; looked at once the record has its number.
+    /// See [`Lane::record`]. `last_idle`: when the client became idle last; looked at once the
+    /// record has its number.
     #[inline]
     pub(super) fn write(&self, record: Record, last_idle: &AtomicU64) {
         let number = self.head.0.fetch_add(1, Ordering::Relaxed);
@@ -161,17 +167,19 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and counts it. A `head` that
-    /// lies costs at most one turn round the ring.
+    /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and
+    /// counts it. A `head` that lies costs at most one turn round the ring.
     ///
-    /// An idleness comes out as a record of [`Kind::Idle`], once: before the record that was the first after it, or, while there is none, after all others.
+    /// An idleness comes out as a record of [`Kind::Idle`], once: before the record that was the
+    /// first after it, or, while there is none, after all others.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
         let mut fell_back = false;
         loop {
-            // Looked at only once what was known of is read: each look takes the head's cache line from the thread that launches.
+            // Looked at only once what was known of is read: each look takes the head's cache line
+            // from the thread that launches.
             if self.next >= self.written && !self.look(lane) {
                 // All that was written before the client became idle is read.
                 return self.newly_idle(self.idle);
@@ -180,7 +188,8 @@ impl Reader {
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
             let before = slot.stamp.load(Ordering::Acquire);
             if before < whole {
-                // Being written (or its writer died in the middle; the ring's turn will pass over it).
+                // Being written (or its writer died in the middle; the ring's turn will pass over
+                // it).
                 return None;
             }
             let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
@@ -194,7 +203,8 @@ impl Reader {
             if before != whole || after != whole {
                 self.fall_back(lane);
                 if std::mem::replace(&mut fell_back, true) {
-                    // Somebody writes faster than anybody can read, or lies: the other lanes have their turn.
+                    // Somebody writes faster than anybody can read, or lies: the other lanes have
+                    // their turn.
                     return None;
                 }
                 continue;
@@ -221,7 +231,8 @@ impl Reader {
         }
     }
 
-    /// An idleness that was not told yet, as a record. Of two that threads told in the wrong order only the later one counts.
+    /// An idleness that was not told yet, as a record. Of two that threads told in the wrong order
+    /// only the later one counts.
     fn newly_idle(&mut self, at: Ns) -> Option<Record> {
         if at <= self.idle_told {
             return None;
@@ -237,13 +248,15 @@ impl Reader {
         })
     }
 
-    /// Looks how far the writers are, and passes over what they have overwritten. False if there is nothing to read.
+    /// Looks how far the writers are, and passes over what they have overwritten. False if there is
+    /// nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
         // Before the head: what was recorded before the client became idle is then known of.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
-            // The head went backwards: only a lying client does that. Start again from what it says now.
+            // The head went backwards: only a lying client does that. Start again from what it says
+            // now.
             self.malformed += 1;
             self.next = self.written;
         }
@@ -255,9 +268,10 @@ impl Reader {
         self.next < self.written
     }
 
-    /// The next record was overwritten just when it was to be read: the writers are faster than this reader. Reading on right before them would
-    /// find most records overwritten, and each look would take from them the very cache line they are about to write. So half a ring is given up,
-    /// and the rest read in peace.
+    /// The next record was overwritten just when it was to be read: the writers are faster than
+    /// this reader. Reading on right before them would find most records overwritten, and each look
+    /// would take from them the very cache line they are about to write. So half a ring is given
+    /// up, and the rest read in peace.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);

@@ -1,7 +1,7 @@
 //! The client's half: attach to a broker, or ask it something.
 //!
-//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when it is gone: a guest calls [`Channel`] on its
-//! helper thread alone, with all signals blocked.
+//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when it is gone:
+//! a guest calls [`Channel`] on its helper thread alone, with all signals blocked.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -74,8 +74,9 @@ enum Way {
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the descriptors are still what they were. A program that closes descriptors it did not open (daemons do) may have closed
-    /// these, and its own may have got their numbers: then nothing may be sent, nor anything be closed, by number.
+    /// Whether the descriptors are still what they were. A program that closes descriptors it did
+    /// not open (daemons do) may have closed these, and its own may have got their numbers: then
+    /// nothing may be sent, nor anything be closed, by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
@@ -85,7 +86,8 @@ impl Channel {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
-                // What fits no packet the broker does without: a graph of thousands of kernels is described by its hash alone.
+                // What fits no packet the broker does without: a graph of thousands of kernels is
+                // described by its hash alone.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
@@ -118,7 +120,8 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`, which must be whoever the folder is of: this user, or, for a shared one, root or whom root gave the place.
+/// Connects to the broker at `path`, which must be whoever the folder is of: this user, or, for a
+/// shared one, root or whom root gave the place.
 #[doc(hidden)]
 pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -162,7 +165,8 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
 /// The other side's version, told from the client's view.
 fn from_broker(error: Error) -> Error {
     match error {
-        // `fds` names the versions as a broker sees them: "broker" is the reader, "client" the sender.
+        // `fds` names the versions as a broker sees them: "broker" is the reader, "client" the
+        // sender.
         Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
             broker: client,
             client: broker,
@@ -181,7 +185,8 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Held until the channel stands: nothing of weft's gets a number below 3, which a program that closed its standard descriptors may write to.
+    // Held until the channel stands: nothing of weft's gets a number below 3, which a program that
+    // closed its standard descriptors may write to.
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
@@ -280,7 +285,8 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
     }
 }
 
-/// The bytes of a profile by what the job calls it. `None` where it cannot be read: the broker tells the job that it has none.
+/// The bytes of a profile by what the job calls it. `None` where it cannot be read: the broker
+/// tells the job that it has none.
 fn carried(called: &str) -> Option<Vec<u8>> {
     let (store, name) = match called.rsplit_once('/') {
         None => (Store::of_user().ok()?, called),
@@ -294,7 +300,8 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Asks the broker at `path` something for a person (`weft status` and its like) and gives the whole answer.
+/// Asks the broker at `path` something for a person (`weft status` and its like) and gives the
+/// whole answer.
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
     let deadline = Instant::now() + within;
     let socket = reach(path, deadline)?;

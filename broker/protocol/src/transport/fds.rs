@@ -1,4 +1,5 @@
-//! Packets and descriptors over a unix socket, each wait bounded. Neither blocks nor raises SIGPIPE.
+//! Packets and descriptors over a unix socket, each wait bounded. Neither blocks nor raises
+//! SIGPIPE.
 #![forbid(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -22,8 +23,9 @@ use crate::control::Refusal;
 /// A packet brings at most the lane, the board and the doorbell.
 const MOST: usize = 3;
 
-/// What attaching opens besides its socket: what the packet brings, the two ends of the control channel and their way, and the pair on which ipc-channel
-/// measures the system once (it panics where it cannot, and then no channel can be made in this process any more).
+/// What attaching opens besides its socket: what the packet brings, the two ends of the control
+/// channel and their way, and the pair on which ipc-channel measures the system once (it panics
+/// where it cannot, and then no channel can be made in this process any more).
 const TO_ATTACH: usize = MOST + 3 + 2;
 
 /// Takes the numbers below 3 that are free, for as long as what is returned lives.
@@ -126,12 +128,14 @@ pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> 
     Ok(Some((packet, descriptors)))
 }
 
-/// Takes one packet that is already there, with what `control` has room for. `None` if there is none yet.
+/// Takes one packet that is already there, with what `control` has room for. `None` if there is
+/// none yet.
 pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
-    // Whoever closed with something of ours unread has reset the connection. That is told once, before what it sent last.
+    // Whoever closed with something of ours unread has reset the connection. That is told once,
+    // before what it sent last.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         received => received,

@@ -1,12 +1,15 @@
 //! Shared memory: the one place that turns a descriptor into a [`Lane`] or a [`EpochPage`].
 //!
-//! * The broker makes a memfd of the exact size, seals its size (so that no client can truncate it under the broker's feet, which would
-//!   be a SIGBUS) and maps it: [`Shared`].
-//! * A client maps what it was given into a [`Place`]: an address that is the same for the life of the process and always readable. While no
-//!   broker is attached there is private zeroed memory at it, whose mode word reads as [`Mode::Free`](crate::lane::Mode::Free). A launch
-//!   therefore never asks whether a lane exists. Attaching, losing a broker and forking swap the memory under the address in one system call.
+//! * The broker makes a memfd of the exact size, seals its size (so that no client can truncate it
+//!   under the broker's feet, which would be a SIGBUS) and maps it: [`Shared`].
+//! * A client maps what it was given into a [`Place`]: an address that is the same for the life of
+//!   the process and always readable. While no broker is attached there is private zeroed memory at
+//!   it, whose mode word reads as [`Mode::Free`](crate::lane::Mode::Free). A launch therefore never
+//!   asks whether a lane exists. Attaching, losing a broker and forking swap the memory under the
+//!   address in one system call.
 //!
-//! Only types made of atomics alone live here, so a reference stays sound whatever the other process writes.
+//! Only types made of atomics alone live here, so a reference stays sound whatever the other
+//! process writes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -27,7 +30,8 @@ const PAGE: usize = 4096;
 /// What may be shared.
 ///
 /// # Safety
-/// The type consists of atomics (and padding) alone and is valid for every pattern of bytes, zeroes among them; its alignment divides the page's.
+/// The type consists of atomics (and padding) alone and is valid for every pattern of bytes, zeroes
+/// among them; its alignment divides the page's.
 pub unsafe trait Plain: Sync + Send + 'static {
     /// The name the memory has in `/proc/PID/maps`.
     const NAME: &'static CStr;
@@ -54,7 +58,8 @@ pub struct Shared<T: Plain> {
     memory: OwnedFd,
 }
 
-// SAFETY: a `Shared` is a reference to a `T`, which is `Send` and `Sync` by `Plain`; the descriptor is only read.
+// SAFETY: a `Shared` is a reference to a `T`, which is `Send` and `Sync` by `Plain`; the descriptor
+// is only read.
 unsafe impl<T: Plain> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Shared<T> {}
@@ -72,7 +77,8 @@ impl<T: Plain> Shared<T> {
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(Error::system("sealing shared memory"))?;
         let flags = MapFlags::SHARED;
-        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is replaced.
+        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
+        // replaced.
         let address = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -118,8 +124,9 @@ impl<T: Plain> Deref for Shared<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `make` mapped `length::<T>()` bytes there, page aligned, and only `drop` unmaps them; any bytes are a valid `T` by `Plain`;
-        // the size is sealed, so the pages cannot vanish.
+        // SAFETY: `make` mapped `length::<T>()` bytes there, page aligned, and only `drop` unmaps
+        // them; any bytes are a valid `T` by `Plain`; the size is sealed, so the pages cannot
+        // vanish.
         unsafe { self.address.as_ref() }
     }
 }
@@ -146,7 +153,8 @@ unsafe impl<T: Plain> Sync for Place<T> {}
 impl<T: Plain> Place<T> {
     /// Takes an address and puts zeroed private memory there.
     pub fn reserve() -> Result<Place<T>, Error> {
-        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is replaced.
+        // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
+        // replaced.
         let address = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -160,10 +168,12 @@ impl<T: Plain> Place<T> {
         Ok(Place { address })
     }
 
-    /// What is there now. The bytes may change under it at any time, also as a whole; they are atomics.
+    /// What is there now. The bytes may change under it at any time, also as a whole; they are
+    /// atomics.
     pub fn get(&self) -> &'static T {
-        // SAFETY: `reserve` mapped `length::<T>()` bytes there; `put` and `clear` replace the mapping in one step and nothing ever unmaps it,
-        // so the address is readable for the life of the process; any bytes are a valid `T` by `Plain`.
+        // SAFETY: `reserve` mapped `length::<T>()` bytes there; `put` and `clear` replace the
+        // mapping in one step and nothing ever unmaps it, so the address is readable for the life
+        // of the process; any bytes are a valid `T` by `Plain`.
         unsafe { self.address.as_ref() }
     }
 
@@ -179,13 +189,15 @@ impl<T: Plain> Place<T> {
         }
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();
-        // SAFETY: the range is the one that `reserve` took and that nothing else uses; readers see the old memory or the new, both valid.
+        // SAFETY: the range is the one that `reserve` took and that nothing else uses; readers see
+        // the old memory or the new, both valid.
         unsafe { mmap(at, length::<T>(), ProtFlags::READ | ProtFlags::WRITE, flags, memory, 0) }
             .map(|_| ())
             .map_err(Error::system("mapping the broker's shared memory"))
     }
 
-    /// Puts zeroed private memory there again. One system call and nothing else: a fork's child may call it.
+    /// Puts zeroed private memory there again. One system call and nothing else: a fork's child may
+    /// call it.
     pub fn clear(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();

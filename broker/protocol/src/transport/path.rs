@@ -1,7 +1,9 @@
-//! Where the broker's socket is, and whether its folder is safe. Pure but for looking at the file system.
+//! Where the broker's socket is, and whether its folder is safe. Pure but for looking at the file
+//! system.
 //!
-//! A private broker's folder belongs to the user who runs it. A shared broker's belongs to root, or to a service account in a place that only root can give away
-//! (`/run/weft`): nobody else can put a socket there, so who finds one may trust it as he trusts the machine.
+//! A private broker's folder belongs to the user who runs it. A shared broker's belongs to root, or
+//! to a service account in a place that only root can give away (`/run/weft`): nobody else can put
+//! a socket there, so who finds one may trust it as he trusts the machine.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -14,7 +16,9 @@ use super::{Error, peer::own_uid};
 /// Where a broker of all users listens, unless it is told another place.
 pub const SHARED: &str = "/run/weft/broker.sock";
 
-/// The socket of the broker that this process is to use: `WEFT_SOCKET`; else the shared one ([`SHARED`]) if a socket is there, whether somebody listens or not; else the user's own ([`own`]).
+/// The socket of the broker that this process is to use: `WEFT_SOCKET`; else the shared one
+/// ([`SHARED`]) if a socket is there, whether somebody listens or not; else the user's own
+/// ([`own`]).
 ///
 /// One that is relative counts from the folder in which this process is now, so that whoever it is
 /// handed on to finds the same one.
@@ -36,7 +40,8 @@ fn socket_from(
         return path;
     }
     let shared = Path::new(SHARED);
-    // While a shared broker is begun anew its jobs wait for it: with brokers of their own they would be strangers to one another.
+    // While a shared broker is begun anew its jobs wait for it: with brokers of their own they
+    // would be strangers to one another.
     if is_socket(shared) {
         return shared.to_path_buf();
     }
@@ -47,7 +52,8 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket())
 }
 
-/// Whether a shared broker listens at `path`, or did and was killed: others may connect there. Such a one is started by whoever runs the machine, never by a job.
+/// Whether a shared broker listens at `path`, or did and was killed: others may connect there. Such
+/// a one is started by whoever runs the machine, never by a job.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
     // What others cannot get at is nobody else's, whatever its own bits say.
@@ -56,13 +62,15 @@ pub fn is_shared(path: &Path) -> bool {
         || fs::symlink_metadata(path).is_ok_and(open) && fs::metadata(folder_of(path)).is_ok_and(entered)
 }
 
-/// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
+/// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in
+/// `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
 pub fn own() -> PathBuf {
     own_from(|name| set(name).map(PathBuf::from), own_uid(), Path::is_dir)
 }
 
 fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
-    // The runtime folder of a user who is no longer logged in may be gone while its variable is still set (su, cron).
+    // The runtime folder of a user who is no longer logged in may be gone while its variable is
+    // still set (su, cron).
     if let Some(run) = variable("XDG_RUNTIME_DIR").filter(|run| is_folder(run)) {
         return run.join("weft/broker.sock");
     }
@@ -73,7 +81,8 @@ fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: imp
     PathBuf::from(format!("/tmp/weft-{uid}/broker.sock"))
 }
 
-/// Checks that nobody but this user can put a socket at `path`; with `make`, makes a missing folder (0700).
+/// Checks that nobody but this user can put a socket at `path`; with `make`, makes a missing folder
+/// (0700).
 pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
     check(path, make.then_some(0o700), false).map(|_| ())
 }
@@ -91,7 +100,8 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Who may have put the socket at `path` there, as its folder says: this user; root; or whom root gave a folder in one of its own.
+/// Who may have put the socket at `path` there, as its folder says: this user; root; or whom root
+/// gave a folder in one of its own.
 pub fn trusted(path: &Path) -> Result<u32, Error> {
     check(path, None, true)
 }
@@ -137,7 +147,8 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
     let own = facts.uid() == own_uid();
-    // A folder of root's, or one that somebody has from root: in one of root's, where nobody else can make any.
+    // A folder of root's, or one that somebody has from root: in one of root's, where nobody else
+    // can make any.
     let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
     if !(own || others && given()) {
         return refuse(

@@ -16,7 +16,8 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// Asks the kernel. (rustix 1.1 reads the pid into a type that can not be zero, which a peer of another pid namespace is; hence libc.)
+/// Asks the kernel. (rustix 1.1 reads the pid into a type that can not be zero, which a peer of
+/// another pid namespace is; hence libc.)
 pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     let mut said = libc::ucred {
         pid: 0,
@@ -24,7 +25,8 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
         gid: u32::MAX,
     };
     let mut length = mem::size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the two pointers are to locals that live through the call, and `length` is the size of the one it describes.
+    // SAFETY: the two pointers are to locals that live through the call, and `length` is the size
+    // of the one it describes.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,7 +1,8 @@
 //! The packets of the rendezvous socket.
 //!
-//! A packet is a header that no version may change (magic, version, kind) and a body in postcard. A reader looks at the body only where
-//! the version is its own, so that two builds that differ in everything else can still tell each other so.
+//! A packet is a header that no version may change (magic, version, kind) and a body in postcard. A
+//! reader looks at the body only where the version is its own, so that two builds that differ in
+//! everything else can still tell each other so.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,8 @@ use super::Error;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 use crate::{Ns, VERSION};
 
-/// The longest packet. A hello is some hundred bytes; an answer for people is cut into pieces of this size.
+/// The longest packet. A hello is some hundred bytes; an answer for people is cut into pieces of
+/// this size.
 pub const LONGEST: usize = 60 * 1024;
 
 /// Tells a weft socket from another: "weftRDVZ".
@@ -27,9 +29,11 @@ pub enum Packet {
     Question(String),
     /// Broker: no.
     Refused(Refusal),
-    /// Broker: your lane, epoch page and doorbell come with this packet; connect to the one-shot server of this name.
+    /// Broker: your lane, epoch page and doorbell come with this packet; connect to the one-shot
+    /// server of this name.
     Lane {
-        /// Name of the one-shot server. Empty: the broker serves many users, and this socket is the control channel.
+        /// Name of the one-shot server. Empty: the broker serves many users, and this socket is the
+        /// control channel.
         channel: String,
     },
     /// Client: connected to it.
@@ -54,8 +58,9 @@ pub enum Packet {
     Say(ToBroker),
     /// Shared broker: a control message.
     Tell(ToClient),
-    /// Client of a shared broker, after a [`Packet::Hello`] that names a profile and takes no samples: a piece of that profile. A broker takes no descriptor from anybody: to close one may take
-    /// as long as its sender likes.
+    /// Client of a shared broker, after a [`Packet::Hello`] that names a profile and takes no
+    /// samples: a piece of that profile. A broker takes no descriptor from anybody: to close one
+    /// may take as long as its sender likes.
     Profile {
         /// The piece. Nothing at all: it cannot be read.
         bytes: Vec<u8>,

@@ -1,9 +1,12 @@
-//! Copies between host and device while the foreground job's kernels run: they use engines of their own.
+//! Copies between host and device while the foreground job's kernels run: they use engines of their
+//! own.
 //!
-//! A copy engine takes no time from kernels, so a background job's copy need not wait for a gap. The paper behind `fikit` holds kernels back and
-//! nothing else. Here a copy goes while the foreground job is busy if it is predicted to end before the foreground job does: the foreground job's own next copies come with its
-//! next request. It is charged like a kernel all the same, so no more than the delay bound of copies is out, and everything behind
-//! it in its process still waits at the gate.
+//! A copy engine takes no time from kernels, so a background job's copy need not wait for a gap.
+//! The paper behind `fikit` holds kernels back and nothing else. Here a copy goes while the
+//! foreground job is busy if it is predicted to end before the foreground job does: the foreground
+//! job's own next copies come with its next request. It is charged like a kernel all the same, so
+//! no more than the delay bound of copies is out, and everything behind it in its process still
+//! waits at the gate.
 
 use super::{
     super::{queue::Slot, state::State},
@@ -14,7 +17,8 @@ use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 /// What to do while the foreground job is busy until `until`.
 pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> Verdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
-        // Not bound to the foreground job's launch epoch: its next kernel is no reason to stop a copy.
+        // Not bound to the foreground job's launch epoch: its next kernel is no reason to stop a
+        // copy.
         Some((slot, cost)) => Verdict::Grant {
             slot,
             total: cost,

@@ -1,7 +1,8 @@
 //! `fikit`: the gaps of the more important job are filled with kernels of the others.
 //!
-//! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel Identification" (arXiv 2311.10359), as far as it is
-//! known to us (`facts/papers.md` 1.2 calls it a working specification). Its names and ours:
+//! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel
+//! Identification" (arXiv 2311.10359), as far as it is known to us (`facts/papers.md` 1.2 calls it
+//! a working specification). Its names and ours:
 //!
 //! | paper | here |
 //! |---|---|
@@ -12,11 +13,16 @@
 //! | BestPrioFit | `Queue::best_prio_fit` |
 //! | feedback, early stop | credit is bound to the foreground job's launch epoch and revoked at its launch |
 //!
-//! Where it differs: the paper releases one kernel at a time from a process that launches and waits. Here a job launches ahead, so a gap begins when the
-//! foreground job's last launch is predicted to *end*, and permission is credit. Background job work that is out never exceeds the delay
-//! bound, however long the predicted gap, because the prediction may be wrong (a kernel longer than the bound goes alone, where
-//! the gap has room for it). Where the device switches between processes, the way to the first background job of a gap is part of the gap, and so is that to another
-//! one. The way back is not: it begins when the foreground job's next kernel is there, however long before that the background jobs were done. Copies between host and device are held back as well, but not while the foreground job runs kernels. Between requests, when no gap is predicted or the predicted one is over, background jobs go in turns within that bound.
+//! Where it differs: the paper releases one kernel at a time from a process that launches and
+//! waits. Here a job launches ahead, so a gap begins when the foreground job's last launch is
+//! predicted to *end*, and permission is credit. Background job work that is out never exceeds the
+//! delay bound, however long the predicted gap, because the prediction may be wrong (a kernel
+//! longer than the bound goes alone, where the gap has room for it). Where the device switches
+//! between processes, the way to the first background job of a gap is part of the gap, and so is
+//! that to another one. The way back is not: it begins when the foreground job's next kernel is
+//! there, however long before that the background jobs were done. Copies between host and device
+//! are held back as well, but not while the foreground job runs kernels. Between requests, when no
+//! gap is predicted or the predicted one is over, background jobs go in turns within that bound.
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
@@ -63,14 +69,15 @@ impl Policy for Fikit {
     }
 }
 
-/// Fills a gap that lasts until `until`. If the foreground job has not come back at `over`, it counts as open-ended. `there`: whose kernels the device has
-/// got in this gap.
+/// Fills a gap that lasts until `until`. If the foreground job has not come back at `over`, it
+/// counts as open-ended. `there`: whose kernels the device has got in this gap.
 fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
-    // BestPrioFit takes what is shorter than the gap. Of its class rather one that is within the bound (which may be met exactly); a longer one
-    // goes alone. Never a less important one instead: it would only be in the way.
+    // BestPrioFit takes what is shorter than the gap. Of its class rather one that is within the
+    // bound (which may be met exactly); a longer one goes alone. Never a less important one
+    // instead: it would only be in the way.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;
@@ -91,7 +98,8 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
         .filter(fits)
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // Nothing new fits into a gap that only becomes shorter, but what is out may end earlier than predicted.
+        // Nothing new fits into a gap that only becomes shorter, but what is out may end earlier
+        // than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
@@ -101,7 +109,8 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             other => other,
         };
     }
-    // A more important background job that works on its credit keeps the device; switching to this one and back would cost both.
+    // A more important background job that works on its credit keeps the device; switching to this
+    // one and back would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }

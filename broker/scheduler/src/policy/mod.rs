@@ -1,7 +1,8 @@
 //! What a policy is, and what several of them share.
 //!
-//! A policy reads the state and says one thing at a time: whom to grant credit, from whom to take it back, or when to ask again. The
-//! core carries it out and asks again until the answer is "nothing".
+//! A policy reads the state and says one thing at a time: whom to grant credit, from whom to take
+//! it back, or when to ask again. The core carries it out and asks again until the answer is
+//! "nothing".
 
 mod copies;
 mod exclusive;
@@ -66,7 +67,8 @@ pub(super) trait Policy: Debug + Send {
         true
     }
 
-    /// Whether a background job that runs on credit while nobody else wants any gets more before it asks: one stop at the gate less.
+    /// Whether a background job that runs on credit while nobody else wants any gets more before it
+    /// asks: one stop at the gate less.
     fn top_up(&self, state: &State, slot: Slot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
@@ -76,7 +78,8 @@ pub(super) trait Policy: Debug + Send {
         TopUp::No
     }
 
-    /// What a client may do by itself with credit that is bound to the foreground job's launch epoch, and when that is to be looked at again.
+    /// What a client may do by itself with credit that is bound to the foreground job's launch
+    /// epoch, and when that is to be looked at again.
     fn window(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
     }

@@ -1,7 +1,8 @@
 //! `timeslice`: turns of fixed length among all jobs that have work. Priorities do not count.
 //!
-//! Nobody is a foreground job: a launch-ahead of a thousand kernels would run far beyond the turn. Everybody works on credit, within the delay
-//! bound, so a turn ends within that bound. A turn ends early when its job has nothing to launch.
+//! Nobody is a foreground job: a launch-ahead of a thousand kernels would run far beyond the turn.
+//! Everybody works on credit, within the delay bound, so a turn ends within that bound. A turn ends
+//! early when its job has nothing to launch.
 
 use super::{
     super::{queue::Slot, state::State},

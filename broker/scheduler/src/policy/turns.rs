@@ -1,9 +1,12 @@
-//! Turns among equals: one of them keeps the device for a while, then the one with the fewest turns has it.
+//! Turns among equals: one of them keeps the device for a while, then the one with the fewest turns
+//! has it.
 //!
-//! Going from one process to another costs the device about 100 us where it slices time, so equals are not interleaved kernel by kernel.
+//! Going from one process to another costs the device about 100 us where it slices time, so equals
+//! are not interleaved kernel by kernel.
 //!
-//! A turn ends early when its client falls silent. Long turns are for jobs whose memory is moved for them: there the host's pauses count as its turn ([`PRESENT`]), or two jobs
-//! that pause now and then would run in the same turn and take the memory from each other.
+//! A turn ends early when its client falls silent. Long turns are for jobs whose memory is moved
+//! for them: there the host's pauses count as its turn ([`PRESENT`]), or two jobs that pause now
+//! and then would run in the same turn and take the memory from each other.
 
 use super::{
     super::{client::ClientState, queue::Slot, state::State},
@@ -11,11 +14,13 @@ use super::{
 };
 use weft_protocol::{Ns, PRIORITIES};
 
-/// A turn so many times as long as `open_after` (50 ms where that is 200 us) is long: memory may move for it, and a migration of 1 GB takes some 50 ms.
+/// A turn so many times as long as `open_after` (50 ms where that is 200 us) is long: memory may
+/// move for it, and a migration of 1 GB takes some 50 ms.
 const LONG: Ns = 250;
 
-/// In a long turn its client counts as present for such a part of the turn after its last launch epoch. A Python host pauses for milliseconds between two steps; a job that has really
-/// ended its work wastes no more than this part of one turn.
+/// In a long turn its client counts as present for such a part of the turn after its last launch
+/// epoch. A Python host pauses for milliseconds between two steps; a job that has really ended its
+/// work wastes no more than this part of one turn.
 const PRESENT: Ns = 8;
 
 /// Whose turn it is, for each class.
@@ -29,7 +34,8 @@ struct Turn {
 }
 
 impl Turns {
-    /// What to do for the clients of a class in which somebody waits, when background jobs may run freely within the delay bound.
+    /// What to do for the clients of a class in which somebody waits, when background jobs may run
+    /// freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound),
@@ -37,7 +43,8 @@ impl Turns {
         }
     }
 
-    /// Whose turn it is, of a class in which somebody waits; or else what to do until that is clear.
+    /// Whose turn it is, of a class in which somebody waits; or else what to do until that is
+    /// clear.
     pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<Slot, Verdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(Verdict::Nothing(None));
@@ -49,7 +56,8 @@ impl Turns {
             Some(turn) if now < turn.until && turn.slot != first => {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
-                    // It runs on the credit it has; whoever else waits, waits for the end of its turn or of its work.
+                    // It runs on the credit it has; whoever else waits, waits for the end of its
+                    // turn or of its work.
                     Some(client) if now < absent_at(state, client) => {
                         let absent = absent_at(state, client);
                         return Err(Verdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
@@ -88,7 +96,8 @@ impl Turns {
     }
 }
 
-/// Until when a more important client is at work on the credit it has, although it does not wait for more.
+/// Until when a more important client is at work on the credit it has, although it does not wait
+/// for more.
 pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
     state
         .exposed
@@ -106,7 +115,8 @@ fn revocable(state: &State, slot: Slot) -> bool {
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
-/// Whose credit lies unused the longest of those that are in this background job's way, and from when on it counts as lying there.
+/// Whose credit lies unused the longest of those that are in this background job's way, and from
+/// when on it counts as lying there.
 pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     let others = state
         .exposed
@@ -117,8 +127,8 @@ pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     silent.min_by_key(|(_, at)| *at)
 }
 
-/// Until when a client counts as working on its credit: it last got some or made use of it, its work has to end, and then it is silent
-/// for a while.
+/// Until when a client counts as working on its credit: it last got some or made use of it, its
+/// work has to end, and then it is silent for a while.
 fn silent_at(state: &State, client: &ClientState) -> Ns {
     let used = client.progress_at.max(client.granted_at);
     used.saturating_add(client.ledger.outstanding())
@@ -155,8 +165,8 @@ pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
     }
 }
 
-/// Others' credit that lies unused makes room for this one: at once if they are less important or have had their turn, else when it
-/// has lain for a while.
+/// Others' credit that lies unused makes room for this one: at once if they are less important or
+/// have had their turn, else when it has lain for a while.
 pub(crate) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict {
     let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
@@ -254,7 +264,8 @@ mod tests {
             })
         }
 
-        /// The first client has used and ended so much in all, and does not wait: its host is at something else.
+        /// The first client has used and ended so much in all, and does not wait: its host is at
+        /// something else.
         fn pauses(&mut self, used: Ns) {
             self.tell(Event::Passed(ONE));
             self.tell(Event::Progress {
@@ -264,7 +275,8 @@ mod tests {
             });
         }
 
-        /// When the second client gets the device, by the wakes that the core asks for, and how many those are.
+        /// When the second client gets the device, by the wakes that the core asks for, and how
+        /// many those are.
         fn handed_over(&mut self) -> (Ns, usize) {
             for wakes in 1..100 {
                 self.now = self.core.next_wake(self.now).expect("somebody waits");

@@ -1,4 +1,5 @@
-//! `weft`: gaps are filled by what was seen to follow in the same context, with quantiles in place of means.
+//! `weft`: gaps are filled by what was seen to follow in the same context, with quantiles in place
+//! of means.
 //!
 //! | question | answer |
 //! |---|---|
@@ -14,8 +15,10 @@
 //! | a kernel that fits no gap | (a graph: one piece of work) runs when the foreground job has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
 //! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
 //!
-//! Tried and not kept: where the device switches between processes, to start the switch back at the foreground job's stir with an empty kernel of its process at every copy of an idle foreground job (in the lab alone,
-//! in one crude form). It switched more often and gained nothing; no command repeats it.
+//! Tried and not kept: where the device switches between processes, to start the switch back at the
+//! foreground job's stir with an empty kernel of its process at every copy of an idle foreground
+//! job (in the lab alone, in one crude form). It switched more often and gained nothing; no command
+//! repeats it.
 
 use super::{
     super::{
@@ -28,10 +31,12 @@ use super::{
 };
 use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
-/// With no more than this chance the foreground job comes back while a full bound of work is out: then background jobs may run ahead of what the way of orders asks for.
+/// With no more than this chance the foreground job comes back while a full bound of work is out:
+/// then background jobs may run ahead of what the way of orders asks for.
 const HARDLY: f64 = 0.02;
 
-/// A moment counts as good if the foreground job comes back within the kernel's time with no more than this chance.
+/// A moment counts as good if the foreground job comes back within the kernel's time with no more
+/// than this chance.
 const GOOD: f64 = 0.1;
 
 /// Chances between good and the utmost risk that are told apart.
@@ -74,7 +79,8 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (state.remaining(now), state.lead());
         let due = remaining.saturating_sub(2 * lead);
-        // Where the foreground job comes at random it always finds what is ahead: no more is added than it finds of a kernel in progress anyway.
+        // Where the foreground job comes at random it always finds what is ahead: no more is added
+        // than it finds of a kernel in progress anyway.
         let calm = match state.is_steady() {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
@@ -98,7 +104,8 @@ impl Policy for Weft {
     }
 
     fn window(&self, state: &State, slot: Slot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
-        // What is charged for the kernels of a job without a profile says little about the time they take.
+        // What is charged for the kernels of a job without a profile says little about the time
+        // they take.
         let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
         let config = &state.config;
         let longest = Some(client.pace.longest()).filter(|longest| *longest > graph(state));
@@ -146,8 +153,10 @@ impl Weft {
                 }
                 longer = true;
             }
-            // The longest of the others that fits. One that costs little and may well take long hides none that does fit: else a less important one would
-            // be granted in its place and, now that less room is left and the first no longer in the way, be taken back for it, again and again.
+            // The longest of the others that fits. One that costs little and may well take long
+            // hides none that does fit: else a less important one would be granted in its place
+            // and, now that less room is left and the first no longer in the way, be taken back for
+            // it, again and again.
             if let Some(entry) = longest(state, class, room, remaining, now) {
                 return Ok(entry);
             }
@@ -160,13 +169,15 @@ impl Weft {
     }
 }
 
-/// Who has found no gap for so long that he has the next one before everybody else: in a gap that costs the foreground job nothing, later he would be let through beside it.
+/// Who has found no gap for so long that he has the next one before everybody else: in a gap that
+/// costs the foreground job nothing, later he would be let through beside it.
 fn starving(state: &State, now: Ns) -> Option<Entry> {
     let (_, slot) = state.queue.first_due()?;
     state.get(slot)?.queued.filter(|_| state.is_hungry(slot, now))
 }
 
-/// Of a class the kernel that may well take longest of those that fit. One switch more is in the way of everybody but the one whose the device is.
+/// Of a class the kernel that may well take longest of those that fit. One switch more is in the
+/// way of everybody but the one whose the device is.
 fn longest(state: &State, class: usize, room: Ns, remaining: Ns, now: Ns) -> Option<Entry> {
     let fitting = |slot: Slot| {
         let entry = state.get(slot)?.queued.filter(|entry| entry.class == class)?;
@@ -188,7 +199,8 @@ fn longest(state: &State, class: usize, room: Ns, remaining: Ns, now: Ns) -> Opt
     }
 }
 
-/// How long others would be at work if this kernel went: what is out (or the way of the order, if that takes longer), the way there, the kernel.
+/// How long others would be at work if this kernel went: what is out (or the way of the order, if
+/// that takes longer), the way there, the kernel.
 fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
     remaining
         .max(state.lead())
@@ -196,13 +208,15 @@ fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
         .saturating_add(way_there(state, entry.slot))
 }
 
-/// What takes longer than this is a graph, or as bad as one: it goes by the chance that one as long as this may have of keeping the foreground job waiting, on any device.
+/// What takes longer than this is a graph, or as bad as one: it goes by the chance that one as long
+/// as this may have of keeping the foreground job waiting, on any device.
 fn graph(state: &State) -> Ns {
     4 * state.config.delay_bound
 }
 
-/// Whether it ends in time. Where the device switches between processes also by the chance that one as long as this may have of keeping the foreground job waiting. (Under MPS that took 6 %
-/// from background jobs and gave the foreground job 0.1 %.)
+/// Whether it ends in time. Where the device switches between processes also by the chance that one
+/// as long as this may have of keeping the foreground job waiting. (Under MPS that took 6 % from
+/// background jobs and gave the foreground job 0.1 %.)
 fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool {
     let takes = takes(state, entry, remaining);
     let short = match state.config.switch_cost {
@@ -212,10 +226,14 @@ fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool 
     takes <= room && (entry.long <= short || state.opening_for(entry.long, now).is_ok_and(|room| takes <= room))
 }
 
-/// What room must be left for going over to a background job, where the device switches between processes.
+/// What room must be left for going over to a background job, where the device switches between
+/// processes.
 ///
-/// Nothing to the one whose it is: the way back begins when the foreground job's kernel comes, however long before that the background jobs were done, so keeping it free wins nothing. From one background job
-/// to another the switch. From the foreground job to a background job twice the way there and back: a gap that goes into switching for more than half is not worth what the way back costs the foreground job.
+/// Nothing to the one whose it is: the way back begins when the foreground job's kernel comes,
+/// however long before that the background jobs were done, so keeping it free wins nothing. From
+/// one background job to another the switch. From the foreground job to a background job twice the
+/// way there and back: a gap that goes into switching for more than half is not worth what the way
+/// back costs the foreground job.
 fn way_there(state: &State, slot: Slot) -> Ns {
     let switches = match state.device.owner() {
         Some(owner) if owner == slot => 0,
@@ -225,7 +243,8 @@ fn way_there(state: &State, slot: Slot) -> Ns {
     switches * state.config.switch_cost
 }
 
-/// When to look again whether there is room: the longer nothing has changed, the longer nothing will.
+/// When to look again whether there is room: the longer nothing has changed, the longer nothing
+/// will.
 fn later(state: &State, now: Ns) -> Ns {
     let since = state
         .foreground_jobs
@@ -238,7 +257,8 @@ fn later(state: &State, now: Ns) -> Ns {
     now.saturating_add((elapsed / 8).clamp(least.max(1), most.max(1)))
 }
 
-/// A better moment for this kernel, if there is one so soon that waiting for it costs less than it saves.
+/// A better moment for this kernel, if there is one so soon that waiting for it costs less than it
+/// saves.
 fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     let time = takes(state, entry, remaining);
     let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
@@ -250,7 +270,8 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
         .into_iter()
         .find(|chance| *chance < risk && fits(now, *chance))
         .unwrap_or(risk);
-    // What it saves is half of the kernel's time in so many cases; the risk says what that is worth.
+    // What it saves is half of the kernel's time in so many cases; the risk says what that is
+    // worth.
     let saves = (chance - GOOD) / risk * time as f64;
     let mut ahead = (saves as Ns) / 8;
     while ahead > 0 && ahead <= saves as Ns {
@@ -263,16 +284,19 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
-/// How long background jobs may run ahead of what the way of an order asks for: until the foreground job comes back with hardly any chance.
+/// How long background jobs may run ahead of what the way of an order asks for: until the
+/// foreground job comes back with hardly any chance.
 fn calm(state: &State, now: Ns) -> Ns {
     state.room(now, HARDLY).unwrap_or(0)
 }
 
-/// What a background job that launches more slowly than the device works may launch on its own: it never has more than a kernel there, and the foreground job's launch epoch
-/// ends it. As long as the foreground job is not due.
+/// What a background job that launches more slowly than the device works may launch on its own: it
+/// never has more than a kernel there, and the foreground job's launch epoch ends it. As long as
+/// the foreground job is not due.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
-    // Whether it launches more slowly is told of what is charged: not of one whose kernels take much longer than that.
+    // Whether it launches more slowly is told of what is charged: not of one whose kernels take
+    // much longer than that.
     let long = !client.pace.is_profiled() && client.pace.slowest() > state.config.delay_bound / 4;
     match client.pace.spread(1) {
         Ns::MAX if !due && !long => Ns::MAX,
@@ -280,7 +304,8 @@ fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     }
 }
 
-/// The most that may be out of a background job that runs ahead, so that whatever kernel of its usual ones comes next is admitted before the end of these is seen.
+/// The most that may be out of a background job that runs ahead, so that whatever kernel of its
+/// usual ones comes next is admitted before the end of these is seen.
 fn most_ahead(state: &State, client: &ClientState) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {
@@ -298,8 +323,9 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     let lead = state.lead();
     let takes = takes(state, entry, remaining);
     let calm = calm(state, now).saturating_sub(takes);
-    // In a calm time a thread that is held back only loses time in which it could have prepared its next launch. A job of which nothing is known has nobody's
-    // work before its own, and one kernel.
+    // In a calm time a thread that is held back only loses time in which it could have prepared its
+    // next launch. A job of which nothing is known has nobody's work before its own, and one
+    // kernel.
     let ahead_of = if known {
         lead.max(calm.min(state.config.delay_bound / 4))
     } else {
@@ -307,7 +333,8 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     if remaining > ahead_of {
         let again = state.less_remains(remaining - ahead_of, now);
-        // Credit that another one has and does not use ends by nothing but the foreground job's next launch epoch: it is taken back for who waits.
+        // Credit that another one has and does not use ends by nothing but the foreground job's
+        // next launch epoch: it is taken back for who waits.
         return match unused(state, entry.slot) {
             Some((slot, at)) if now >= at => Verdict::Revoke(slot),
             Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
@@ -332,7 +359,9 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
             false => (entry.long / entry.cost.max(1)).max(1),
         };
         match client.pace.is_profiled() && state.has_one_background() {
-            // Its run-ahead window says how far ahead it may be: in a calm time by all of the bound, and a long kernel goes when what is before it has ended, without a word from here.
+            // Its run-ahead window says how far ahead it may be: in a calm time by all of the
+            // bound, and a long kernel goes when what is before it has ended, without a word from
+            // here.
             true => state
                 .config
                 .delay_bound

@@ -1,4 +1,5 @@
-//! Long turns in virtual time: clients that launch kernel after kernel on a device that runs one after the other.
+//! Long turns in virtual time: clients that launch kernel after kernel on a device that runs one
+//! after the other.
 
 use std::collections::VecDeque;
 
@@ -341,7 +342,8 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
         world.run(500 * MS);
         let away = world.away(2, begin);
         assert!(away <= TURN + 2 * MS, "{policy}: {} us", away / US);
-        // Once a turn, for its work that seems to be on the device; then a part of each, while it seems to wait.
+        // Once a turn, for its work that seems to be on the device; then a part of each, while it
+        // seems to wait.
         assert!(world.kernels(2, begin) > 6_500, "{policy}: it goes on");
         world.tell(Event::Gone(Client(1)));
         world.jobs.remove(0);
@@ -382,7 +384,8 @@ fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
             let kernels = world.kernels(client, begin);
             assert!(kernels > 6_000, "{policy}: {client} ran {kernels}");
         }
-        // The foreground job's precedence is what it was: it waits for no more than the delay bound.
+        // The foreground job's precedence is what it was: it waits for no more than the delay
+        // bound.
         assert!(away <= 21 * MS, "{policy}: {} us", away / US);
         assert!(world.kernels(1, begin) >= 1_800, "{policy}");
     }

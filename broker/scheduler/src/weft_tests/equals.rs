@@ -1,4 +1,5 @@
-//! Several foreground jobs of one priority: who leaves least of the device decides, and nobody else.
+//! Several foreground jobs of one priority: who leaves least of the device decides, and nobody
+//! else.
 
 use super::*;
 
@@ -34,7 +35,8 @@ impl Bench {
         self.tell(Event::Idle(client, at))
     }
 
-    /// 6 ms in which the service works for one and pauses for 5, its peer works for one and pauses for 2, twice.
+    /// 6 ms in which the service works for one and pauses for 5, its peer works for one and pauses
+    /// for 2, twice.
     fn round(&mut self) {
         self.begins(SERVICE);
         self.begins(PEER);

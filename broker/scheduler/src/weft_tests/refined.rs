@@ -5,7 +5,8 @@ use super::*;
 /// What the background job's kernel takes.
 const TRUE: Ns = 900 * US;
 
-/// A background job of which a profile says a third of what is so, after so many samples of what is.
+/// A background job of which a profile says a third of what is so, after so many samples of what
+/// is.
 fn sampled(samples: usize) -> Bench {
     let mut bench = Bench::new(profile(99, TRUE / 3));
     bench.requests(12, 5 * MS);

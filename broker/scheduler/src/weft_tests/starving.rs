@@ -1,7 +1,10 @@
-//! Jobs without a profile whose ends nobody looks for: they launch, their hosts work, and then they synchronise. In virtual time, under `weft` and under `fikit`.
+//! Jobs without a profile whose ends nobody looks for: they launch, their hosts work, and then they
+//! synchronise. In virtual time, under `weft` and under `fikit`.
 //!
-//! The foreground job works for 1.2 ms and pauses for 1.5. `weft` is to give such jobs about as much as `fikit`, which believes nothing, and never to have one wait for the minimum share. And the
-//! foreground job is not to pay for that: what is long is found to be, though its end is never seen in time either.
+//! The foreground job works for 1.2 ms and pauses for 1.5. `weft` is to give such jobs about as
+//! much as `fikit`, which believes nothing, and never to have one wait for the minimum share. And
+//! the foreground job is not to pay for that: what is long is found to be, though its end is never
+//! seen in time either.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -76,7 +79,8 @@ struct World {
     epochs: u64,
     /// When the device has ended all that it has.
     free_at: Ns,
-    /// When the foreground job came back last, and the sum of what it found in its way, over so many bursts.
+    /// When the foreground job came back last, and the sum of what it found in its way, over so
+    /// many bursts.
     delays: Ns,
     bursts: u64,
 }
@@ -223,7 +227,8 @@ impl World {
         self.plan(self.free_at + PAUSE, What::ForegroundLaunches);
     }
 
-    /// A background job launches what it has credit for, and waits with the next; or works and synchronises, and so comes to its next step.
+    /// A background job launches what it has credit for, and waits with the next; or works and
+    /// synchronises, and so comes to its next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
@@ -321,7 +326,8 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                     jobs,
                 };
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
-                // Here every launch has its place in the foreground job's period: among several jobs a hundredth of it decides who gets a gap.
+                // Here every launch has its place in the foreground job's period: among several
+                // jobs a hundredth of it decides who gets a gap.
                 let least = if jobs == 1 { 7 } else { 5 };
                 assert!(
                     weft.steps * 10 >= fikit.steps * least,

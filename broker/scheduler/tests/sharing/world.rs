@@ -1,5 +1,6 @@
-//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it, and the broker between them as it is in life: it looks at
-//! lanes every now and then, and what it orders arrives a little later. Steps of 5 us; the engine itself is exact.
+//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it, and the
+//! broker between them as it is in life: it looks at lanes every now and then, and what it orders
+//! arrives a little later. Steps of 5 us; the engine itself is exact.
 
 use std::{collections::VecDeque, fmt};
 
@@ -11,10 +12,12 @@ use crate::job::{Job, LAUNCH, Step};
 /// The grain of the jobs' and the broker's time.
 const STEP: Ns = 5_000;
 
-/// The broker looks at the lanes this often while somebody waits: the daemon naps 50 to 500 us on a small machine.
+/// The broker looks at the lanes this often while somebody waits: the daemon naps 50 to 500 us on a
+/// small machine.
 const LOOK: Ns = 100_000;
 
-/// From an order in the lane to the waking of the background job, and from a wait to the waking of the broker: 25-65 us a sleeping core.
+/// From an order in the lane to the waking of the background job, and from a wait to the waking of
+/// the broker: 25-65 us a sleeping core.
 const HOP: Ns = 50_000;
 
 /// A job's launches that the driver takes ahead: channels hold about a thousand.

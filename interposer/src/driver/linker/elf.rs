@@ -1,8 +1,9 @@
 //! Reads the symbol tables of loaded objects.
 //!
-//! [`after_us`] finds a function in the objects that come after us: what `dlsym(RTLD_NEXT, name)` does, for the one case where
-//! `dlsym` itself is what we look for. Nothing is allocated there. [`functions`] lists what an object defines. Only what the dynamic linker
-//! has mapped and relocated is read.
+//! [`after_us`] finds a function in the objects that come after us: what `dlsym(RTLD_NEXT, name)`
+//! does, for the one case where `dlsym` itself is what we look for. Nothing is allocated there.
+//! [`functions`] lists what an object defines. Only what the dynamic linker has mapped and
+//! relocated is read.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -57,7 +58,8 @@ pub fn after_us(name: &CStr) -> Option<*mut ()> {
     search.after.or(search.before)
 }
 
-/// What the dynamic linker keeps of a loaded object, as far as debuggers may read it (`struct link_map` in link.h). A handle of `dlopen` is the address of one.
+/// What the dynamic linker keeps of a loaded object, as far as debuggers may read it
+/// (`struct link_map` in link.h). A handle of `dlopen` is the address of one.
 #[repr(C)]
 #[derive(Debug)]
 pub struct LinkMap {
@@ -89,7 +91,8 @@ impl LinkMap {
     }
 }
 
-/// The first answer to a question about each loaded object, in all namespaces. The linker's lock is held by the caller, or nothing is loaded or unloaded meanwhile.
+/// The first answer to a question about each loaded object, in all namespaces. The linker's lock is
+/// held by the caller, or nothing is loaded or unloaded meanwhile.
 pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     let mut namespace = &raw const _r_debug;
     loop {
@@ -113,7 +116,8 @@ pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     }
 }
 
-/// Where the linker's list begins (`struct r_debug` in link.h); from version 2 on with the list of the next namespace.
+/// Where the linker's list begins (`struct r_debug` in link.h); from version 2 on with the list of
+/// the next namespace.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -130,7 +134,8 @@ unsafe extern "C" {
     static _DYNAMIC: Dynamic;
 }
 
-/// As [`after_us`], without the dynamic linker's lock, which another thread, or one that a fork has left behind, may hold for ever: of the objects that the program was started with, which are
+/// As [`after_us`], without the dynamic linker's lock, which another thread, or one that a fork has
+/// left behind, may hold for ever: of the objects that the program was started with, which are
 /// never unloaded and stand first in the linker's list.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
     // SAFETY: the linker's own record, which lives as long as the process.
@@ -154,7 +159,8 @@ pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr hands over a valid record.
     let info = unsafe { &*info };
-    // SAFETY: `after_us` gave this pointer to a Search that is alive and used by nobody else meanwhile.
+    // SAFETY: `after_us` gave this pointer to a Search that is alive and used by nobody else
+    // meanwhile.
     let search = unsafe { &mut *data.cast::<Search<'_>>() };
     if info.dlpi_phdr.is_null() {
         return 0;
@@ -238,7 +244,8 @@ impl Table {
         for at in 0.. {
             // SAFETY: the section ends with DT_NULL, where this loop stops.
             let Dynamic { tag, value } = unsafe { dynamic.wrapping_add(at).read() };
-            // The linker relocates these addresses in place, except in objects whose dynamic section is read-only.
+            // The linker relocates these addresses in place, except in objects whose dynamic
+            // section is read-only.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => break,
@@ -291,7 +298,8 @@ impl Table {
             .to_bytes()
             .iter()
             .fold(5381u32, |h, byte| h.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the table starts with four counts; every access below stays inside by the table's own counts.
+        // SAFETY: the table starts with four counts; every access below stays inside by the table's
+        // own counts.
         let word = |at: usize| unsafe { self.gnu.wrapping_add(at).read() };
         let (buckets, first, filters) = (word(0), word(1), word(2));
         if buckets == 0 {

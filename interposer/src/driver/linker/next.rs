@@ -1,8 +1,9 @@
 //! The `dlopen`, `dlsym` and `dlvsym` that stand behind ours.
 //!
-//! We export these names ourselves, so we cannot ask the dynamic linker for them by calling them: their definitions in the
-//! objects after us (another preload, or libc) are read from those objects' own symbol tables. Once, without allocation:
-//! memory allocators call `dlsym` while they set themselves up.
+//! We export these names ourselves, so we cannot ask the dynamic linker for them by calling them:
+//! their definitions in the objects after us (another preload, or libc) are read from those
+//! objects' own symbol tables. Once, without allocation: memory allocators call `dlsym` while they
+//! set themselves up.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -45,13 +46,15 @@ fn get(place: &AtomicPtr<()>) -> *mut () {
 /// As `dlopen`.
 pub unsafe fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    // SAFETY: what `find` stored is a function of that name, hence of that type, or `nowhere`, which ignores arguments.
+    // SAFETY: what `find` stored is a function of that name, hence of that type, or `nowhere`,
+    // which ignores arguments.
     let next = unsafe { std::mem::transmute::<*mut (), Dlopen>(get(&DLOPEN)) };
     // SAFETY: the caller's promise.
     unsafe { next(name, flags) }
 }
 
-/// The next `dlsym`. For real handles only: for RTLD_NEXT and RTLD_DEFAULT the caller's place matters, and that would be ours.
+/// The next `dlsym`. For real handles only: for RTLD_NEXT and RTLD_DEFAULT the caller's place
+/// matters, and that would be ours.
 ///
 /// # Safety
 /// As `dlsym`.

@@ -42,10 +42,12 @@ pub fn handle() -> Option<*const c_void> {
     link_map().map(|map| map.cast())
 }
 
-/// The name under which the dynamic linker loaded us: opening it again yields us and touches no file.
+/// The name under which the dynamic linker loaded us: opening it again yields us and touches no
+/// file.
 pub fn name() -> Option<&'static CStr> {
     let map = link_map()?;
-    // SAFETY: the linker's entry for a loaded object lives as long as the object, which is never unloaded (-z nodelete).
+    // SAFETY: the linker's entry for a loaded object lives as long as the object, which is never
+    // unloaded (-z nodelete).
     let name = unsafe { (*map).name };
     if name.is_null() {
         return None;

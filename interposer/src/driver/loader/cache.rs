@@ -1,8 +1,8 @@
 //! Reads the dynamic linker's cache, `/etc/ld.so.cache`, for the paths of a library.
 //!
-//! The layout is that of glibc's `cache_file_new`: a magic text, counts, entries of 24 bytes (flags, name, path, ...), then
-//! the texts; positions count from the magic. Older files put an older table in front, which is skipped. Whatever makes no sense
-//! yields no path.
+//! The layout is that of glibc's `cache_file_new`: a magic text, counts, entries of 24 bytes
+//! (flags, name, path, ...), then the texts; positions count from the magic. Older files put an
+//! older table in front, which is skipped. Whatever makes no sense yields no path.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;

@@ -1,8 +1,8 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
-//! Never in a constructor: the preload is inherited by every shell, compiler and helper a job starts. Always by absolute
-//! path: asking for `libcuda.so.1` by name finds us. Never ourselves, however many names and copies of us lie on the library
-//! path. The handle is never closed.
+//! Never in a constructor: the preload is inherited by every shell, compiler and helper a job
+//! starts. Always by absolute path: asking for `libcuda.so.1` by name finds us. Never ourselves,
+//! however many names and copies of us lie on the library path. The handle is never closed.
 
 mod cache;
 mod search;
@@ -31,7 +31,8 @@ pub enum Driver {
     Open(&'static Library),
     /// There is none. Said on stderr once.
     Missing,
-    /// This very thread is opening it: the driver's own constructors called one of our entry points.
+    /// This very thread is opening it: the driver's own constructors called one of our entry
+    /// points.
     Opening,
 }
 
@@ -55,8 +56,9 @@ thread_local! {
 
 /// The driver, opened if this is the first call.
 ///
-/// Threads whose first calls come at once open it each for itself (the linker gives all of them the same handle) and the first to be
-/// done counts. None may wait for another: the other may wait for the linker's lock, which a thread in a constructor holds.
+/// Threads whose first calls come at once open it each for itself (the linker gives all of them the
+/// same handle) and the first to be done counts. None may wait for another: the other may wait for
+/// the linker's lock, which a thread in a constructor holds.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
         if OPENING.get() {
@@ -140,7 +142,8 @@ fn open() -> Result<Library, Error> {
 
 fn open_at(path: &Path) -> Result<Library, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the name is a C string; opening the driver runs its constructors, as any client's dlopen of it would.
+    // SAFETY: the name is a C string; opening the driver runs its constructors, as any client's
+    // dlopen of it would.
     let handle = unsafe { next::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         // SAFETY: takes nothing.

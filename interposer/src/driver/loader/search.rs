@@ -1,4 +1,5 @@
-//! Where the real driver may lie, in the order in which the dynamic linker and driver packages would have it.
+//! Where the real driver may lie, in the order in which the dynamic linker and driver packages
+//! would have it.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -12,13 +13,16 @@ use super::cache;
 /// Names the real driver outright. The user's word.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// Where `weft run` found it: tried first. In a container it may lie elsewhere, so it is not the only one.
+/// Where `weft run` found it: tried first. In a container it may lie elsewhere, so it is not the
+/// only one.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// Names the driver goes by, the one that programs are linked against first: it is looked for everywhere before the other one is looked for anywhere.
+/// Names the driver goes by, the one that programs are linked against first: it is looked for
+/// everywhere before the other one is looked for anywhere.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Where CUDA's toolkit keeps a library to link against, under the second name, that answers every call with an error.
+/// Where CUDA's toolkit keeps a library to link against, under the second name, that answers every
+/// call with an error.
 const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
@@ -46,7 +50,8 @@ pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     about.is_file().then(|| (about.dev(), about.ino()))
 }
 
-/// Every path to try, in order, absolute. With the variable set: that one alone, so that a wrong value is seen.
+/// Every path to try, in order, absolute. With the variable set: that one alone, so that a wrong
+/// value is seen.
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         return vec![absolute(Path::new(&named))];
@@ -61,7 +66,8 @@ pub fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// One name everywhere, then the other: programs ask for the first, and a folder may have the second alone (the toolkit's `stubs`, in which every call fails).
+/// One name everywhere, then the other: programs ask for the first, and a folder may have the
+/// second alone (the toolkit's `stubs`, in which every call fails).
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
@@ -74,7 +80,8 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
         if !library_path.is_empty() {
             for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
                 let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
-                // Programs ask for the first name, so without weft they never meet the toolkit's library.
+                // Programs ask for the first name, so without weft they never meet the toolkit's
+                // library.
                 if name == NAMES[0] || !folder.ends_with(STUBS) {
                     add(folder.join(name));
                 }

@@ -100,7 +100,8 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     );
     assert_eq!(session.link.costs.get(8), Some(800));
 
-    // They are of another GPU, it turns out: nothing of them is used any more, in sums of graphs neither.
+    // They are of another GPU, it turns out: nothing of them is used any more, in sums of graphs
+    // neither.
     let graph = ToBroker::Graph {
         hash: 71,
         kernels: vec![7, 8],

@@ -1,5 +1,5 @@
-//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that run at once; each thread has a device
-//! of its own, with one queue.
+//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that
+//! run at once; each thread has a device of its own, with one queue.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -57,7 +57,8 @@ pub fn reach(stream: usize) -> usize {
     })
 }
 
-/// From now on this thread has a device that does things in their time, which is so many times slower than wall time.
+/// From now on this thread has a device that does things in their time, which is so many times
+/// slower than wall time.
 pub fn live(slower: u64) {
     LIVE.set((clock::now(), slower));
     CLOCK.set(0);

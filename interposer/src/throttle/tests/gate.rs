@@ -268,7 +268,8 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
         scope.spawn(|| launch(session, &kernel(7, 0x8000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
-        // One mark is behind the first launch; whoever waits puts another one behind both, maybe only now.
+        // One mark is behind the first launch; whoever waits puts another one behind both, maybe
+        // only now.
         until("the end is reported", || {
             fake::reach(0x8000);
             broker.settled() == 120_000

@@ -182,7 +182,8 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
     launch(parents, &kernel(7, 0));
-    // SAFETY: the child makes system calls and atomic accesses only, then ends without running anything of the test's.
+    // SAFETY: the child makes system calls and atomic accesses only, then ends without running
+    // anything of the test's.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let free = session().is_none() && parents.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;

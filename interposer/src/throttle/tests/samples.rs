@@ -26,7 +26,8 @@ fn profiled() -> (&'static Session, Broker, Played) {
     (session, broker, time)
 }
 
-/// Steps of ten big kernels in a row and a small one, after which the host thinks; on a device so many times slower than its own clock says.
+/// Steps of ten big kernels in a row and a small one, after which the host thinks; on a device so
+/// many times slower than its own clock says.
 fn steps(slower: u64, stream: usize) {
     let (session, mut broker, _time) = profiled();
     fake::live(slower);
@@ -277,7 +278,8 @@ fn a_job_that_serves_is_sampled_now_and_then() {
         while seen.len() < 20 {
             assert!(clock::now() < begin + LONG, "{mode:?}: {} samples", seen.len());
             if !rated && !seen.is_empty() {
-                // The clock of the device is known now: from here on the budget decides, which has its own test.
+                // The clock of the device is known now: from here on the budget decides, which has
+                // its own test.
                 (rated, launches) = (true, 0);
                 seen.clear();
             }

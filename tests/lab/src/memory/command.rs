@@ -22,13 +22,14 @@ use crate::{MS, Ns};
 /// Jobs that together exceed the device's memory, in virtual time: the stock driver, weft, weft
 /// without each of its ideas, a model of MSched, others.
 ///
-///   scripts/lab memory                                         everything: tables, aims, plots under target/lab (minutes)
-///   scripts/lab memory --check --json target/lab/memory.json   exit 1 where an aim is missed
-///   scripts/lab memory --quick                                 two workloads at 100 and 200 %: says whether it works
-///   scripts/lab memory --workload decoders --share 200 --slice 100
-///   scripts/lab memory --only service                          a service beside a batch job, against XSched with paging
-///   scripts/lab memory --device rtx3080-like                   the memory and link of MSched's smaller test bed
-///   scripts/lab memory prediction --help                       how good templates are on recorded launches
+///   scripts/lab memory                                         everything: tables, aims, plots
+///   under target/lab (minutes) scripts/lab memory --check --json target/lab/memory.json   exit 1
+///   where an aim is missed scripts/lab memory --quick                                 two
+///   workloads at 100 and 200 %: says whether it works scripts/lab memory --workload decoders
+///   --share 200 --slice 100 scripts/lab memory --only service                          a service
+///   beside a batch job, against XSched with paging scripts/lab memory --device rtx3080-like
+///   the memory and link of MSched's smaller test bed scripts/lab memory prediction --help
+///   how good templates are on recorded launches
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory", verbatim_doc_comment)]
 struct MemoryOptions {

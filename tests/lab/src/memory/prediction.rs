@@ -50,8 +50,9 @@ const MAX_PREDICTION_NS: f64 = 1_000.0;
 
 /// Templates learnt from one recording of a model, judged on another.
 ///
-///   weft-lab memory prediction resnet50=learn.evidence,judge.evidence gpt2=a,b --check --json prediction.json
-///   pytest tests/clients/test_prediction.py           makes the recordings with PyTorch on the simulated GPU, then this
+///   weft-lab memory prediction resnet50=learn.evidence,judge.evidence gpt2=a,b --check --json
+///   prediction.json pytest tests/clients/test_prediction.py           makes the recordings with
+///   PyTorch on the simulated GPU, then this
 #[derive(Debug, Parser)]
 #[command(name = "weft-lab memory prediction", verbatim_doc_comment)]
 struct PredictionOptions {

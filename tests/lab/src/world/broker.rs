@@ -57,7 +57,8 @@ impl Broker {
         self.core.snapshot()
     }
 
-    /// Background job work that the core takes for out, and when it expects the last foreground job's work to end.
+    /// Background job work that the core takes for out, and when it expects the last foreground
+    /// job's work to end.
     pub(super) fn believes(&self) -> (Ns, Ns) {
         let snapshot = self.core.snapshot();
         let foreground_jobs = snapshot.clients.iter().filter(|client| client.mode == "foreground");

@@ -333,8 +333,8 @@ impl LabMachine {
         }
     }
 
-    /// Takes the credit, if the run-ahead window allows by the clock: by all that the kernel may take under
-    /// the run-ahead window that it came under.
+    /// Takes the credit, if the run-ahead window allows by the clock: by all that the kernel may
+    /// take under the run-ahead window that it came under.
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);

@@ -60,11 +60,12 @@ pub struct Hosts {
     pub spin: bool,
     /// How long a background job spins at the gate before it sleeps.
     pub gate_spin: Ns,
-    /// Launches that a background job's host may leave behind at a closed gate (`interposer/src/deferred`,
-    /// which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there with the first.
+    /// Launches that a background job's host may leave behind at a closed gate
+    /// (`interposer/src/deferred`, which holds 1,024); 0, as with `WEFT_QUEUE=off`: it waits there
+    /// with the first.
     pub queue: usize,
-    /// Whether a foreground job's calls that are no launches are told (a copy to an idle device): the first
-    /// launch epoch of it.
+    /// Whether a foreground job's calls that are no launches are told (a copy to an idle device):
+    /// the first launch epoch of it.
     pub stirs: bool,
 }
 

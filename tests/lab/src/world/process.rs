@@ -30,8 +30,8 @@ pub(super) struct InFlight {
     pub(super) compute: bool,
     /// The last kernel of a launch: with it the launch has ended.
     pub(super) last: bool,
-    /// The background job's account of the stream up to here, and whether an event of ours stands behind
-    /// it.
+    /// The background job's account of the stream up to here, and whether an event of ours stands
+    /// behind it.
     pub(super) upto: Ns,
     pub(super) marked: bool,
 }
@@ -47,8 +47,8 @@ pub(super) struct ProcessStream {
     /// When the last of them ended.
     pub(super) last_end: Ns,
     pub(super) last_op: OpId,
-    /// The background job's account: predicted work issued, behind a mark, marked and reached by the
-    /// device, seen by the client.
+    /// The background job's account: predicted work issued, behind a mark, marked and reached by
+    /// the device, seen by the client.
     pub(super) issued: Ns,
     pub(super) marked: Ns,
     pub(super) reached: Ns,

@@ -164,8 +164,8 @@ impl FaultWorld {
         self.progress(core);
     }
 
-    /// Nothing of a foreground job stands at the gate, but what stood there when it became one and is on
-    /// its way out.
+    /// Nothing of a foreground job stands at the gate, but what stood there when it became one and
+    /// is on its way out.
     fn foreground_jobs_go(&mut self) {
         /// Out of the gate in four steps, at each of which the thread may lose its core for 5 ms;
         /// one thread after another.

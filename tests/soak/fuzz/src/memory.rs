@@ -1,4 +1,5 @@
-//! How much memory an input has taken for it. Who sends a few bytes must not get a machine's memory for them; libFuzzer by itself sees only what is touched.
+//! How much memory an input has taken for it. Who sends a few bytes must not get a machine's memory
+//! for them; libFuzzer by itself sees only what is touched.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out by itself what a file looks like.
+//! The inputs that each target begins with: sound ones, so that the fuzzer need not find out by
+//! itself what a file looks like.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,7 +196,8 @@ fn lane_writes(records: u64) -> Vec<u8> {
     lane.reports.waiting.store(1, Ordering::Relaxed);
     let words = |lane: &Lane| -> Vec<u64> {
         let start = std::ptr::from_ref(lane).cast::<AtomicU64>();
-        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned to more than eight bytes and is that large.
+        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned
+        // to more than eight bytes and is that large.
         let words = unsafe { std::slice::from_raw_parts(start, size_of::<Lane>() / 8) };
         words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
     };

@@ -112,7 +112,8 @@ fn desk(data: &[u8]) {
     });
 }
 
-/// Writes of eight bytes, each with the number of its word; a word is one of the header's, the ring's head, or one of the first slots'.
+/// Writes of eight bytes, each with the number of its word; a word is one of the header's, the
+/// ring's head, or one of the first slots'.
 fn writes(data: &[u8]) -> impl Iterator<Item = (usize, u64)> {
     data.chunks_exact(10).map(|chunk| {
         let (place, value) = chunk.split_at(2);
@@ -127,7 +128,8 @@ fn lane(data: &[u8]) {
     thread_local!(static LANE: Box<Lane> = Box::default());
     LANE.with(|lane| {
         let start = std::ptr::from_ref::<Lane>(lane).cast::<AtomicU64>();
-        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned to more than eight bytes and is that large.
+        // SAFETY: a lane is made of atomics alone, without padding that anybody reads, is aligned
+        // to more than eight bytes and is that large.
         let words: &[AtomicU64] = unsafe { std::slice::from_raw_parts(start, WORDS) };
         let mut reader = Reader::default();
         let mut touched = Vec::with_capacity(64);
@@ -178,7 +180,8 @@ impl World {
     }
 }
 
-/// Two clients come, write what they like, and go. The scheduler must take it, and hold nothing of them in the end.
+/// Two clients come, write what they like, and go. The scheduler must take it, and hold nothing of
+/// them in the end.
 fn turn(data: &[u8]) {
     thread_local!(static WORLD: RefCell<Option<World>> = RefCell::new(World::open()));
     WORLD.with_borrow_mut(|place| {
@@ -225,7 +228,8 @@ fn turn(data: &[u8]) {
     });
 }
 
-/// The bytes as they are, or behind a header that fits them (the first byte says which): who forges a file forges its checksum, too.
+/// The bytes as they are, or behind a header that fits them (the first byte says which): who forges
+/// a file forges its checksum, too.
 fn file(data: &[u8], magic: [u8; 8], version: u8) -> Vec<u8> {
     let Some((&how, body)) = data.split_first() else {
         return Vec::new();

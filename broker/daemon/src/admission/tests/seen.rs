@@ -56,7 +56,8 @@ fn a_context_is_what_nobody_is_known_to_hold() {
         (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
         (CONTEXT, 0, 2 * GB + CONTEXT)
     );
-    // Its share without its context is what it asked for, and a job that wants what is left must leave room for its own.
+    // Its share without its context is what it asked for, and a job that wants what is left must
+    // leave room for its own.
     let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
     assert_eq!(standing(&large), AdmissionState::Waits);
     broker.handle.gone(2);
@@ -133,7 +134,8 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     // No time goes by, or as much as somebody stays there.
     let open_at = |broker: &Broker, now| broker.handle.book().let_on_at(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
-    // One has left, and nobody knows whether the driver has its memory again; a stranger came meanwhile.
+    // One has left, and nobody knows whether the driver has its memory again; a stranger came
+    // meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
     broker.handle.gone(left.client);
     let blurred = reading(1, "gpu", 3 * GB, clock::now());
@@ -173,7 +175,8 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.handle.book().observer.forget_when();
-    // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody stays.
+    // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody
+    // stays.
     broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
     assert_eq!(standing(&comes(&mut broker, Some(&other))), AdmissionState::Admitted);

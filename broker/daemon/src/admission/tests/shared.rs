@@ -1,4 +1,5 @@
-//! A broker for several users: what one of them says of a device counts for others only as far as somebody else says it, too.
+//! A broker for several users: what one of them says of a device counts for others only as far as
+//! somebody else says it, too.
 
 use super::*;
 use weft_admission::DeviceId;
@@ -200,7 +201,8 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     assert_eq!(foreign(&broker), 0, "a change is under way");
     std::thread::sleep(std::time::Duration::from_millis(1_010));
     seen(&broker, 2 * GB);
-    // 8, 2 free; 2 are its, whatever it has of them; 1 is nobody's that is known, but the other one holds nothing: 4.
+    // 8, 2 free; 2 are its, whatever it has of them; 1 is nobody's that is known, but the other one
+    // holds nothing: 4.
     assert_eq!(foreign(&broker), 4 * GB);
     // One that changes all the time has what it says, and no more than it may.
     stopped.lane.moves.done(1, u64::MAX);

@@ -204,8 +204,8 @@ impl PagingMachine {
         }
     }
 
-    /// The timeline as the daemon makes it beside a foreground job: the background job, then the foreground job, which may
-    /// come at any time.
+    /// The timeline as the daemon makes it beside a foreground job: the background job, then the
+    /// foreground job, which may come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
         let length = weft.planner.slice(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
