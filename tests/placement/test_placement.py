@@ -20,9 +20,9 @@ LONGEST = 20 * BOUND
 # The larger one first, so that to take the first is not the rule by chance.
 TWO = "16GiB,8GiB"
 DIVIDED = "16GiB:6GiB@3+3GiB@1,8GiB"
-LARGE, SMALL = "5e1f6d75000040008000776566740001", "6f1f6d75000040008000776566740002"
+LARGE, SMALL = "5e1f6d7500004000800073696d670001", "6f1f6d7500004000800073696d670002"
 # What tells one scene's devices from another's lies in the middle of a UUID.
-IN_THE_MIDDLE = re.compile(r"([0-9a-f]{8})[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3}(77656674[0-9a-f]{4})")
+IN_THE_MIDDLE = re.compile(r"([0-9a-f]{8})[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3}(73696d67[0-9a-f]{4})")
 
 
 def plain(said):

@@ -301,14 +301,14 @@ mod tests {
         let bare = Driver {
             nvml: Nvml::default(),
             devices: vec![Device {
-                uuid: "5e1f6d75000040008000776566740001".to_string(),
+                uuid: "5e1f6d7500004000800073696d670001".to_string(),
                 ..Device::default()
             }],
             ..Driver::default()
         };
         assert_eq!(
             names(&visible(&bare, None)),
-            ["GPU-5e1f6d75-0000-4000-8000-776566740001"]
+            ["GPU-5e1f6d75-0000-4000-8000-73696d670001"]
         );
     }
 

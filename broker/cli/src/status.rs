@@ -342,7 +342,7 @@ mod tests {
             "policy weft",
             "0f0f: another broker has it, too (in another container of user 1001): its jobs and these do not meet",
             "0f0f: 2 of its jobs share it under MPS and 1 do not",
-            "background job, waits",
+            "background, waits",
             "train (!)",
             "1.50 ms",
             "client 2: profile train: of another GPU",
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(role_of("waits for memory", Some(12.5)), "waits for memory, 12 s");
         assert_eq!(
             role_of("background", Some(300.0)),
-            "background job, waits for memory, 5 min"
+            "background, waits for memory, 5 min"
         );
         assert_eq!(role_of("foreground", None), "foreground");
         let empty = Status {

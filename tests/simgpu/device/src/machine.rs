@@ -234,8 +234,8 @@ mod tests {
         assert_eq!(two.len(), 2);
         assert_eq!(two[0].whole.memory, Some(40 << 30));
         assert_eq!(two[1].whole.memory, Some(16 << 30));
-        assert_eq!(two[0].whole.uuid_text(), "GPU-5e1f6d75-0000-4000-8000-776566740001");
-        assert_eq!(two[1].whole.uuid_text(), "GPU-6f1f6d75-0000-4000-8000-776566740002");
+        assert_eq!(two[0].whole.uuid_text(), "GPU-5e1f6d75-0000-4000-8000-73696d670001");
+        assert_eq!(two[1].whole.uuid_text(), "GPU-6f1f6d75-0000-4000-8000-73696d670002");
         assert_eq!(
             two[0].whole.at(Path::new("/x/device.sock")),
             Path::new("/x/device.sock")

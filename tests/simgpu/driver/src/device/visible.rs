@@ -72,8 +72,8 @@ mod tests {
     use super::devices;
     use simgpu_device::machine;
 
-    const FIRST: &str = "GPU-5e1f6d75-0000-4000-8000-776566740001";
-    const SECOND: &str = "GPU-6f1f6d75-0000-4000-8000-776566740002";
+    const FIRST: &str = "GPU-5e1f6d75-0000-4000-8000-73696d670001";
+    const SECOND: &str = "GPU-6f1f6d75-0000-4000-8000-73696d670002";
 
     fn seen(list: Option<&str>, of: &str) -> Vec<String> {
         let gpus = machine::parse(of).expect("a list of devices");
