@@ -35,7 +35,7 @@
 //!    ends. More is granted where a return is hardly expected. At random arrivals no more is
 //!    granted than the foreground job finds of a kernel in progress anyway. A job that launches
 //!    more slowly than the device works goes on by itself.
-//! 6. **Run-ahead window.** A lone background job with a profile needs no grants: the broker writes
+//! 6. **Run-ahead window.** A lone background job with a profile needs few grants: the broker writes
 //!    until when no return is expected ([`RunAheadWindow`]). The job's gate launches what ends by
 //!    then, one kernel ahead of the device. Credit comes back as work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. Any driver call of an idle
@@ -53,7 +53,7 @@
 //! * A kernel that fits no gap runs when nothing says that a long silent foreground job comes back,
 //!   or by the minimum share. A graph is not cut into nodes: their order is the graph's, and a
 //!   launch for each costs what the graph saves.
-//! * A job of which nothing is known has one kernel at a time, charged as the whole delay bound,
+//! * A job of which nothing is known has one kernel at a time, counted as the whole delay bound,
 //!   until some were seen to end.
 //!
 //! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
