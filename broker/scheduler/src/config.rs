@@ -220,7 +220,7 @@ impl Config {
         }
     }
 
-    /// [`Config::may_take`] for a device that switches between processes.
+    /// `Config::may_take` for a device that switches between processes.
     pub(super) fn spread(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         /// One launch in fifty takes longer. Such a kernel stands at a dozen places in a step and
         /// is long at one of them.

@@ -384,13 +384,13 @@ impl State {
         Ok(room)
     }
 
-    /// [`State::room`] at the risk of a kernel, plus the delay budget within a stretch of launches
+    /// `State::room` at the risk of a kernel, plus the delay budget within a stretch of launches
     /// ([`Slack`](super::slack::Slack)).
     pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
         self.opening_for(0, now)
     }
 
-    /// [`State::opening`] for a kernel of this length: the longer the kernel, the smaller the
+    /// `State::opening` for a kernel of this length: the longer the kernel, the smaller the
     /// chance at which a foreground job may find it in progress.
     pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;

@@ -35,9 +35,9 @@
 //!    ends. More is granted where a return is hardly expected. At random arrivals no more is
 //!    granted than the foreground job finds of a kernel in progress anyway. A job that launches
 //!    more slowly than the device works goes on by itself.
-//! 6. **Run-ahead window.** A lone background job with a profile needs few grants: the broker writes
-//!    until when no return is expected ([`RunAheadWindow`]). The job's gate launches what ends by
-//!    then, one kernel ahead of the device. Credit comes back as work ends.
+//! 6. **Run-ahead window.** A lone background job with a profile needs few grants: the broker
+//!    writes until when no return is expected ([`RunAheadWindow`]). The job's gate launches what
+//!    ends by then, one kernel ahead of the device. Credit comes back as work ends.
 //! 7. **Return.** The foreground job's launch epoch voids all credit. Any driver call of an idle
 //!    foreground job takes credit back before its launch.
 //!
@@ -77,7 +77,7 @@ const HARDLY: f64 = 0.02;
 /// Chance of a return within a kernel's time, up to which a moment is good.
 const GOOD: f64 = 0.1;
 
-/// Chances between [`GOOD`] and the highest risk that deferral tells apart.
+/// Chances between `GOOD` and the highest risk that deferral tells apart.
 const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 
 #[derive(Debug, Default)]
@@ -314,7 +314,7 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
-/// How long background jobs may go beyond `lead`: until a return has the chance [`HARDLY`].
+/// How long background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
 fn calm(state: &State, now: Ns) -> Ns {
     state.room(now, HARDLY).unwrap_or(0)
 }
