@@ -42,10 +42,12 @@
 //!    foreground job takes credit back before its launch.
 //!
 //! ```text
-//! foreground  |##launches##|                                      |####
-//! device      |#####work#######|##k1##|##k2##|##k3##|    idle     |####
-//!                         |lead|<------- room: P(back) <= risk ------->|
-//!                         ^ grant of k1                           ^ epoch moves: credit void
+//! foreground  |##launches##|                               |####
+//! device      |#######work#######|####k1####|     idle     |####
+//!                           |lead|
+//!                           |<--- takes --->|
+//!                           |<- room: P(back) <= risk ->|
+//!                           ^ grant of k1                  ^ epoch moves: credit void
 //! ```
 //!
 //! # Special cases
