@@ -43,8 +43,8 @@ pub(super) struct ClientState {
     pub granted_since: bool,
     /// Credit was granted, and no use of it reported since.
     pub unreported: bool,
-    /// Credit in the books but no longer in its word while it waited: taken by its threads and not
-    /// reported yet, in ns.
+    /// Credit in the books but not in its word while it waited: taken by its threads and not
+    /// reported yet.
     pub untold: Ns,
     /// Since when its credit word is empty without a new grant.
     pub emptied_at: Option<Ns>,
@@ -179,16 +179,16 @@ impl ClientState {
         let end = end.saturating_add(self.timeline.slip(config));
         let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if now < end {
-            // Where a gap is known to follow, an order given now arrives as the work ends. Another
-            // launch would void it.
+            // With a gap known to follow, an order given now arrives as the work ends. A launch
+            // would void it.
             let ready = end.saturating_sub(if followed { lead } else { 0 });
             return match now >= ready {
                 true => Ok(room(0).saturating_add(end - now)),
                 false => Err(ready),
             };
         }
-        // At an end that was not seen, the launching thread may have lost its core for a moment,
-        // unless a gap is known to follow this kernel.
+        // Unless a gap is known to follow, an unseen end may be a launching thread that lost its
+        // core for a moment.
         let silent = end.saturating_add(config.open_unseen);
         if now < silent && !followed && !self.timeline.is_seen() {
             return Err(silent);
@@ -213,16 +213,14 @@ impl ClientState {
     pub(super) fn long_out(&self) -> Ns {
         let ledger = &self.ledger;
         match self.long {
-            // Streams end in no order: with less than its cost out, the kernel has ended, whatever
-            // was issued before.
+            // Streams end in no order: with less than its cost out, the kernel has ended.
             Some(long) if ledger.outstanding() < long.cost => 0,
             Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
     }
 
-    /// Whether its word has credit that could be revoked. What an empty word leaves in the books is
-    /// on its way.
+    /// Whether its word has credit to revoke. What an empty word leaves in the books is on its way.
     pub(super) fn revocable(&self) -> bool {
         self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }

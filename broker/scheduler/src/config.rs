@@ -121,8 +121,8 @@ pub struct Config {
     /// is worth (`scripts/lab --without grace`).
     pub grace: bool,
     /// Silence of a foreground job, in ns, after which its gap counts as open-ended and is filled
-    /// within the delay bound alone. It counts from the predicted end of the gap, or, without one,
-    /// from the seen end of the work.
+    /// within the delay bound alone. Counts from the gap's predicted end or, without one, from the
+    /// seen end of work.
     ///
     /// 200 us: a program that synchronises after each kernel launches the next within some 20 us, a
     /// Python framework within 100 us.
@@ -130,29 +130,28 @@ pub struct Config {
     /// `open_after` where no synchronising call saw the end of the work. 1 ms: a job that launches
     /// ahead may lose its core for a moment.
     pub open_unseen: Ns,
-    /// Unprofiled margin: how much longer than predicted a foreground job's work may take without a
-    /// profile, as a part of it, until its own ends have taught better.
+    /// Unprofiled margin: part by which a foreground job's work may take longer than predicted
+    /// without a profile, until its own ends have taught better.
     pub doubt: f64,
-    /// Minimum share: the part of the device's time for background jobs that find no gap, all
-    /// together. No job starves.
+    /// Minimum share: part of the device's time for background jobs that find no gap, all together.
     ///
-    /// 0.02: a background job of 1 ms kernels that finds no gap launches one every 60 ms, since
-    /// switching there and back is charged to it. That is the price for the foreground job.
+    /// 0.02: such a job with 1 ms kernels launches one every 60 ms, since switching there and back
+    /// is charged to it. That is the price for the foreground job.
     pub minimum_share: f64,
-    /// `weft`: a background job that had a delay bound of a gap less than this ago does not starve;
-    /// with less of one, it starves proportionally sooner.
+    /// `weft`: time without starvation, in ns, after a gap in which a job had a delay bound of
+    /// work; proportionally less after less.
     ///
     /// 500 ms: the minimum share takes the device from a foreground job that has work, at two
-    /// switches each. A job that finds gaps between requests needs no share; a language model's
-    /// request takes a quarter of a second. Half of the longest wait at the gate (1 s), after which
-    /// a launch goes regardless.
+    /// switches each. A job with gaps between requests needs none; a language model's request takes
+    /// a quarter of a second. Half of the longest wait at the gate (1 s), after which a launch goes
+    /// regardless.
     pub starving_after: Ns,
-    /// `weft`: the minimum share comes in portions of what is due for this time, so that many short
-    /// kernels pay for one switch there and back.
+    /// `weft`: the minimum share comes in portions for this time, ns: many short kernels pay for
+    /// one switch there and back.
     pub share_every: Ns,
-    /// A waiting background job is let through if its own earlier work does not end for this long:
-    /// some programs queue a kernel that spins until a later launch is queued. Counts from the last
-    /// sign of progress, on top of twice the work outstanding.
+    /// Time in ns, plus twice the work outstanding, since the last progress, after which a waiting
+    /// background job is let through. Some programs queue a kernel that spins until a later launch
+    /// is queued.
     pub stuck_after: Ns,
     /// Silence about outstanding work, on top of ten times its predicted time, after which it is
     /// written off.
@@ -163,9 +162,8 @@ pub struct Config {
     /// Length of a turn: under `timeslice`, and of background jobs of one priority. 10 ms against
     /// 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
-    /// The longest that a job is swapped out while others of its priority have long turns, because
-    /// their memory does not fit the device together. Turns are 20 ms at least, so many jobs may
-    /// exceed it.
+    /// The longest that a job is swapped out while others have long turns, because their memory
+    /// does not fit the device together. Turns are 20 ms at least, so many jobs may exceed it.
     ///
     /// 500 ms: two jobs that move 2 GB each in a turn need some 300 ms each; each of five jobs gets
     /// 109 at most. Below the longest wait at the gate (1 s), after which a launch goes regardless.
@@ -204,14 +202,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// (hash, ns): high quantiles of those kernels that may take far longer than their charge. The
-    /// core and run-ahead windows fit these kernels into gaps by them. Empty where that does not
-    /// pay.
+    /// (hash, ns): high quantiles of kernels that may take far longer than their charge; core and
+    /// run-ahead windows fit them into gaps by these. Empty where that does not pay.
     ///
-    /// `weft` on a switching device: a kernel that outlasts the gap costs a foreground job whole
-    /// slices. vgg19 beside bert_base's training, with a launch queue: p99 was 1.74 of alone by the
-    /// mean, 1.00 by this. One of the kernels takes 45 us twelve times of thirteen and 1.9 ms once.
-    /// (`scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`)
+    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
+    /// vgg19 beside bert_base's training, with a launch queue: p99 was 1.74 of alone by the mean,
+    /// 1.00 by this. (One kernel takes 45 us twelve times of thirteen and 1.9 ms once.)
+    /// `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`
     /// Under MPS it took 2 % of the work from background jobs and gave the foreground job nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         match self.switch_cost {

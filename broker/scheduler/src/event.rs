@@ -6,7 +6,7 @@ use weft_profiles::Profile;
 
 use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
-/// An event. The core's driver copies events from lanes and sockets; the core trusts none of them.
+/// An event. The driver copies events from lanes and sockets; the core trusts none of them.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A client attached. The answer holds its first [`Decision::Mode`].
@@ -22,8 +22,7 @@ pub enum Event {
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
-    /// A client's profile does not fit its device and is forgotten. Its books go on: its reports
-    /// count from its beginning.
+    /// A client's profile does not fit its device and is forgotten. Its books go on.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
     Launched {
@@ -40,8 +39,7 @@ pub enum Event {
     Idle(Client, Ns),
     /// Wake-up hint: an idle client made a driver call that is no launch, its input copy, say.
     Stirred(Client, Ns),
-    /// A background job waits at the gate with this kernel. Another kernel replaces the first; an
-    /// unchanged repetition does nothing.
+    /// A background job waits at the gate with this kernel. Another kernel replaces it.
     Waits {
         /// The client.
         client: Client,
@@ -52,57 +50,56 @@ pub enum Event {
         /// Since when the client waits.
         since: Ns,
     },
-    /// Content of a waiting background job's credit word. Read it after the figures of the last
-    /// [`Event::Progress`], tell it before [`Event::Waits`]. What the books have beyond it was
-    /// taken by other threads of the client and not reported yet. Optional: without it, nothing
-    /// counts as so taken.
+    /// Credit word of a waiting background job: read after the last [`Event::Progress`], told
+    /// before [`Event::Waits`]. The books' credit beyond it was taken by other threads and is not
+    /// reported yet. Optional.
     Holds {
         /// The client.
         client: Client,
         /// Below zero if overdrawn.
         left: i64,
     },
-    /// A background job no longer waits at the gate, by its lane. Optional: a launch, or a grant
-    /// that covers the wanted kernel, ends a wait too.
+    /// A background job no longer waits at the gate, by its lane. Optional: a launch or a covering
+    /// grant ends a wait too.
     Passed(Client),
     /// A background job's cumulative reports from its lane, in predicted ns.
     Progress {
         /// The client.
         client: Client,
-        /// Work issued: all that was ever taken from the credit word, with or without credit in it.
+        /// All that was ever taken from the credit word, even beyond its credit.
         issued: Ns,
         /// The part of it that was seen to end.
         settled: Ns,
     },
-    /// Credit that came back under run-ahead windows, by the client's lane. Read it after the
-    /// figures of the [`Event::Progress`] that is told before it.
+    /// Credit that came back under run-ahead windows, read after the [`Event::Progress`] that is
+    /// told before.
     Renewed {
         /// The client.
         client: Client,
         /// All that ever came back, ns.
         total: Ns,
     },
-    /// The driver swapped a client's credit word to zero: the answer to [`Decision::Revoke`], and
-    /// to a [`Decision::Grant`] under other launch epochs.
+    /// A client's credit word was swapped to zero: the answer to [`Decision::Revoke`], and to a
+    /// [`Decision::Grant`] under other launch epochs.
     ///
-    /// Credit given = issued + revoked + left. So only a grant, such a swap and the client's taking
-    /// (which `issued` counts) may change the word.
+    /// Credit given = issued + revoked + left. So only grants, such swaps and the client's taking
+    /// (`issued`) change the word.
     Revoked {
         /// The client.
         client: Client,
         /// Credit that was in the word, ns. Below zero if overdrawn.
         left: i64,
     },
-    /// Whether the memory of this client and others fits the device together. If not, those of one
-    /// priority take turns, so that memory can be moved for each.
+    /// The memory of this client and others does not fit the device together, or does again. Those
+    /// of one priority take turns, so that memory can be moved for each.
     Crowded {
         /// The client.
         client: Client,
         /// Length of its turns from the next one on, ns. `None`: there is room.
         turn: Option<Ns>,
     },
-    /// Time for this device to go from one process to another from now on, ns. It changes when it
-    /// becomes known whether the clients share the device under MPS.
+    /// Time for the device to go from one process to another from now on, ns: it became known
+    /// whether its clients share it under MPS.
     SwitchCost(Ns),
     /// Time of a kernel, as the device measured it.
     Sampled {
@@ -124,17 +121,15 @@ pub enum Event {
 pub enum Decision {
     /// Tell a client its mode.
     Mode(Client, Mode),
-    /// Set a client's run-ahead window, or take it away. Comes before the [`Decision::Grant`] it is
-    /// for, and alone where it changes.
+    /// Set or end a client's run-ahead window: before the [`Decision::Grant`] it is for, or alone.
     RunAheadWindow(Client, Option<RunAheadWindow>),
     /// Add to a background job's credit word and ring its doorbell.
     ///
     /// If `bound`, the credit holds only while the launch epochs above the client's priority stay
-    /// as they were when this iteration of the driver began. The order is: read the epoch page,
-    /// read the lanes' records, ask the core, store **that** reading as the lane's launch epochs. A
-    /// foreground launch that the core has not seen then voids the credit. Earlier credit under
-    /// other launch epochs must not revive: if the stored launch epochs differ, first swap the word
-    /// to zero and report [`Event::Revoked`].
+    /// unchanged since this iteration began: read the epoch page, read the lanes' records, ask the
+    /// core, store **that** reading as the lane's launch epochs. A foreground launch that the core
+    /// has not seen then voids the credit. Earlier credit must not revive: if the stored launch
+    /// epochs differ, first swap the word to zero and report [`Event::Revoked`].
     Grant {
         /// The client.
         client: Client,
@@ -143,8 +138,8 @@ pub enum Decision {
         /// Whether the launch of a more important foreground job voids it.
         bound: bool,
     },
-    /// Start or stop timing some of a client's launches ([`Event::Sampled`]): its ends are seen too
-    /// late to tell kernel times, and no profile does.
+    /// Start or stop timing some of a client's launches ([`Event::Sampled`]): neither its late ends
+    /// nor a profile tell kernel times.
     Times(Client, bool),
     /// Swap a background job's credit word to zero and report its content as [`Event::Revoked`].
     Revoke(Client),

@@ -1,18 +1,15 @@
-//! Kernel-time model: how long a background job's kernels really take, learnt while the job is
-//! served.
+//! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
-//! * A kernel's credit is charged from the client's table: the profile's mean, or the charge of an
-//!   unknown kernel.
-//! * Whether a kernel *fits* is asked of a high quantile of its time in its context; how much is on
-//!   the device, of the middle. Both begin with the profile.
-//! * An end that is seen teaches a time, if the job had the device for itself and its end was
-//!   watched.
+//! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
+//! of its time in its context; how much is on the device, of the middle. Both come from the profile
+//! first. An end that is seen teaches a time, if the job had the device for itself and the end was
+//! watched.
 //!
-//! A job that waits at the gate watches. A job that launches, works on its host and synchronises an
-//! age later does not: the end is seen when the host comes back. Taken for the kernel's, the host's
-//! time would keep the kernel out of every gap, and the few launches by starvation would be seen
-//! late again. Such an end is only an upper bound. A job with such ends has launches timed by the
-//! device ([`Decision::Times`](super::Decision::Times)): nothing else says what its kernels take.
+//! A job that waits at the gate watches. A job that launches, works on its host and synchronises
+//! late does not: its end is seen when the host comes back. That time is only an upper bound; taken
+//! for the kernel's it would keep the kernel out of every gap. Such a job has launches timed by the
+//! device ([`Decision::Times`](super::Decision::Times)), since nothing else tells its kernels'
+//! times.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,7 +20,7 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Limit of launches whose end is awaited. Credit seldom lets a job so far ahead.
+/// Limit of awaited launches. Credit seldom lets a job so far ahead.
 const AWAITED: usize = 256;
 
 /// Ends seen after which a job without a profile is known.
@@ -32,14 +29,14 @@ const KNOWN: u32 = 6;
 /// Late ends after which the launches of a job without a profile are timed.
 const LATE: u32 = 4;
 
-/// A client at the gate asks the device first after this long (ns), and then often enough to see an
-/// end a quarter late at most.
+/// Time in ns after which a client at the gate first asks the device; later looks see an end a
+/// quarter late at most.
 const FIRST_LOOK: Ns = 50_000;
 
-/// Limit of launches kept for the device's times, which come some hundred launches later.
+/// Limit of launches kept for the device's times, some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A time counts as known if its uncertainty is at most 1/8 of the time of an unknown kernel.
+/// A time is known if at most this part of an unknown kernel's time is uncertain.
 const NEAR: Ns = 8;
 
 /// Limit of kernels whose bounds are kept.
@@ -81,11 +78,11 @@ pub(super) struct Pace {
     settled_of_first: Ns,
     /// When work was last seen to end.
     ended_at: Ns,
-    /// The longest kernels launched lately: as charged, and as predicted.
+    /// The longest kernels launched lately: charge, and prediction.
     longest: Ns,
     slowest: Ns,
-    /// Of the last dozens of launches that did not wait at the gate: host time between two, and
-    /// charge of the launch before.
+    /// Of the last dozens of launches without a wait: host time between two, and charge of the one
+    /// before.
     host: f64,
     work: f64,
     /// Charge and time of the last launch.
@@ -101,8 +98,7 @@ pub(super) struct Pace {
     /// Whether launches are timed now and then; and the last launches, to find theirs.
     timed: bool,
     recent: VecDeque<Launch>,
-    /// Upper bounds, in ns, of kernels without a known time, where below the time of an unknown
-    /// kernel.
+    /// Upper bounds of kernels without a known time, where below an unknown kernel's time, ns.
     bounds: HashMap<u64, Ns>,
     /// High quantiles of kernels whose times lie far apart
     /// ([`Config::may_take`](super::Config::may_take)).
@@ -168,9 +164,8 @@ impl Pace {
         self.slowest
     }
 
-    /// Work, in ns, that the job may launch on its own if at most `depth` is to queue up on the
-    /// device. Unlimited for a job that launches more slowly than the device works: at most one of
-    /// its kernels is there.
+    /// Work, in ns, that the job may launch on its own with at most `depth` queued on the device.
+    /// Unlimited if it launches more slowly than the device works.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -178,8 +173,7 @@ impl Pace {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// Expected length of a kernel found in progress at a random time: `sum(cost^2) / sum(cost)`,
-    /// since long ones are found more often.
+    /// Expected length of a kernel found in progress: `sum(cost^2) / sum(cost)`.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns
@@ -286,12 +280,10 @@ impl Pace {
         std::mem::take(&mut self.timed)
     }
 
-    /// Takes in a kernel's time as the device measured it. `at`: of the launch. `alone`: the part
-    /// of it without a foreground job's work on the device, so a lower bound. `unknown`: as in
-    /// [`Sight`].
+    /// Takes in a kernel's time as measured by the device. `at`: of the launch. `alone`: lower
+    /// bound, the part without foreground work on the device. `unknown`: as in [`Sight`].
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // The place in the sequence is known of the last launches; other times count for the kernel
-        // alone.
+        // The sequence is known of the last launches; other times count for the kernel alone.
         let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
         let found = self.recent.iter().rev().find(is_it).copied();
         let launch = found.unwrap_or_else(|| Launch {
@@ -309,8 +301,7 @@ impl Pace {
         }
     }
 
-    /// Takes in that a launch took between `least` and `most`, where that corrects what is
-    /// believed.
+    /// Takes in bounds of a launch's time, where they correct what is believed.
     fn bounded(&mut self, launch: &Launch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(&launch.context).is_some() {
             self.times.at_least(&launch.context, least);
@@ -341,9 +332,8 @@ impl Pace {
     }
 }
 
-/// Whether an end was watched: of work that began at `began` and was seen to have ended at `now`.
-/// The job must have waited at the gate (`waits_since`) from the beginning, or for so long that the
-/// device was asked in vain before.
+/// Whether an end, of work from `began` to `now`, was watched: the job waited at the gate from the
+/// beginning, or so long that the device was asked in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };
     let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));

@@ -1,27 +1,26 @@
 //! Turn scheduler: long turns among equals whose memory does not fit the device together.
 //!
 //! Two jobs of one priority that work at once take the memory from each other, page by page. So the
-//! members of a class (those that [`Event::Crowded`](super::Event::Crowded) names) take turns of
-//! the length it says. One has the device while the next one's memory comes in. This holds under
-//! every policy but `timeslice`, whose turns have a fixed length. Policies do not know of it: a
-//! client out of turn is not in the queue.
+//! members of a class (named by [`Event::Crowded`](super::Event::Crowded)) take turns: one has the
+//! device while the next one's memory comes in. This holds under every policy but `timeslice`,
+//! whose turns have a fixed length. Policies see nothing of it: a client out of turn is not in the
+//! queue.
 //!
 //! | client | what happens |
 //! |---|---|
-//! | member at the top | is a background job instead of a foreground job; in its turn it gets all that the delay bound allows, so that the turn ends within it |
+//! | member at the top | no foreground job; has all of the delay bound in its turn |
 //! | member below a foreground job | fills that job's gaps in its turn, by the policy |
-//! | other client of the priority | not named (no managed memory), so unchanged: waits for no turn |
+//! | other client of the priority | no managed memory: unchanged, waits for no turn |
 //! | less important client | unchanged: runs while no client above it is at work |
 //!
 //! A turn ends early when its client is silent for 1/[`PRESENT`] of it: a Python host pauses for
-//! milliseconds between two steps. So a job that stops wastes no more than that. A job that stalls
-//! with work on the device wastes a turn until that work is written off. A turn does not end while
-//! no other member waits. The member without a turn for longest is next: a wait is at most the
-//! others' turns and a delay bound each. (Below a foreground job that leaves only the minimum
-//! share: their turns and that.)
+//! milliseconds between two steps. A job that stalls with work on the device wastes its turn until
+//! that work is written off. A turn does not end while no other member waits. The member without a
+//! turn for longest is next: it waits for the others' turns and a delay bound each. (Below a
+//! foreground job that leaves only the minimum share: for their turns and that.)
 //!
-//! Of a class with two members or more, at most one is in the queue. The others have no usable
-//! credit, except to pass work of their own that does not end.
+//! Of two members or more, at most one is in the queue. The others have no usable credit, except to
+//! pass work of their own that does not end.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -89,8 +88,8 @@ impl Rota {
 
 /// Until when the client of this turn counts as present.
 fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
-    // A client that waits for credit is present. One with an unused grant is not, unless a
-    // foreground job's launch epoch may have voided the grant.
+    // A client that waits for credit is present. An unused grant shows absence, unless a foreground
+    // launch may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);
@@ -181,8 +180,8 @@ impl Core {
                 continue;
             };
             let ends = absent_at(&self.state, owner, &turn).min(turn.until);
-            // Below a foreground job that hardly pauses, the minimum share may always come in the
-            // same member's turn. So a turn lasts until its client was granted something.
+            // Below a foreground job that hardly pauses, the minimum share may always come in one
+            // member's turn. So a turn lasts until its client was granted something.
             let had_nothing = owner.queued.is_some() && owner.granted_at < turn.begun;
             if self.now < ends {
                 self.wake_at(Some(ends));

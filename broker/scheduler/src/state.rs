@@ -1,7 +1,7 @@
 //! The core's state: clients, waits, and the background work that is out.
 //!
-//! Every change of a ledger goes through [`State::account`]. So the sum of exposures and the list
-//! of exposed clients always agree with the ledgers. Policies read the state and change nothing.
+//! All ledger changes go through [`State::account`], so the sum and the list of exposures agree
+//! with the ledgers. Policies read the state and change nothing.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -24,9 +24,9 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: Queue,
-    /// Background work, in ns, that is on the device or may come there without another grant, of
-    /// all clients. Credit of a client that waits for more is not in it: its gate keeps order, so
-    /// none of that credit is usable before the next grant.
+    /// Exposure of all clients, in ns: background work that is on the device or may come there
+    /// without another grant. Credit of a client that waits for more is not in it: its gate keeps
+    /// order, so that credit is not usable before the next grant.
     pub exposure: Ns,
     /// Clients that have unused credit or work on the device.
     pub exposed: Vec<Slot>,
@@ -143,9 +143,8 @@ impl State {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        // A client that waits again without having reported its last grant has used it: that work
-        // is on its way. So is what an empty word leaves in the books, and what the books have
-        // beyond the word.
+        // A client that waits again without a report has used its last grant. That work is on its
+        // way, and so is what the books have beyond the word.
         let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
         let in_order = client.queued.is_some() || client.barred && waits(client);
         let now = match in_order {
@@ -160,12 +159,11 @@ impl State {
         client.counted = now;
     }
 
-    /// Takes in that `left` is in the credit word of a waiting client. The client can write the
-    /// word, so it counts for no more than the books have left.
+    /// Takes in the credit word of a waiting client. The client can write it, so it counts for no
+    /// more than the books have left.
     pub(super) fn holds(&mut self, slot: Slot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
-        // While a grant is not used yet, all that is left counts: the grant may not have reached
-        // the word.
+        // With an unused grant all that is left counts: the grant may not have reached the word.
         client.untold = match client.unreported {
             true => 0,
             false => client.ledger.untold(left),
@@ -216,16 +214,15 @@ impl State {
         self.recount(slot);
     }
 
-    /// Whether a background job will soon starve if it finds no gap. Such a job goes before more
-    /// important ones and keeps its credit.
+    /// Whether a background job will soon starve without a gap. It then goes first and keeps its
+    /// credit.
     pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
         let soon = now.saturating_add(self.config.starving_after / 2);
         self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
-    /// Wait in ns after which the minimum share covers a kernel that fits nowhere:
-    /// `(cost + 2 * switch_cost) / minimum_share`. Beside a foreground job that never pauses,
-    /// switching is most of a short kernel's price.
+    /// Time in ns after which the minimum share covers a kernel that fits nowhere:
+    /// `(cost + 2 * switch_cost) / minimum_share`.
     pub(super) fn patience(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -235,8 +232,7 @@ impl State {
         (price as f64 / share) as Ns
     }
 
-    /// Long estimate of a waiting kernel, in ns. At most the delay bound for a job of which nothing
-    /// is known.
+    /// Long estimate of a waiting kernel, ns. Of an unknown job at most the delay bound.
     fn long(&self, slot: Slot, wait: &Wait) -> Ns {
         if !self.foresees() {
             return wait.cost;
@@ -245,7 +241,7 @@ impl State {
         match client.pace.of_next(wait.kernel) {
             Some(forecast) if client.pace.is_profiled() && self.config.switch_cost == 0 => forecast.high,
             Some(forecast) if client.pace.is_profiled() => forecast.high.max(client.pace.may_take(wait.kernel)),
-            // Ends are seen a little late, so what they taught is rather too long.
+            // Ends are seen a little late, so the learnt time is rather too long.
             Some(forecast) => forecast.middle,
             None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
             None => wait
@@ -304,11 +300,11 @@ impl State {
     /// The most that may be out before a kernel of this cost, in ns; the largest of:
     ///
     /// * `bound - cost`: the kernel fits into the delay bound;
-    /// * `bound / 2`: with less out the device would run dry while the next grant is on its way;
+    /// * `bound / 2`: with less the device runs dry while the next grant is on its way;
     /// * `long + bound / 2 - cost`: half a bound beside one long kernel.
     ///
-    /// `cost` is an eighth of the bound at least: waking broker and job costs as much as launching
-    /// dozens of small kernels.
+    /// `cost` counts as `bound / 8` at least: two wakes cost as much as launching dozens of small
+    /// kernels.
     fn most_before(&self, cost: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let cost = cost.max(bound / 8);
@@ -372,9 +368,9 @@ impl State {
         all
     }
 
-    /// Room of background jobs from now on, in ns, if the foreground jobs may be kept waiting with
-    /// this chance. The foreground job that leaves least decides. Error: a foreground job is busy,
-    /// at least until then.
+    /// Room of background jobs from now on, in ns, at this chance of keeping a foreground job
+    /// waiting; the least of all foreground jobs. Error: until when a foreground job is busy at
+    /// least.
     pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let lead = self.lead();
@@ -384,14 +380,13 @@ impl State {
         Ok(room)
     }
 
-    /// `State::room` at the risk of a kernel, plus the delay budget within a stretch of launches
+    /// `State::room` at the highest risk, plus the delay budget within a stretch of launches
     /// ([`Slack`](super::slack::Slack)).
     pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
         self.opening_for(0, now)
     }
 
-    /// `State::opening` for a kernel of this length: the longer the kernel, the smaller the
-    /// chance at which a foreground job may find it in progress.
+    /// `State::opening` for a kernel of this length: the longer the kernel, the smaller the risk.
     pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let (lead, risk) = (self.lead(), self.risk());
@@ -419,14 +414,14 @@ impl State {
         self.device.lead(self.config.delay_bound / 4)
     }
 
-    /// When to look again whether `less` of the background work has ended, by the clock where that
-    /// tells. Unused credit and work that a foreground job has stopped do not end with time: the
-    /// next report of them brings the look, and the clock must not spin until then.
+    /// When to look again whether `less` of the background work has ended. Unused credit and work
+    /// that a foreground job has stopped do not end with time: a report of them brings the look,
+    /// and the clock must not spin until then.
     pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let running = self.device.running(now);
-        // Where kernels take longer than their charge, the charge remains until the clock is down
-        // to it.
+        // A kernel that takes longer than its charge keeps the charge until the clock is down to
+        // it.
         let charged = running.min(self.exposure.saturating_sub(self.credit_abroad()));
         let wait = match less <= charged {
             true => less.saturating_add(running - charged),
@@ -444,16 +439,15 @@ impl State {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Background work that is still to run by the clock, and credit that will be used without
-    /// another grant, in ns.
+    /// Background work still to run by the clock, plus credit usable without another grant, in ns.
     pub(super) fn remaining(&self, now: Ns) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.exposure.saturating_sub(credit);
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
-    /// Chance at which a kernel may keep a foreground job waiting. Where the device must switch
-    /// back, a wrong guess costs more than the kernel's rest.
+    /// Highest chance at which a kernel may keep a foreground job waiting. A wrong guess costs more
+    /// where the device must switch back.
     pub(super) fn risk(&self) -> f64 {
         /// Best in the lab on a time-sliced device.
         const SWITCHED: f64 = 0.5;

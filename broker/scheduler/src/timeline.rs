@@ -1,13 +1,11 @@
 //! Busy model: when a foreground job's submitted work ends, and what comes then.
 //!
-//! * A foreground job launches ahead. Each launch adds its predicted time behind what is there; the
-//!   sum ends at `busy_until`, where a gap begins.
-//! * A synchronising call that returns with nothing left tells the end exactly.
-//! * The last kernel's profile says how long the gap lasts, if it says anything (the paper's SG).
+//! Each launch adds its predicted time behind the work that is there. The sum ends at `busy_until`,
+//! where a gap begins. A synchronising call that returns with nothing left tells the end exactly.
+//! The last kernel's profile tells the gap's length, if it has one (the paper's SG).
 //!
-//! Predictions are wrong for unknown kernels, or if the device is not as fast as for the profile.
-//! Each seen end teaches how much longer or shorter this client's work takes. An end that is not
-//! seen is believed after that time.
+//! Predictions are wrong for unknown kernels or a slower device. So each seen end teaches how much
+//! longer or shorter this client's work takes; other ends are believed after that time.
 
 use super::{Config, times::Times};
 use weft_protocol::{Ns, lane::is_transfer};
@@ -23,24 +21,23 @@ pub(super) enum Phase {
     Open { since: Ns },
 }
 
-/// Limits of the learnt factor: 8 and 1/8. A synchronising call that comes late is no slow device.
+/// Limits of the slowdown: 8 and 1/8. A synchronising call that comes late is no slow device.
 const UTMOST_STRETCH: f64 = 8.0;
 
-/// Part of the difference by which one seen end lowers the learnt factor. A higher one is believed
-/// at once: too early hurts the foreground job.
+/// Weight of a seen end that lowers the slowdown. A higher one is believed at once: too early hurts
+/// the foreground job.
 const STRETCH_DECAY: f64 = 0.1;
 
-/// Without new ends, the learnt factor's excess over 1 halves after 16 times the work that taught
-/// it, and so on. One end seen late must not keep background jobs away for good.
+/// Without new ends the slowdown's excess over 1 halves after 16 times the work that taught it. One
+/// late end must not keep background jobs away for good.
 const LESSONS: Ns = 16;
 
-/// Four seen ends until it is believed that work ends in time. A burst without a wait counts a
-/// sixteenth of an end, so that a job that never waits is not doubted for ever.
+/// Seen ends until lateness is believed. A burst without a wait counts a sixteenth of an end: a job
+/// that never waits is not doubted for ever.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Classes of bursts by predicted length: below 64 us, then four times as long each, up to beyond 4
-/// s.
+/// Classes of bursts by predicted length: below 64 us, each four times as long, beyond 4 s.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
@@ -59,24 +56,21 @@ pub(super) struct Timeline {
     stirred_at: Option<Ns>,
     /// Lateness: how much later than predicted work was lately seen to end, ns.
     slip: Ns,
-    /// Lateness by class of burst, where an end was seen: short work says nothing about long work.
-    /// (A language model's prompt takes as long as its input is; the many tokens after it end in
-    /// time.)
+    /// Lateness by class of burst: short work says nothing about long work. (A language model's
+    /// prompt takes as long as its input is; the tokens after it end in time.)
     slips: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
     /// Predicted time of the longest burst whose end taught lately, ns.
     lesson: Ns,
-    /// Predicted time launched since an end was last seen, or since the learnt factor last halved,
-    /// ns.
+    /// Predicted time launched since an end was seen or the slowdown halved, ns.
     untaught: Ns,
     /// Whether the client ever launched.
     launched: bool,
 }
 
 impl Timeline {
-    /// Busy model with an unprofiled margin: work lasts `1 + doubt` times its prediction until
-    /// something is learnt.
+    /// Busy model with an unprofiled margin: a slowdown of `1 + doubt` until something is learnt.
     pub(super) fn new(doubt: f64) -> Timeline {
         Timeline {
             stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
@@ -107,9 +101,8 @@ impl Timeline {
         self.burst_start.saturating_add(stretched)
     }
 
-    /// How much later than predicted the work may end while its end is not seen, ns. With few ends
-    /// seen at least `delay_bound + 2 * switch_cost`: what others may have out, and the way there
-    /// and back.
+    /// Lateness to expect while the end is not seen, ns. With few ends seen at least what others
+    /// may have out and two switches.
     pub(super) fn slip(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
@@ -144,8 +137,8 @@ impl Timeline {
         self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
-    /// Takes in a launch at `at`. `behind`: other clients' work before it on the device, ns.
-    /// Predictions end one `longest` kernel after the last launch.
+    /// Takes in a launch at `at`. `behind`: others' work before it on the device, ns. `longest`:
+    /// limit of a prediction after the last launch, ns.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
@@ -156,8 +149,8 @@ impl Timeline {
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
         self.unlearn(cost);
-        // A transfer behind a kernel changes nothing about the gap to come. After an idle time it
-        // is the input of the next launch: nothing says how soon, but the gap is over.
+        // Behind a kernel a transfer changes nothing about the gap to come. After an idle time it
+        // is the input of the next launch, and ends the gap.
         if !is_transfer(kernel) {
             self.last_kernel = kernel;
             self.stirred_at = None;
@@ -214,7 +207,7 @@ impl Timeline {
         };
     }
 
-    /// Forgets part of what an end taught, as work is launched and no end is seen.
+    /// Forgets part of what an end taught, as work is launched without a seen end.
     fn unlearn(&mut self, cost: Ns) {
         self.untaught = self.untaught.saturating_add(cost);
         if self.stretch > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {

@@ -119,8 +119,7 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (state.remaining(now), state.lead());
         let due = remaining.saturating_sub(2 * lead);
-        // At random arrivals the foreground job finds a kernel in progress anyway; no more is
-        // added.
+        // At random arrivals: no more than the foreground job finds of a kernel in progress anyway.
         let calm = match state.is_steady() {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
@@ -193,8 +192,8 @@ impl Weft {
                 longer = true;
             }
             // The longest of the others that fit. A kernel with a low charge and a long quantile
-            // must hide none that fits: a less important one would be granted and revoked for it,
-            // again and again.
+            // must hide none that fits, or a less important one is granted and revoked for it again
+            // and again.
             if let Some(entry) = longest(state, class, room, remaining, now) {
                 return Ok(entry);
             }
@@ -207,8 +206,8 @@ impl Weft {
     }
 }
 
-/// The waiting entry of a job that is about to starve. It has the next gap before all others, which
-/// costs the foreground job nothing; later it would go beside the foreground job.
+/// The waiting entry of a job that is about to starve. It has the next gap first, which costs the
+/// foreground job nothing; later it would go beside the foreground job.
 fn starving(state: &State, now: Ns) -> Option<Entry> {
     let (_, slot) = state.queue.first_due()?;
     state.get(slot)?.queued.filter(|_| state.is_hungry(slot, now))
@@ -263,12 +262,11 @@ fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool 
     takes <= room && (entry.long <= short || state.opening_for(entry.long, now).is_ok_and(|room| takes <= room))
 }
 
-/// Room for switching to the background job in `slot`, where the device switches between processes.
+/// Room for switching to the job in `slot`, where the device switches between processes.
 ///
-/// The owner needs none: the way back begins with the foreground job's kernel, however early the
-/// background jobs were done. Another background job needs one switch. From the foreground job it
-/// is twice there and back: a gap of which switching takes more than half is not worth what the way
-/// back costs the foreground job.
+/// The owner needs none: the way back begins with the foreground job's kernel, however early
+/// background work is done. Another background job needs one switch. From the foreground job it is
+/// twice there and back: a gap that is mostly switching is not worth what the way back costs.
 fn way_there(state: &State, slot: Slot) -> Ns {
     let switches = match state.device.owner() {
         Some(owner) if owner == slot => 0,
@@ -322,7 +320,7 @@ fn calm(state: &State, now: Ns) -> Ns {
 }
 
 /// Unlimited credit for a job that launches more slowly than the device works, until the foreground
-/// job is due. At most one of its kernels is on the device, and the launch epoch ends its credit.
+/// job is due. At most one of its kernels is on the device; the launch epoch ends its credit.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
     // The charges tell nothing of a job whose kernels take much longer.
@@ -352,8 +350,8 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     let lead = state.lead();
     let takes = takes(state, entry, remaining);
     let calm = calm(state, now).saturating_sub(takes);
-    // In a calm time a thread that is held back only loses time to prepare its next launch. A job
-    // of which nothing is known gets one kernel, with no work before it.
+    // In a calm time a thread that is held back only loses time to prepare its next launch. An
+    // unknown job has one kernel, with no work before it.
     let ahead_of = if known {
         lead.max(calm.min(state.config.delay_bound / 4))
     } else {
