@@ -29,7 +29,7 @@ pub(super) struct ClientState {
     pub bound: bool,
     /// Run-ahead window.
     pub window: Option<RunAheadWindow>,
-    /// The last granted kernel that is longer than half the delay bound.
+    /// The last granted kernel longer than half the delay bound.
     pub long: Option<Long>,
     /// When a revocation was ordered that is not answered yet.
     pub revoking: Option<Ns>,
@@ -52,13 +52,13 @@ pub(super) struct ClientState {
     pub granted_at: Ns,
     /// Last sign that its credit is used or its work ends.
     pub progress_at: Ns,
-    /// When its work was last seen to end, or came to a device that had none of it.
+    /// When its work was last seen to end, or came to a device without any of it.
     pub ended_at: Ns,
     /// Last sign of work of its own.
     pub active_at: Ns,
     /// Starvation deadline: gaps that it had keep it from starving until then.
     pub fed_until: Ns,
-    /// Credit used, in ns, by which turns are shared out.
+    /// Credit used, by which turns are shared out, ns.
     pub served: Ns,
     pub launches: u64,
     pub work: Ns,
@@ -83,12 +83,11 @@ pub(super) struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Long {
     pub cost: Ns,
-    /// Issued, when the ledger has issued this total in ns; ended, when the ledger has settled it.
+    /// Total issued by the ledger once it is issued; total settled once it has ended, ns.
     pub total: Ns,
 }
 
-/// Highest chance of keeping a foreground job waiting that is about to launch, or of which nothing
-/// is known.
+/// Highest chance of keeping a foreground job waiting that is unknown or about to launch.
 const UNKNOWN: f64 = 0.5;
 
 impl ClientState {
@@ -196,13 +195,13 @@ impl ClientState {
         Ok(room(now - end))
     }
 
-    /// The wait for which it has no credit, in the queue or out of turn.
+    /// The wait that has no credit, in the queue or out of turn.
     pub(super) fn wants(&self) -> Option<Wait> {
         self.wait.filter(|_| self.queued.is_some() || self.barred)
     }
 
     /// Takes in work launched in a gap: starvation is put off by
-    /// `lasts * min(work, enough) / enough`.
+    /// `lasts * min(work, enough) / enough`, ns.
     pub(super) fn fed(&mut self, work: Ns, now: Ns, enough: Ns, lasts: Ns) {
         let most = now.saturating_add(lasts);
         let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;

@@ -1,5 +1,5 @@
-//! Deciding: asks the policy for verdicts, makes decisions of them, and looks after the clients
-//! that the policy leaves out.
+//! Deciding: makes decisions of the policy's verdicts, and looks after the clients that it leaves
+//! out.
 
 use super::{
     Core, Decision, Ns,
@@ -34,7 +34,7 @@ impl Core {
         self.state.counters.revocations += 1;
     }
 
-    /// Tells a client its run-ahead window, where it changed.
+    /// Tells a client its run-ahead window, if it changed.
     fn set_window(&mut self, slot: Slot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
         self.leased |= window.is_some();
         let Some(client) = self.state.get_mut(slot).filter(|client| client.window != window) else {
@@ -49,8 +49,8 @@ impl Core {
         });
     }
 
-    /// Ends the run-ahead window of a client that waits. What it has out is certain only once no
-    /// credit comes back to it. The answer puts the client into the queue.
+    /// Ends a waiting client's run-ahead window. What is out is certain only once no credit comes
+    /// back. The answer puts the client into the queue.
     pub(super) fn end_window(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         self.set_window(slot, None, out);
         let now = self.now;
@@ -62,8 +62,7 @@ impl Core {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// Moves run-ahead windows: as time passes without the foreground job, its return is expected
-    /// later.
+    /// Moves run-ahead windows: without the foreground job, its return is expected later and later.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
         // With several background jobs there is no window, once the last one has ended.
         let alone = self.state.has_one_background();
@@ -77,7 +76,7 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // Credit that comes back to one job is not there for another: with several, the broker
+            // Credit that comes back to one job is not there for another: among several, the broker
             // shares it out.
             if !alone {
                 self.set_window(slot, None, out);
@@ -94,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Grants more to a background job that is alone in wanting credit, before it runs out: one
-    /// stop at the gate less.
+    /// Grants more to a background job before it asks, while no other wants credit: one stop at the
+    /// gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
@@ -162,14 +161,14 @@ impl Core {
         self.state.account(slot, |ledger| ledger.grant(credit));
         self.state.unqueue(slot);
         self.state.counters.grants += 1;
-        // If the client does not go (a launch epoch that was not told has voided the credit), it is
-        // looked after then.
+        // A client that does not go, because an untold launch epoch voided the credit, is looked
+        // after then.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
     }
 
-    /// Asks the policy until there is nothing to do, and looks after the clients that it leaves
+    /// Asks the policy until it has no verdict left, and looks after the clients that it leaves
     /// out.
     pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
@@ -244,9 +243,9 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // At most twenty times `write_off_after`, however long the work claims to run. Launches
-            // without credit count once instead of ten times: one each millisecond behind work that
-            // never ends would else prolong the wait faster than time passes.
+            // At most twenty times `write_off_after`. Launches without credit count once, not ten
+            // times: one each millisecond behind work that never ends would prolong the wait faster
+            // than time passes.
             let over = outstanding.min(client.ledger.overdrawn());
             let patience = (outstanding - over)
                 .saturating_mul(10)
@@ -270,8 +269,8 @@ impl Core {
             }
             let idle_credit = !client.barred || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
-                // The client has credit and does not go: a launch epoch that the core did not see
-                // has voided it. Revoke it and begin again.
+                // The client has credit and does not go: an unseen launch epoch has voided it.
+                // Begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -281,8 +280,7 @@ impl Core {
                 continue;
             }
             if outstanding == 0 {
-                // A thread died or stands still before it reported the credit it took, or the
-                // client lies.
+                // A thread died or stands still before its report, or the client lies.
                 if client.wants().is_some() && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
@@ -295,8 +293,7 @@ impl Core {
                 }
                 continue;
             }
-            // A client that goes on launching behind work that never ends (its gate lets one at a
-            // time go) must not keep others waiting.
+            // A client that launches on behind work that never ends must not keep others waiting.
             let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
             if now >= lost {
                 self.state.account(slot, |ledger| ledger.write_off());
@@ -324,8 +321,8 @@ impl Core {
         }
     }
 
-    /// Grants to due clients, one at a time and no more than the minimum share together. False: the
-    /// due client waits for work to end, and no other client may be granted anything before.
+    /// Grants to due clients one at a time, at most the minimum share together. False: the due
+    /// client waits for work to end, and comes before any other grant.
     pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
         if share <= 0.0 {

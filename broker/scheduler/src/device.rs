@@ -1,9 +1,9 @@
 //! Background work on the device by the clock, and how far ahead of its end the next kernel is
 //! granted. For policy `weft`.
 //!
-//! The ledger knows which work was seen to end; that news comes late. Here work also ends as time
-//! passes, so that the next kernel is on its way by then. The ledger keeps the delay bound all the
-//! same: a wrong clock costs a little idle time or delay, never the bound.
+//! The ledger learns late which work has ended. Here work also ends as time passes, so that the
+//! next kernel is on its way by then. The ledger keeps the delay bound: a wrong clock costs a
+//! little idle time or delay, never the bound.
 
 use std::collections::VecDeque;
 
@@ -21,12 +21,11 @@ const LONGEST_WAY: Ns = 400_000;
 pub(super) struct Device {
     /// When all of it is predicted to have ended.
     free_at: Ns,
-    /// Whether the foreground job launched since background jobs did: their work may still be there
-    /// afterwards.
+    /// Whether the foreground job launched since: earlier background work may still be there.
     stalled: bool,
-    /// The background job that launched last, since the foreground job did.
+    /// The background job that launched last since the foreground job.
     last: Option<Slot>,
-    /// Time of orders to arrive, and delay of the core's wakes.
+    /// Times that orders take to arrive, and by which wakes are late.
     order: Way,
     wake: Way,
 }
@@ -71,7 +70,7 @@ impl Device {
         self.last = None;
     }
 
-    /// Part of `outstanding` that is still to run, ns.
+    /// How much of `outstanding` is still to run, ns.
     pub(super) fn remaining(&self, outstanding: Ns, now: Ns) -> Ns {
         if self.stalled {
             return outstanding;
@@ -88,7 +87,7 @@ impl Device {
         }
     }
 
-    /// The background job that has the device: going on costs it no switch.
+    /// The background job that has the device: no switch to it is needed.
     pub(super) fn owner(&self) -> Option<Slot> {
         self.last
     }
@@ -122,8 +121,8 @@ const STRETCHES: usize = 256;
 /// Least distance of two stretches, ns.
 const APART: Ns = 20_000;
 
-/// Stretches in which foreground jobs lately had work on the device: from the first launch to the
-/// end, predicted or seen. A little too long with several foreground jobs.
+/// Stretches of foreground work on the device: from the first launch to the end, predicted or seen.
+/// A little too long with several foreground jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Worked(VecDeque<(Ns, Ns)>);
 
@@ -148,8 +147,8 @@ impl Worked {
         }
     }
 
-    /// Part of `time` from `at` on without foreground work on the device, before such work came.
-    /// What began at `at` ran for at least as long.
+    /// Time from `at` on, of `time`, until foreground work came: what began at `at` ran for at
+    /// least as long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
         let mut begin = at;

@@ -22,7 +22,8 @@ pub enum Event {
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
-    /// A client's profile does not fit its device and is forgotten. Its books go on.
+    /// A client's profile does not fit its device and is forgotten. Its books go on: its reports
+    /// count from its beginning.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
     Launched {
@@ -52,7 +53,7 @@ pub enum Event {
     },
     /// Credit word of a waiting background job: read after the last [`Event::Progress`], told
     /// before [`Event::Waits`]. The books' credit beyond it was taken by other threads and is not
-    /// reported yet. Optional.
+    /// reported yet. Optional: without it no credit counts as so taken.
     Holds {
         /// The client.
         client: Client,
@@ -126,10 +127,10 @@ pub enum Decision {
     /// Add to a background job's credit word and ring its doorbell.
     ///
     /// If `bound`, the credit holds only while the launch epochs above the client's priority stay
-    /// unchanged since this iteration began: read the epoch page, read the lanes' records, ask the
-    /// core, store **that** reading as the lane's launch epochs. A foreground launch that the core
-    /// has not seen then voids the credit. Earlier credit must not revive: if the stored launch
-    /// epochs differ, first swap the word to zero and report [`Event::Revoked`].
+    /// unchanged since this iteration began. So read the epoch page, read the lanes' records, ask
+    /// the core, and store **that** reading as the lane's launch epochs. A foreground launch that
+    /// the core has not seen then voids the credit. Earlier credit must not revive: if the stored
+    /// launch epochs differ, first swap the word to zero and report [`Event::Revoked`].
     Grant {
         /// The client.
         client: Client,

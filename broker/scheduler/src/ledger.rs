@@ -16,12 +16,11 @@ pub(super) struct Ledger {
     /// Below zero where overdrawn credit was forgiven.
     revoked: i64,
     written_off: Ns,
-    /// The part of `granted` that came back under a run-ahead window.
+    /// The part of `granted` that came back under run-ahead windows.
     renewed: Ns,
-    /// The part of ended work that does not come back, by the last run-ahead window. `None`: there
-    /// was none.
+    /// Ended work that does not come back, by the last run-ahead window, if there was one.
     non_refundable: Option<Ns>,
-    /// The part of `left` that threads took without ever reporting it, and that is not waited for.
+    /// The part of `left` that threads took without a report, and that is not waited for.
     given_up: Ns,
 }
 
@@ -41,7 +40,7 @@ impl Ledger {
         self.granted
     }
 
-    /// The part of `granted` that came back under a run-ahead window.
+    /// The part of `granted` that came back under run-ahead windows.
     pub(super) fn renewed(&self) -> Ns {
         self.renewed
     }
@@ -91,14 +90,13 @@ impl Ledger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// Takes in a new run-ahead window. All that came back under the last one was told before:
-    /// credit is given only after the word was emptied.
+    /// Takes in a new run-ahead window. Credit is given only after the word was emptied, so all
+    /// that came back under the last window is told.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// Takes in the credit that came back in all, bounded by the run-ahead window. Returns whether
-    /// `total` was possible.
+    /// Takes in the credit that came back in all. Returns whether the run-ahead window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -109,8 +107,8 @@ impl Ledger {
         believed == total
     }
 
-    /// The part of all ended work that must not come back as credit, if at most `most` is to be out
-    /// for good after a grant of `credit`.
+    /// Ended work that must not come back as credit, so that at most `most` is out for good after a
+    /// grant of `credit`.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
@@ -121,8 +119,7 @@ impl Ledger {
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
-        // Work that was written off may be reported as settled late, in part or never: never count
-        // it twice.
+        // Work that was written off may still be reported: never count it twice.
         let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
         let change = Change {
             issued: new_issued - self.issued,
@@ -135,8 +132,8 @@ impl Ledger {
         change
     }
 
-    /// Takes in that the credit word held `left` when it was swapped to zero. `most`: the most that
-    /// one launch can issue beyond its credit. Returns whether `left` was possible.
+    /// Takes in the content of the credit word as it was swapped to zero. `most`: the most that one
+    /// launch can issue beyond its credit. Returns whether `left` was possible.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
         // What was issued and not reported yet is in `left()` and was not in the word: the word
         // held at most `left()`.
@@ -147,8 +144,7 @@ impl Ledger {
         believed == left
     }
 
-    /// Stops waiting for `untold` ns that were taken from the word and never reported. A later
-    /// report issues it.
+    /// Stops waiting for `untold` ns taken and never reported. A later report issues them.
     pub(super) fn give_up(&mut self, untold: Ns) {
         let untold = untold.min(self.usable().saturating_sub(self.given_up));
         self.given_up = self.given_up.saturating_add(untold);

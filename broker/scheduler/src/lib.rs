@@ -135,7 +135,7 @@ impl Core {
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
                 if let Some(profile) = profile.filter(|_| self.state.foresees()) {
-                    // Also where the device does not switch now: that may change later.
+                    // Also where the device does not switch now: that may change.
                     let may_take = self.state.config.spread(&profile);
                     (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
                 }
@@ -277,8 +277,8 @@ impl Core {
         self.decide(out);
     }
 
-    /// Decides a moment later, since more events of this iteration follow. A client whose work has
-    /// ended is about to say whether it waits, and no other should get the device for that moment.
+    /// Decides a moment later, since more events of this iteration follow: a client whose work has
+    /// ended is about to say whether it waits, and keeps the device for that moment.
     fn decide_soon(&mut self) {
         if self.state.waiting > 0 {
             self.wake_at(Some(self.now));

@@ -165,7 +165,8 @@ impl Pace {
     }
 
     /// Work, in ns, that the job may launch on its own with at most `depth` queued on the device.
-    /// Unlimited if it launches more slowly than the device works.
+    /// Unlimited if it launches more slowly than the device works: at most one of its kernels is
+    /// there.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -173,7 +174,8 @@ impl Pace {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// Expected length of a kernel found in progress: `sum(cost^2) / sum(cost)`.
+    /// Expected length of a kernel found in progress (long ones are found more often):
+    /// `sum(cost^2) / sum(cost)`.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns

@@ -1,37 +1,35 @@
 //! Delay budget: how late a foreground job's kernel may be before the job feels it. For policy
 //! `weft`, where going to another process costs the device nothing.
 //!
-//! A stretch is the time between two waits of the foreground job for the device. Where its host
-//! launches more slowly than the device works, a short gap follows each kernel. A background kernel
-//! that outlasts such a gap delays the next kernel, but no wait follows: the device catches up
-//! before the host's next launch. Only the delay of the last kernel before a wait is felt. A
-//! background job goes only when nothing of the foreground job is on the device. So at most one
-//! delay of a stretch is felt, as long as one background kernel in progress.
+//! A stretch is the time between two waits of the foreground job. A host that launches more slowly
+//! than the device works leaves a short gap after each kernel. A background kernel that outlasts
+//! the gap delays the next kernel, but the device catches up before the host's next launch. Only
+//! the last kernel before a wait is felt. A background job goes only when no foreground work is on
+//! the device. So at most one delay a stretch is felt, as long as one background kernel in
+//! progress.
 //!
-//! * Within a stretch a kernel may outlast its gap by `PART` of the usual stretch. A job that
-//!   waits after every kernel is allowed next to nothing.
-//! * In the gap after a wait any delay is felt: there the same part bounds the chance of one.
+//! * Within a stretch a kernel may outlast its gap by `PART` of the usual stretch. A job that waits
+//!   after every kernel is allowed next to nothing.
+//! * In the gap after a wait any delay is felt: there that part bounds the chance of one.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
 
 /// Part of a stretch that may be lost at its end.
 ///
-/// 0.7 %: a kernel in progress is found at any point, so half of it is lost on average. The aims
-/// are 2 % in the mean, and 0.5 % beside background jobs with short kernels. In the lab's tightest
-/// case (decoding by graphs) 1 % took 0.52 %. Where background hosts run ahead, so that every gap
-/// has a kernel, 0.8 % took 0.75 % and 0.7 % takes 0.45 %.
+/// 0.7 %: half of it is lost on average, since a kernel in progress is found at any point. The aims
+/// are 2 % in the mean, and 0.5 % beside short background kernels. In the lab's tightest case
+/// (decoding by graphs) 1 % took 0.52 %. Where every gap has a kernel, since background hosts run
+/// ahead, 0.8 % took 0.75 % and 0.7 % takes 0.45 %.
 const PART: f64 = 0.007;
 
 /// Weight of a new stretch in the mean length.
 const GAIN: f64 = 1.0 / 16.0;
 
-/// Rest of a background kernel that a foreground job finds in progress, ns: half of 50 us, the
-/// length in most models.
+/// Rest of a background kernel that is found in progress, ns: half of 50 us, as in most models.
 const RESIDUAL: f64 = 25_000.0;
 
-/// Least chance of keeping a foreground job waiting, however often it waits. Else next to nothing
-/// would go beside a job that waits after every kernel.
+/// Least chance, else next to nothing would go beside a job that waits after every kernel.
 const LEAST_RISK: f64 = 0.1;
 
 /// Chance for a foreground job with fewer than `ENOUGH` stretches.
@@ -70,9 +68,9 @@ impl Slack {
         self.since = None;
     }
 
-    /// Chance, `most` at the utmost, at which a kernel of this length may keep the foreground job
-    /// waiting in the gap after a wait: `length * PART / max(RESIDUAL, kernel / 2)`. Half of a
-    /// kernel found in progress is left on average.
+    /// Chance, `most` at the utmost, that a kernel in the gap after a wait may keep the foreground
+    /// job waiting: `length * PART / max(RESIDUAL, kernel / 2)`. On average half of the kernel is
+    /// left.
     pub(super) fn risk(&self, most: f64, kernel: Ns) -> f64 {
         match self.seen >= ENOUGH {
             true => (self.length * PART / RESIDUAL.max(kernel as f64 / 2.0))

@@ -41,8 +41,7 @@ pub struct ClientView {
     pub mode: &'static str,
     /// Whether the client launched or waited lately.
     pub active: bool,
-    /// Whether the client takes long turns: its memory and its equals' do not fit the device
-    /// together.
+    /// Whether the client takes long turns with its equals.
     pub turns: bool,
     /// The kernel at its gate.
     pub waiting: Option<WaitView>,
@@ -54,17 +53,17 @@ pub struct ClientView {
     pub busy_until: Ns,
     /// Credit given in all, ns.
     pub granted: Ns,
-    /// The part of it that came back under a run-ahead window as work was seen to end, ns.
+    /// The part of it that came back under run-ahead windows, ns.
     pub renewed: Ns,
     /// Credit used in all, by the client's reports, ns.
     pub issued: Ns,
-    /// Credit revoked in all, ns. Below zero where overdrawn credit was forgiven.
+    /// Credit revoked in all, ns. Below zero where overdraft was forgiven.
     pub revoked: i64,
     /// Credit not used yet, ns. Below zero where overdrawn.
     pub left: i64,
     /// Used credit whose work was not seen to end, ns.
     pub outstanding: Ns,
-    /// Work written off: never seen to end, ns.
+    /// Work written off, ns.
     pub written_off: Ns,
     /// Number of grants by the minimum share.
     pub starved: u64,
@@ -77,12 +76,12 @@ pub struct ClientView {
 /// Quality of forecasts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ForecastView {
-    /// Number of forecasts; values too short to matter are left out.
+    /// Number of forecasts, without values too short to matter.
     pub forecasts: u64,
     /// Part of the values that kept the promise: gaps not below the low value, times not above the
-    /// high one. 0.9 is right.
+    /// high one. Right: 0.9.
     pub kept: Option<f64>,
-    /// Mean distance between forecast and value, as a part of the mean value.
+    /// Mean distance between forecast and value, relative to the mean value.
     pub error: Option<f64>,
     /// Number of known contexts.
     pub contexts: usize,
@@ -135,7 +134,7 @@ pub struct Counters {
     pub events: u64,
     /// Grants given.
     pub grants: u64,
-    /// Revocations, because a foreground job came back or for a more important client.
+    /// Revocations for a foreground job or a more important client.
     pub revocations: u64,
     /// Gaps of known length that were opened for background jobs.
     pub gaps: u64,
@@ -145,7 +144,7 @@ pub struct Counters {
     pub early_returns: u64,
     /// Grants by the minimum share.
     pub starvation_grants: u64,
-    /// Grants to clients whose own earlier work did not end.
+    /// Grants to clients whose own work did not end.
     pub stuck_grants: u64,
     /// Long turns that began.
     pub long_turns: u64,
@@ -153,7 +152,7 @@ pub struct Counters {
     pub write_offs: u64,
     /// Events with impossible figures (a time far off, a count that went backwards), corrected.
     pub corrected: u64,
-    /// Events of clients that are not attached, or attached already; ignored.
+    /// Events of clients that are not attached, or already are; ignored.
     pub strangers: u64,
 }
 

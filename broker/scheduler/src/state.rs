@@ -221,8 +221,8 @@ impl State {
         self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
-    /// Time in ns after which the minimum share covers a kernel that fits nowhere:
-    /// `(cost + 2 * switch_cost) / minimum_share`.
+    /// Time in ns after which the minimum share covers a kernel that fits nowhere, with the switch
+    /// there and back: `(cost + 2 * switch_cost) / minimum_share`.
     pub(super) fn patience(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -232,7 +232,8 @@ impl State {
         (price as f64 / share) as Ns
     }
 
-    /// Long estimate of a waiting kernel, ns. Of an unknown job at most the delay bound.
+    /// Long estimate of a waiting kernel, ns. Of an unknown job
+    /// `max(cost, min(delay_bound, bound))`.
     fn long(&self, slot: Slot, wait: &Wait) -> Ns {
         if !self.foresees() {
             return wait.cost;

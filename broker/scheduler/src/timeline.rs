@@ -32,8 +32,8 @@ const STRETCH_DECAY: f64 = 0.1;
 /// late end must not keep background jobs away for good.
 const LESSONS: Ns = 16;
 
-/// Seen ends until lateness is believed. A burst without a wait counts a sixteenth of an end: a job
-/// that never waits is not doubted for ever.
+/// Four seen ends until work is believed to end in time. A burst without a wait counts a sixteenth
+/// of an end: a job that never waits is not doubted for ever.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 

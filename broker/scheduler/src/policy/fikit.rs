@@ -5,25 +5,23 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | SK[id], mean time of a kernel | the cost that a client is charged for the kernel |
+//! | SK[id], mean time of a kernel | the cost that a client is charged |
 //! | SG[id], mean gap after a kernel | `Times::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
-//! | feedback, early stop | credit is bound to the foreground launch epoch, and revoked at a launch |
+//! | feedback, early stop | credit is bound to the launch epoch and revoked at a foreground launch |
 //!
 //! It differs from the paper:
 //!
-//! * The paper releases one kernel at a time from a process that launches and waits. Here a job
-//!   launches ahead and permission is credit.
+//! * The paper releases one kernel at a time. Here a job launches ahead, and permission is credit.
 //! * A gap begins when the foreground job's last launch is predicted to *end*.
-//! * Exposure never passes the delay bound, however long the predicted gap: predictions may be
-//!   wrong. A longer kernel goes alone, where the gap has room.
-//! * Where the device switches between processes, each way to a background job takes part of the
-//!   gap. The way back does not: it begins with the foreground job's next kernel.
-//! * Copies between host and device are held back too, but not while the foreground job runs
-//!   kernels.
-//! * With no gap predicted, or the predicted one over, background jobs take turns within the bound.
+//! * Exposure never passes the delay bound, since a predicted gap may be wrong. A longer kernel
+//!   goes alone, where the gap has room.
+//! * On a switching device each way to a background job takes part of the gap. The way back does
+//!   not: it begins with the foreground job's next kernel.
+//! * Copies between host and device are held back, but not while the foreground job runs kernels.
+//! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
@@ -76,7 +74,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
-    // BestPrioFit takes kernels shorter than the gap. Prefer one of its class within the bound
+    // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
     // (which may be met exactly); a longer one goes alone. A less important one would only be in
     // the way.
     let best_fit = |gap: Ns| {
@@ -109,8 +107,8 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             other => other,
         };
     }
-    // A more important background job that works on its credit keeps the device; a switch to this
-    // one and back would cost both.
+    // A more important background job keeps the device while it works on its credit: a switch to
+    // this one and back would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }

@@ -1,9 +1,9 @@
 //! Turns among equals: one keeps the device for a while, then the one with the fewest turns has it.
 //!
-//! Equals are not interleaved kernel by kernel: a time-sliced device takes about 100 us from one
-//! process to another. A turn ends early when its client is silent. In long turns, for jobs whose
-//! memory is moved, the host's pauses count as present ([`PRESENT`]). Else two jobs that pause now
-//! and then would run in the same turn and take the memory from each other.
+//! Equals are not interleaved kernel by kernel: a time-sliced device needs about 100 us to go from
+//! one process to another. A turn ends early when its client is silent. In long turns, whose jobs'
+//! memory is moved, the host's pauses count as present ([`PRESENT`]). Else two jobs that pause
+//! would share a turn and take the memory from each other.
 
 use super::{
     super::{client::ClientState, queue::Slot, state::State},
@@ -15,9 +15,8 @@ use weft_protocol::{Ns, PRIORITIES};
 /// 1 GB takes some 50 ms.
 const LONG: Ns = 250;
 
-/// In a long turn the client counts as present for 1/8 of the turn after its last sign of work. A
-/// Python host pauses for milliseconds between two steps; a job that has ended wastes no more than
-/// this.
+/// In a long turn the client is present for 1/8 of the turn after its last sign of work. A Python
+/// host pauses for milliseconds between two steps; a job that has ended wastes no more.
 const PRESENT: Ns = 8;
 
 /// The turn of each class.
@@ -31,8 +30,7 @@ struct Turn {
 }
 
 impl Turns {
-    /// Verdict for a class with a waiting client, where background jobs run freely within the delay
-    /// bound.
+    /// Verdict for a class, where background jobs run freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound),
@@ -40,8 +38,7 @@ impl Turns {
         }
     }
 
-    /// The client whose turn it is, in a class with a waiting client; or the verdict until that is
-    /// clear.
+    /// The client whose turn it is in a class, or the verdict until that is clear.
     pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<Slot, Verdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(Verdict::Nothing(None));
@@ -92,7 +89,7 @@ impl Turns {
     }
 }
 
-/// Until when a more important client, which does not wait, works on its credit.
+/// Until when a more important client that does not wait works on its credit.
 pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
     state
         .exposed
@@ -103,14 +100,14 @@ pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Optio
         .max()
 }
 
-/// Whether a client has credit in others' way that can be revoked.
+/// Whether a client's credit is in others' way and revocable.
 fn revocable(state: &State, slot: Slot) -> bool {
     state
         .get(slot)
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
-/// The other client whose credit lies unused the longest, and from when on it counts as unused.
+/// The other client whose credit lies unused the longest, and since when.
 pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     let others = state
         .exposed
@@ -143,7 +140,7 @@ fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
 }
 
-/// Grants a waiting client what the delay bound has room for; else makes room, or waits for it.
+/// Grants a waiting client what the delay bound has room for, or makes room.
 pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
     let Some(entry) = state.get(slot).and_then(|client| client.queued) else {
         return Verdict::Nothing(None);
@@ -159,8 +156,7 @@ pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
     }
 }
 
-/// Revokes others' unused credit to make room: at once from less important clients, else when it
-/// has been unused for a while.
+/// Makes room by revoking unused credit: at once from less important clients, else after a while.
 pub(crate) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict {
     let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
