@@ -371,7 +371,8 @@ impl Core {
     }
 }
 
-/// Whether two run-ahead windows differ by more than the time between their making.
+/// Whether two run-ahead windows differ by more than an eighth of the time they have left, or in
+/// backlog.
 fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
     let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
     moved(old.deadline, new.deadline)

@@ -1,15 +1,13 @@
 //! Gap model: what a foreground job's past says of the gap that it leaves now. For policy `weft`;
 //! `fikit` goes by the kernel alone, as the paper does.
 //!
-//! The model enters kernels in launch order, and two marks that are free and worth more than any
-//! kernel:
+//! The model enters kernels in launch order, and two marks that are worth more than any kernel:
 //!
 //! * a synchronising call saw the work end;
 //! * a wake-up hint: a driver call of an idle job that is no launch.
 //!
-//! After each of them a time begins, which ends with the next launch. Its length is learnt for the
-//! context in which it began. So a gap is foreseen at its last kernel's launch, better when the end
-//! is seen, and better again at the wake-up hint.
+//! After each a time begins, which ends with the next launch. Its length is learnt for its context.
+//! So the forecast of a gap is better when the end is seen, and better again at the wake-up hint.
 
 use weft_profiles::{
     Profile,
@@ -18,8 +16,8 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Mark in place of a kernel: a synchronising call returned with nothing left on the device.
-/// (Fractional digits of the square roots of 2 and 3; no hash by design.)
+/// Mark in place of a kernel: the work was seen to end. (Fractional digits of the square roots of 2
+/// and 3; no hash by design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
 /// Mark in place of a kernel: a wake-up hint.
@@ -92,8 +90,7 @@ impl Foresight {
         self.look(&context);
     }
 
-    /// Begins the gap after the last kernel at this end, whatever is launched before the next
-    /// kernel.
+    /// Begins the gap after the last kernel at this end.
     fn ends(&mut self, end: Ns) {
         if let Some(open) = &mut self.after_kernel {
             open.since.get_or_insert(end);
@@ -111,20 +108,19 @@ impl Foresight {
             context,
             since: Some(at),
         });
-        // In any case: the outlook before counts from the end of the work and would seem to begin
-        // anew.
+        // In any case: the outlook before counts from the end of work and would seem to begin anew.
         self.outlook = self.gaps.outlook(&context);
     }
 
-    /// Forgets the context after a time without watch: the next event says nothing about the last.
+    /// Forgets the context after an unwatched time.
     pub(super) fn interrupted(&mut self) {
         (self.after_kernel, self.after_end, self.after_stir) = (None, None, None);
         self.history = History::default();
         self.outlook = Outlook::default();
     }
 
-    /// Takes the outlook after a seen end only if such an end was seen after this kernel before.
-    /// Else the kernel's outlook stands.
+    /// Takes the outlook after a seen end only if this kernel had one before. Else the kernel's
+    /// stands.
     fn look(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -132,8 +128,8 @@ impl Foresight {
         }
     }
 
-    /// Whether the time that began last is known: from this context, from the profile's kernel, or
-    /// from an earlier wake-up hint.
+    /// Whether the time that began last is known: from this context, its kernel's profile or an
+    /// earlier wake-up hint.
     pub(super) fn knows(&self) -> bool {
         self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
@@ -143,19 +139,18 @@ impl Foresight {
         self.after_stir.and_then(|open| open.since)
     }
 
-    /// Low (exceeded nine times in ten) and middle length, in ns, of the time that began last.
+    /// Low (nine in ten are longer) and middle length of the time that began last, ns.
     pub(super) fn expects(&self) -> Option<(Ns, Ns)> {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// Room of others in ns, `elapsed` after that time began, if the foreground job may be kept
-    /// waiting with this chance.
+    /// Room of others, `elapsed` ns after that time began, at this chance of keeping the foreground
+    /// job waiting, ns.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
-    /// Whether the length of that time is known: nine in ten last at least half as long as the
-    /// middle one.
+    /// Whether the length of that time is known: nine in ten last half the middle length at least.
     pub(super) fn is_steady(&self) -> bool {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }

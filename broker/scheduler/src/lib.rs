@@ -14,11 +14,11 @@
 //!
 //! # What holds
 //!
-//! * A foreground job is never told to wait. A job that is alone is told nothing more.
+//! * A foreground job is never told to wait; a job that is alone is told nothing more.
 //! * Background work out (unused credit, and work not seen to end) is at most
 //!   `max(delay_bound, delay_bound / 2 + one kernel)`, by [`Config::delay_bound`]. Exception: a job
 //!   whose own work does not end gets one more launch after each [`Config::stuck_after`].
-//! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
+//! * Credit is conserved: granted = issued + revoked + left, whatever a client reports.
 //! * A client that is gone holds nothing.
 //! * Every waiting background job gets credit in the end: by a gap, its turn, or the minimum share.
 //! * Clients of the most important priority are foreground jobs. Exception: equals whose memory
@@ -33,13 +33,14 @@
 //! | `queue` | finds the kernel that fits |
 //! | `state` | holds all of it |
 //! | `intake` | books what clients say |
-//! | `policy`, `decide` | choose whom to serve, and make decisions of it |
-//! | `rota` | long turns of equals whose memory does not fit together |
+//! | `policy`, `decide` | give verdicts, and make decisions of them |
+//! | `rota` | long turns of equals |
 //! | `foresight` | learns what follows a foreground job's kernels |
+//! | `slack` | learns how late a foreground job's kernel may be |
 //! | `pace` | learns how long background kernels take |
 //! | `device` | background work on the device, by the clock |
 //!
-//! The last three are for policy `weft` and blank under the others.
+//! The last four are for policy `weft` and blank under the others.
 #![forbid(unsafe_code)]
 
 mod client;

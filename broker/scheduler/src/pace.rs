@@ -5,11 +5,10 @@
 //! first. An end that is seen teaches a time, if the job had the device for itself and the end was
 //! watched.
 //!
-//! A job that waits at the gate watches. A job that launches, works on its host and synchronises
-//! late does not: its end is seen when the host comes back. That time is only an upper bound; taken
-//! for the kernel's it would keep the kernel out of every gap. Such a job has launches timed by the
-//! device ([`Decision::Times`](super::Decision::Times)), since nothing else tells its kernels'
-//! times.
+//! A job that waits at the gate watches. A job that works on its host and synchronises late does
+//! not: its end only bounds the time from above. Taken for the kernel's it would keep the kernel
+//! out of every gap. Such a job has launches timed by the device
+//! ([`Decision::Times`](super::Decision::Times)), since nothing else tells its kernels' times.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -81,7 +80,7 @@ pub(super) struct Pace {
     /// The longest kernels launched lately: charge, and prediction.
     longest: Ns,
     slowest: Ns,
-    /// Of the last dozens of launches without a wait: host time between two, and charge of the one
+    /// Of the last dozens of launches without a wait: host time between two, charge of the one
     /// before.
     host: f64,
     work: f64,
@@ -285,7 +284,8 @@ impl Pace {
     /// Takes in a kernel's time as measured by the device. `at`: of the launch. `alone`: lower
     /// bound, the part without foreground work on the device. `unknown`: as in [`Sight`].
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // The sequence is known of the last launches; other times count for the kernel alone.
+        // Only the last launches' places in the sequence are known; other times count for the
+        // kernel alone.
         let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
         let found = self.recent.iter().rev().find(is_it).copied();
         let launch = found.unwrap_or_else(|| Launch {

@@ -29,10 +29,11 @@ const GAIN: f64 = 1.0 / 16.0;
 /// Rest of a background kernel that is found in progress, ns: half of 50 us, as in most models.
 const RESIDUAL: f64 = 25_000.0;
 
-/// Least chance, else next to nothing would go beside a job that waits after every kernel.
+/// Least chance of keeping a foreground job waiting: else next to nothing would go beside a job
+/// that waits after every kernel.
 const LEAST_RISK: f64 = 0.1;
 
-/// Chance for a foreground job with fewer than `ENOUGH` stretches.
+/// Highest chance for a foreground job with fewer than `ENOUGH` stretches.
 const UNKNOWN_RISK: f64 = 0.5;
 
 /// Stretches seen before anything is allowed.

@@ -108,7 +108,7 @@ impl Policy for Weft {
         let Some(client) = state.get(slot).filter(|client| client.pace.is_known()) else {
             return TopUp::No;
         };
-        // A job that has stopped using its credit needs no more of it.
+        // Unused credit is not topped up.
         if now
             > client
                 .progress_at
@@ -124,7 +124,7 @@ impl Policy for Weft {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
         };
-        // Kernels that take n times their charge get 1/n of the time.
+        // Kernels that take n times their charge get 1/n.
         let longer = match client.pace.is_profiled() {
             true => 1,
             false => (client.pace.slowest() / client.pace.longest().max(1)).max(1),
@@ -143,7 +143,7 @@ impl Policy for Weft {
     }
 
     fn window(&self, state: &State, slot: Slot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
-        // The charges of a job without a profile say little about its kernels' times.
+        // Without a profile the charges say little about kernel times.
         let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
         let config = &state.config;
         let longest = Some(client.pace.longest()).filter(|longest| *longest > graph(state));
@@ -165,7 +165,7 @@ impl Policy for Weft {
 }
 
 impl Weft {
-    /// The entry that goes next, or else the verdict.
+    /// The entry that goes next, or the verdict.
     fn fitting(&mut self, state: &State, room: Ns, remaining: Ns, now: Ns) -> Result<Entry, Verdict> {
         let mut again = later(state, now);
         if let Some(entry) = starving(state, now).filter(|entry| fits(state, entry, room, remaining, now)) {
@@ -175,7 +175,7 @@ impl Weft {
             let Some(first) = state.queue.first_in_turn(class) else {
                 continue;
             };
-            // Where switching costs the device nothing, turns are not kept.
+            // Without switching costs no turns are kept.
             let slot = match state.config.switch_cost {
                 0 => first,
                 _ => self.turns.whose(class, state, now)?,
@@ -197,7 +197,7 @@ impl Weft {
             if let Some(entry) = longest(state, class, room, remaining, now) {
                 return Ok(entry);
             }
-            // What is out leaves too little room: look again when that has ended.
+            // What is out leaves too little room: look again when it has ended.
             if longer && remaining > 0 {
                 again = again.min(state.less_remains(remaining, now));
             }
@@ -213,8 +213,7 @@ fn starving(state: &State, now: Ns) -> Option<Entry> {
     state.get(slot)?.queued.filter(|_| state.is_hungry(slot, now))
 }
 
-/// The entry of `class` with the longest `long` that fits. Only the owner of the device needs no
-/// switch.
+/// The entry of `class` with the longest `long` that fits. Only the device's owner needs no switch.
 fn longest(state: &State, class: usize, room: Ns, remaining: Ns, now: Ns) -> Option<Entry> {
     let fitting = |slot: Slot| {
         let entry = state.get(slot)?.queued.filter(|entry| entry.class == class)?;
@@ -244,15 +243,15 @@ fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
         .saturating_add(way_there(state, entry.slot))
 }
 
-/// Length above which any device's kernels must also fit at the risk of their length (a graph,
-/// say).
+/// Length above which a kernel (a graph, say) must also fit at the risk of its length, on any
+/// device.
 fn graph(state: &State) -> Ns {
     4 * state.config.delay_bound
 }
 
-/// Whether `takes <= room`; above `short` also at the risk of the kernel's length. `short` is half
-/// a delay bound where the device switches. (Under MPS that took 6 % from background jobs and gave
-/// the foreground job 0.1 %.)
+/// Whether `takes <= room`; for `long` above `short` also at the risk of its length. `short` is
+/// half a delay bound where the device switches. (Under MPS that took 6 % from background jobs and
+/// gave the foreground job 0.1 %.)
 fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool {
     let takes = takes(state, entry, remaining);
     let short = match state.config.switch_cost {
@@ -323,7 +322,7 @@ fn calm(state: &State, now: Ns) -> Ns {
 /// job is due. At most one of its kernels is on the device; the launch epoch ends its credit.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
-    // The charges tell nothing of a job whose kernels take much longer.
+    // The charges tell nothing where kernels take much longer.
     let long = !client.pace.is_profiled() && client.pace.slowest() > state.config.delay_bound / 4;
     match client.pace.spread(1) {
         Ns::MAX if !due && !long => Ns::MAX,
@@ -331,8 +330,8 @@ fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     }
 }
 
-/// The most that a job may have out, so that any of its usual kernels is admitted before these are
-/// seen to end.
+/// The most that a job may have out: any usual kernel of it is admitted before these are seen to
+/// end.
 fn most_ahead(state: &State, client: &ClientState) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {
@@ -359,8 +358,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     if remaining > ahead_of {
         let again = state.less_remains(remaining - ahead_of, now);
-        // Only the foreground job's next launch epoch ends unused credit: it is revoked for the job
-        // that waits.
+        // Only the next launch epoch ends unused credit: revoke it for the job that waits.
         return match unused(state, entry.slot) {
             Some((slot, at)) if now >= at => Verdict::Revoke(slot),
             Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
@@ -379,14 +377,14 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         let slow = slow(state, client, now, takes);
         let lead = lead.min(room.saturating_sub(takes));
         let most = most_ahead(state, client).saturating_sub(state.exposure_before(entry.slot));
-        // Kernels that take n times their charge get 1/n of the credit.
+        // Kernels that take n times their charge get 1/n.
         let longer = match client.pace.is_profiled() {
             true => 1,
             false => (entry.long / entry.cost.max(1)).max(1),
         };
         match client.pace.is_profiled() && state.has_one_background() {
-            // The run-ahead window bounds the lead: the whole delay bound in a calm time. A long
-            // kernel goes by itself when what is before it has ended.
+            // The run-ahead window bounds what goes ahead. A long kernel goes by itself when what
+            // is before it has ended.
             true => state
                 .config
                 .delay_bound
