@@ -192,8 +192,8 @@ impl Weft {
                 longer = true;
             }
             // The longest of the others that fit. A kernel with a low charge and a long quantile
-            // must hide none that fits, or a less important one is granted and revoked for it again
-            // and again.
+            // must hide none that fits. Else a less important one is granted and revoked for it
+            // again and again.
             if let Some(entry) = longest(state, class, room, remaining, now) {
                 return Ok(entry);
             }
