@@ -1,4 +1,4 @@
-//! What the core knows of one client.
+//! The core's state of one client.
 
 use super::{
     Client, Config, foresight::Foresight, ledger::Ledger, pace::Pace, queue::Entry, slack::Slack, timeline::Timeline,
@@ -10,62 +10,62 @@ use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
 pub(super) struct ClientState {
     pub id: Client,
     pub priority: u8,
-    /// The queue it waits in: its priority, where the policy goes by that.
+    /// Class in the queue: the priority, where the policy goes by it.
     pub class: usize,
     pub mode: Mode,
     pub times: Times,
     pub timeline: Timeline,
-    /// As a foreground job, under `weft`.
+    /// Gap model of a foreground job, under `weft`.
     pub foresight: Foresight,
-    /// As a background job, under `weft`.
+    /// Kernel-time model of a background job, under `weft`.
     pub pace: Pace,
     pub slack: Slack,
     pub ledger: Ledger,
     /// The kernel at its gate.
     pub wait: Option<Wait>,
-    /// As it stands in the queue, if it does.
+    /// The wait's entry in the queue, if it is there.
     pub queued: Option<Entry>,
-    /// Whether its credit was given under the condition that no foreground job launches.
+    /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
-    /// What it may do with its credit by itself.
+    /// Run-ahead window.
     pub window: Option<RunAheadWindow>,
-    /// A kernel longer than half the delay bound that it was granted credit for.
+    /// The last granted kernel longer than half the delay bound.
     pub long: Option<Long>,
-    /// A revocation was ordered at this time and not answered yet.
+    /// When a revocation was ordered that is not answered yet.
     pub revoking: Option<Ns>,
-    /// Its memory finds no room beside that of others: the length of its turns.
+    /// Length of its turns in ns, where its memory does not fit beside others'.
     pub crowded: Option<Ns>,
-    /// It is another one's turn: it stays out of the queue.
+    /// Out of turn, so not in the queue.
     pub barred: bool,
-    /// When its last turn among those whose memory finds no room ended.
+    /// When its last long turn ended.
     pub turned_at: Ns,
-    /// It was granted credit after that order.
+    /// Credit was granted after that order.
     pub granted_since: bool,
-    /// It was granted credit and has reported no use of it since.
+    /// Credit was granted, and no use of it reported since.
     pub unreported: bool,
-    /// Of what the books have left, what was no longer in its word while it waited: threads of it
-    /// have taken it and not reported it yet.
+    /// Credit in the books but not in its word while it waited: taken by its threads and not
+    /// reported yet.
     pub untold: Ns,
-    /// Its credit word was empty at this time, and nothing was granted since.
+    /// Since when its credit word is empty without a new grant.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
     pub granted_at: Ns,
-    /// Last launch epoch that its credit is used or its work ends.
+    /// Last sign that its credit is used or its work ends.
     pub progress_at: Ns,
-    /// Work of it was last seen to end, or work came to the device that had none of it.
+    /// When its work was last seen to end, or came to a device without any of it.
     pub ended_at: Ns,
-    /// Last launch epoch of any work of its own.
+    /// Last sign of work of its own.
     pub active_at: Ns,
-    /// What it found in gaps keeps it from starving until then.
+    /// Starvation deadline: gaps that it had keep it from starving until then.
     pub fed_until: Ns,
-    /// Credit used, on the scale by which turns are shared out.
+    /// Credit used, by which turns are shared out, ns.
     pub served: Ns,
     pub launches: u64,
     pub work: Ns,
     pub starved: u64,
-    /// Its part of the sum of exposures.
+    /// Its part of the sum of exposures, in ns.
     pub counted: Ns,
-    /// Its place in the list of clients with exposure, if it is there.
+    /// Index in the list of exposed clients.
     pub exposed_at: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Wait {
     pub kernel: u64,
     pub cost: Ns,
     pub since: Ns,
-    /// What the client had issued when the wait was told.
+    /// Work that the client had issued when the wait was told, ns.
     pub issued: Ns,
 }
 
@@ -83,12 +83,11 @@ pub(super) struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Long {
     pub cost: Ns,
-    /// What its client has issued, in all, once it is issued; and settled, once it has ended.
+    /// Total issued by the ledger once it is issued; total settled once it has ended, ns.
     pub total: Ns,
 }
 
-/// A foreground job of which nothing is known, and one that is about to launch, is not kept waiting
-/// with a greater chance than this.
+/// Highest chance of keeping a foreground job waiting that is unknown or about to launch.
 const UNKNOWN: f64 = 0.5;
 
 impl ClientState {
@@ -132,7 +131,7 @@ impl ClientState {
         }
     }
 
-    /// As [`State::opening_for`](super::state::State::opening_for), of this foreground job.
+    /// [`State::opening_for`](super::state::State::opening_for) of this foreground job.
     pub(super) fn opening(&self, now: Ns, chance: f64, kernel: Ns, lead: Ns, config: &Config) -> Result<Ns, Ns> {
         let chance = self.slack.risk(chance, kernel);
         let slack = match config.switch_cost {
@@ -145,7 +144,7 @@ impl ClientState {
         let Some(end) = self.timeline.end_if_launched() else {
             return self.room(now, chance, lead, config);
         };
-        // Nobody waits for what comes next, so an end that is only predicted is believed.
+        // No wait follows, so an end that is only predicted is believed.
         let end = end.saturating_add(self.timeline.slip(config).min(slack));
         match self.room(now, chance, lead, config) {
             Ok(room) => Ok(room.saturating_add(slack)),
@@ -154,14 +153,14 @@ impl ClientState {
         }
     }
 
-    /// As [`State::room`](super::state::State::room), of this foreground job. `lead`: how long an
-    /// order takes until it is work on the device.
+    /// [`State::room`](super::state::State::room) of this foreground job. `lead`: time in ns from
+    /// an order to its work on the device.
     pub(super) fn room(&self, now: Ns, chance: f64, lead: Ns, config: &Config) -> Result<Ns, Ns> {
         let foresight = &self.foresight;
         let knows = foresight.knows();
         let room = |elapsed: Ns| match knows {
             true => foresight.room(elapsed, chance),
-            // Of what is not known nothing is risked.
+            // Less is risked where nothing is known.
             false => foresight.room_unknown(elapsed, chance.min(UNKNOWN)),
         };
         if let Some(stirred) = foresight.stirred_at().or(self.timeline.stirred_at()) {
@@ -179,16 +178,16 @@ impl ClientState {
         let end = end.saturating_add(self.timeline.slip(config));
         let followed = knows && foresight.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if now < end {
-            // Where a gap is known to follow, an order that is given now arrives when the work
-            // ends. The next launch would void it.
+            // With a gap known to follow, an order given now arrives as the work ends. A launch
+            // would void it.
             let ready = end.saturating_sub(if followed { lead } else { 0 });
             return match now >= ready {
                 true => Ok(room(0).saturating_add(end - now)),
                 false => Err(ready),
             };
         }
-        // An end that nobody saw may be a launching thread that lost its core for a moment, unless
-        // it is known that this kernel is followed by a gap.
+        // Unless a gap is known to follow, an unseen end may be a launching thread that lost its
+        // core for a moment.
         let silent = end.saturating_add(config.open_unseen);
         if now < silent && !followed && !self.timeline.is_seen() {
             return Err(silent);
@@ -196,34 +195,31 @@ impl ClientState {
         Ok(room(now - end))
     }
 
-    /// What it waits with and has no credit for: in the queue, or out of it because it is another
-    /// one's turn.
+    /// The wait that has no credit, in the queue or out of turn.
     pub(super) fn wants(&self) -> Option<Wait> {
         self.wait.filter(|_| self.queued.is_some() || self.barred)
     }
 
-    /// It launched so much in a gap: it does not starve for as much of that time (`lasts`) as this
-    /// is of what is `enough`.
+    /// Takes in work launched in a gap: starvation is put off by
+    /// `lasts * min(work, enough) / enough`, ns.
     pub(super) fn fed(&mut self, work: Ns, now: Ns, enough: Ns, lasts: Ns) {
         let most = now.saturating_add(lasts);
         let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
         self.fed_until = self.fed_until.max(now).saturating_add(lasts).min(most);
     }
 
-    /// The predicted time of the long kernel that it has on the device, or 0.
+    /// Predicted time of the long kernel on the device, or 0.
     pub(super) fn long_out(&self) -> Ns {
         let ledger = &self.ledger;
         match self.long {
-            // Streams end in no order: where less is out than it takes, it has ended, whatever was
-            // issued before it.
+            // Streams end in no order: with less than its cost out, the kernel has ended.
             Some(long) if ledger.outstanding() < long.cost => 0,
             Some(long) if ledger.issued() >= long.total && ledger.settled() < long.total => long.cost,
             _ => 0,
         }
     }
 
-    /// Whether there is credit in its word that could be taken back. What an empty word leaves in
-    /// the books is on its way.
+    /// Whether its word has credit to revoke. What an empty word leaves in the books is on its way.
     pub(super) fn revocable(&self) -> bool {
         self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }
@@ -250,7 +246,7 @@ mod tests {
         assert_eq!(client.long_out(), 1_000);
         client.ledger.report(1_100, 100, BOUND);
         assert_eq!(client.long_out(), 1_000, "what was before it has ended");
-        // Less is out than it takes: it is the one that has ended, on whatever stream.
+        // Less is out than the kernel takes: it has ended, on whatever stream.
         client.ledger.report(1_100, 200, BOUND);
         assert_eq!(client.long_out(), 0);
         client.ledger.report(1_100, 1_100, BOUND);

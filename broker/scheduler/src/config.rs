@@ -1,4 +1,4 @@
-//! What people may choose, with the reason for each default.
+//! The scheduler's settings, with the reason for each default.
 
 use std::{fmt, str::FromStr};
 
@@ -21,14 +21,13 @@ pub enum PolicyName {
     /// Gaps of the more important job are filled with kernels of the others (the paper's
     /// BestPrioFit).
     Fikit,
-    /// Gaps are filled by what was seen to follow: quantiles of kernel times and gaps, conditioned
-    /// on what ran before.
+    /// Gaps are filled by quantiles of kernel times and gaps, conditioned on what ran before.
     #[default]
     Weft,
 }
 
 impl PolicyName {
-    /// All of them, with what they do in a few words.
+    /// All policies, each with its name and a short description.
     pub const ALL: [(PolicyName, &'static str, &'static str); 4] = [
         (
             PolicyName::Exclusive,
@@ -52,7 +51,7 @@ impl PolicyName {
         ),
     ];
 
-    /// As a person types it.
+    /// The name as a person types it.
     pub fn as_str(self) -> &'static str {
         match self {
             PolicyName::Exclusive => "exclusive",
@@ -69,7 +68,7 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// A policy that does not exist.
+/// Error: no policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no policy is called {0:?}: choose weft, fikit, exclusive or timeslice")]
 pub struct UnknownPolicy(String);
@@ -86,106 +85,92 @@ impl FromStr for PolicyName {
     }
 }
 
-/// What people may choose. Times are wall-clock nanoseconds. [`Config::scaled`] fits them to a
-/// simulated GPU that runs slower than a real one.
+/// Settings of the scheduler. Times are wall-clock ns; [`Config::scaled`] fits them to a slower,
+/// simulated GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which policy decides.
+    /// The policy that decides.
     pub policy: PolicyName,
-    /// The most background job work that may be on the device or on its way there when a foreground
-    /// job comes back (a kernel longer than this goes alone).
+    /// The most background work, in predicted ns, that may be out when a foreground job comes back.
+    /// A longer kernel goes alone.
     ///
-    /// 500 us: on a time-sliced device a foreground job that comes back shares the device with that
-    /// work until it is done, so it is what a request pays at most; a request that runs for 5 ms
-    /// pays 10 %. It must still cover the way of a grant (end of a kernel seen, broker woken,
-    /// background job woken: 25-65 us for each sleeping core), or the device runs dry between two
-    /// grants.
+    /// 500 us: a request on a time-sliced device pays this at most (10 % of 5 ms). It must cover
+    /// the way of a grant, or the device runs dry: end of a kernel seen, broker woken, job woken,
+    /// 25-65 us for each sleeping core.
     pub delay_bound: Ns,
-    /// Predicted gaps no longer than this are not filled (the paper's EPS, believed to be 0.1 ms).
+    /// Predicted gaps up to this length are not filled (the paper's EPS, believed to be 0.1 ms).
     pub small_gap: Ns,
-    /// What it costs the device to go from one process to another. The way to a background job
-    /// counts once a gap; the way back begins when the foreground job's kernel comes, so keeping it
-    /// free wins nothing. About 100 us on an A100 that slices time, 0 under MPS.
+    /// Time for the device to go from one process to another: about 100 us on a time-sliced A100, 0
+    /// under MPS. The way back takes none of a gap: it begins with the foreground job's kernel.
     pub switch_cost: Ns,
-    /// `weft`: a kernel goes into a gap if the chance that the foreground job comes back before it
-    /// has ended is no more than this.
+    /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`.
     ///
-    /// 0.95: under a run-ahead window no more than the kernel in progress is ever on the device, so
-    /// a foreground job that comes back waits for half of a kernel on the average, once a gap. In
-    /// the lab (26 pairs under MPS) 0.5 gave 0.84 of the batch work that `fikit` gives, 0.95 gave
-    /// 0.96, and the mean latency went from 1.0024 to 1.0034 of alone. Where the device switches
-    /// between processes it is 0.5 at most.
+    /// 0.95: under a run-ahead window a returning foreground job waits for half of one kernel on
+    /// average. In the lab (26 pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave
+    /// 0.96; mean latency went from 1.0024 to 1.0034 of alone. At most 0.5 where the device
+    /// switches between processes.
     pub risk: f64,
-    /// `weft`: a background job launches its next kernel when no more than this is on the device
-    /// before it.
+    /// `weft`: the most work, in ns, on the device before a background job's next launch.
     ///
-    /// 5 us: a launch takes 4 to 6 us to the device. What lies there behind the kernel in progress
-    /// is a second kernel that a foreground job waits for: with 10 us beside a launch queue
+    /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel is behind the one in
+    /// progress. Beside a launch queue
     /// (`scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024`)
-    /// p99 was 1.016 of alone, with 5 it is 1.010, and nothing else changed.
+    /// p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing else changed.
     pub depth: Ns,
-    /// `weft`: a better moment that is near is awaited before a kernel goes (the grace after a
-    /// request, in which only what ends before a request that waits already could launch goes).
-    /// False to see what that is worth (`scripts/lab --without grace`).
+    /// `weft`: whether kernels are deferred to a better moment that is near. False shows what that
+    /// is worth (`scripts/lab --without grace`).
     pub grace: bool,
-    /// How long a foreground job must be silent, after the end of its gap as predicted, or after
-    /// its work is seen to have ended where no gap is known, until the gap counts as open-ended and
-    /// is filled within the delay bound alone.
+    /// Silence of a foreground job, in ns, after which its gap counts as open-ended and is filled
+    /// within the delay bound alone. Counts from the gap's predicted end or, without one, from the
+    /// seen end of work.
     ///
-    /// 200 us: a program that synchronises after every kernel launches the next within some 20 us,
-    /// a Python framework within 100 us.
+    /// 200 us: a program that synchronises after each kernel launches the next within some 20 us, a
+    /// Python framework within 100 us.
     pub open_after: Ns,
-    /// The same where no synchronising call told the end of its work, so that it is only predicted.
-    /// 1 ms: a job that launches ahead and loses its core for a moment is no job that waits for a
-    /// request.
+    /// `open_after` where no synchronising call saw the end of the work. 1 ms: a job that launches
+    /// ahead may lose its core for a moment.
     pub open_unseen: Ns,
-    /// How much longer than predicted the work of a foreground job without a profile may take, as a
-    /// part of it, until its own ends have taught better.
+    /// Unprofiled margin: part by which a foreground job's work may take longer than predicted
+    /// without a profile, until its own ends have taught better.
     pub doubt: f64,
-    /// The part of the device's time that background jobs get who find no gap, all of them
-    /// together. Nobody starves.
+    /// Minimum share: part of the device's time for background jobs that find no gap, all together.
     ///
-    /// 0.02: a background job of 1 ms kernels that finds no gap launches one every 60 ms (switching
-    /// there and back is charged to it). That is the price a foreground job pays.
+    /// 0.02: such a job with 1 ms kernels launches one every 60 ms, since switching there and back
+    /// is charged to it. That is the price for the foreground job.
     pub minimum_share: f64,
-    /// `weft`: nobody starves who found a gap less than this ago, and had as much of it as the
-    /// delay bound; who had less of it starves so much sooner.
+    /// `weft`: time without starvation, in ns, after a gap in which a job had a delay bound of
+    /// work; proportionally less after less.
     ///
-    /// 500 ms: the minimum share takes the device from a foreground job that has work, and where
-    /// the device switches between processes that costs it two switches more each time. A
-    /// background job that finds its gaps between two requests needs none of it, and a request of a
-    /// language model takes a quarter of a second. Half of the longest wait at the gate (a second),
-    /// at which a launch goes through whoever has the device.
+    /// 500 ms: the minimum share takes the device from a foreground job that has work, at two
+    /// switches each. A job with gaps between requests needs none; a language model's request takes
+    /// a quarter of a second. Half of the longest wait at the gate (1 s), after which a launch goes
+    /// regardless.
     pub starving_after: Ns,
-    /// `weft`: the minimum share comes in portions of what is due for such a time, so that
-    /// switching there and back is paid once for many short kernels.
+    /// `weft`: the minimum share comes in portions for this time, ns: many short kernels pay for
+    /// one switch there and back.
     pub share_every: Ns,
-    /// A background job that waits while its own earlier work does not end for so long is let
-    /// through: some programs queue a kernel that spins until a later launch is queued. Measured
-    /// from the last launch epoch of progress, on top of twice the work outstanding.
+    /// Time in ns, plus twice the work outstanding, since the last progress, after which a waiting
+    /// background job is let through. Some programs queue a kernel that spins until a later launch
+    /// is queued.
     pub stuck_after: Ns,
-    /// Outstanding work that is not reported as ended for so long, on top of ten times its
-    /// predicted time, is written off.
+    /// Silence about outstanding work, on top of ten times its predicted time, after which it is
+    /// written off.
     pub write_off_after: Ns,
-    /// `exclusive`: how long a job must be silent until the next may run. Between two steps or
-    /// requests a job is silent for some ms.
+    /// `exclusive`: silence of a job after which the next may run. Jobs are silent for some ms
+    /// between steps or requests.
     pub idle_grace: Ns,
-    /// `timeslice`: the length of a turn, and how long background jobs of one priority keep the
-    /// device before the next of them has it. 10 ms against 0.2 ms for switching there and back is
-    /// 2 %.
+    /// Length of a turn: under `timeslice`, and of background jobs of one priority. 10 ms against
+    /// 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
-    /// Jobs of one priority whose memory does not fit the device together take turns that are long
-    /// enough to move it. Nobody is away for longer than this while the others have theirs, as far
-    /// as turns of 20 ms keep to it.
+    /// The longest that a job is swapped out while others have long turns, because their memory
+    /// does not fit the device together. Turns are 20 ms at least, so many jobs may exceed it.
     ///
-    /// 500 ms: two jobs that move 2 GB each in a turn need turns of some 300 ms, of five jobs none
-    /// has more than 109. Below the longest wait at the gate (a second), at which a launch goes
-    /// through whoever's turn it is.
+    /// 500 ms: two jobs that move 2 GB each in a turn need some 300 ms each; each of five jobs gets
+    /// 109 at most. Below the longest wait at the gate (1 s), after which a launch goes regardless.
     pub max_swapped_out: Ns,
-    /// A predicted time above this is taken for this. No kernel that anybody waits for runs longer
-    /// than 10 s.
+    /// Upper limit of a predicted time: no kernel that is waited for runs longer than 10 s.
     pub longest_cost: Ns,
-    /// What a kernel without a known time counts for.
+    /// The charge of a kernel without a known time, in ns.
     pub unknown_cost: Ns,
 }
 
@@ -217,15 +202,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What kernels of a background job with this profile may well take, (hash, ns), where that is
-    /// much more than what they are charged: by this they go into a gap, by the core's word and by
-    /// a run-ahead window alike. Only where it pays.
+    /// (hash, ns): high quantiles of kernels that may take far longer than their charge; core and
+    /// run-ahead windows fit them into gaps by these. Empty where that does not pay.
     ///
-    /// Under `weft` where the device switches between processes: there a kernel that lasts beyond
-    /// the gap costs a foreground job whole slices. (vgg19 beside bert_base's training, one of
-    /// whose kernels takes 45 us twelve times of thirteen and 1.9 ms once, launches left behind:
-    /// p99 1.74 of alone by the mean, 1.00 by this;
-    /// `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`.)
+    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
+    /// vgg19 beside bert_base's training, with a launch queue: p99 was 1.74 of alone by the mean,
+    /// 1.00 by this. (One kernel takes 45 us twelve times of thirteen and 1.9 ms once.)
+    /// `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`
     /// Under MPS it took 2 % of the work from background jobs and gave the foreground job nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         match self.switch_cost {
@@ -234,10 +217,10 @@ impl Config {
         }
     }
 
-    /// The same, should the device switch.
+    /// `Config::may_take` for a device that switches between processes.
     pub(super) fn spread(&self, profile: &Profile) -> Vec<(u64, Ns)> {
-        /// One in fifty takes longer. Such a kernel stands at a dozen places in a step, and at one
-        /// of them it is long.
+        /// One launch in fifty takes longer. Such a kernel stands at a dozen places in a step and
+        /// is long at one of them.
         const QUANTILE: f64 = 0.98;
         match self.policy {
             PolicyName::Weft => profile.spread(QUANTILE, self.delay_bound / 4),
@@ -245,8 +228,8 @@ impl Config {
         }
     }
 
-    /// The same for a device that runs `factor` times slower: every time that is a property of the
-    /// device is multiplied.
+    /// These settings for a device that is `factor` times slower: times that are properties of the
+    /// device are multiplied.
     pub fn scaled(mut self, factor: f64) -> Config {
         let scale = |ns: &mut Ns| *ns = (*ns as f64 * factor) as Ns;
         scale(&mut self.delay_bound);

@@ -1,5 +1,5 @@
-//! Deciding: the policy is asked until it has nothing to say, its verdicts become decisions, and
-//! whoever it leaves out is seen to.
+//! Deciding: makes decisions of the policy's verdicts, and looks after the clients that it leaves
+//! out.
 
 use super::{
     Core, Decision, Ns,
@@ -11,7 +11,7 @@ use super::{
 use weft_protocol::{credit::RunAheadWindow, lane::Mode};
 
 impl Core {
-    /// Takes back credit that can still be used.
+    /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         if self.state.get(slot).is_some_and(ClientState::revocable) {
             self.empty(slot, out);
@@ -34,8 +34,7 @@ impl Core {
         self.state.counters.revocations += 1;
     }
 
-    /// Says what a client may do with its credit by itself, where that is something else than it
-    /// was told last.
+    /// Tells a client its run-ahead window, if it changed.
     fn set_window(&mut self, slot: Slot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
         self.leased |= window.is_some();
         let Some(client) = self.state.get_mut(slot).filter(|client| client.window != window) else {
@@ -50,8 +49,8 @@ impl Core {
         });
     }
 
-    /// Ends a run-ahead window of one who waits: what he has out is known for certain only when
-    /// nothing comes back to him any more. He is queued when the answer is there.
+    /// Ends a waiting client's run-ahead window. What is out is certain only once no credit comes
+    /// back. The answer puts the client into the queue.
     pub(super) fn end_window(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         self.set_window(slot, None, out);
         let now = self.now;
@@ -63,9 +62,9 @@ impl Core {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// Run-ahead windows say when the foreground job is expected: as time passes without it, later.
+    /// Moves run-ahead windows: without the foreground job, its return is expected later and later.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
-        // With many background jobs there is none, once the last one has ended.
+        // With several background jobs there is no window, once the last one has ended.
         let alone = self.state.has_one_background();
         if !self.leased {
             return;
@@ -77,13 +76,13 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // What comes back to one is not there for another: with several the broker says who
-            // gets what.
+            // Credit that comes back to one job is not there for another: among several, the broker
+            // shares it out.
             if !alone {
                 self.set_window(slot, None, out);
                 continue;
             }
-            // Where the foreground job works, its launch epoch has ended the run-ahead window.
+            // A foreground job that works has ended the window by its launch epoch.
             let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
                 continue;
             };
@@ -94,8 +93,8 @@ impl Core {
         }
     }
 
-    /// A background job that runs on credit while nobody else wants any gets more before it runs
-    /// out: one stop at the gate less.
+    /// Grants more to a background job before it asks, while no other wants credit: one stop at the
+    /// gate less.
     pub(super) fn top_up(&mut self, slot: Slot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
@@ -116,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Brings a background job's unused credit up to `total`.
+    /// Brings a background job's unused credit up to `total` ns.
     pub(super) fn grant(&mut self, slot: Slot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
         let (now, half) = (self.now, self.state.config.delay_bound / 2);
         let foresees = self.state.foresees();
@@ -130,7 +129,7 @@ impl Core {
             self.wake_at(window.map(|(_, again)| again));
             let window = window.zip(self.state.get(slot)).map(|((window, _), client)| {
                 let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
-                // A foreground job may have work out from when it was a background job.
+                // A foreground job may have work out from its time as a background job.
                 let others = self.state.exposure.saturating_sub(client.counted);
                 let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
                 RunAheadWindow {
@@ -146,8 +145,7 @@ impl Core {
             cost,
             total: client.ledger.issued().saturating_add(cost),
         });
-        // Under `weft`, which goes by the clock, one that is out still counts until it is seen to
-        // end.
+        // `weft` goes by the clock, so a long kernel counts until it is seen to end.
         client.long = long.or(client.long.filter(|_| foresees && client.long_out() > 0));
         let credit = wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs();
         client.bound = bound;
@@ -163,14 +161,15 @@ impl Core {
         self.state.account(slot, |ledger| ledger.grant(credit));
         self.state.unqueue(slot);
         self.state.counters.grants += 1;
-        // Should it not go after all (a launch epoch that nobody told of has voided the credit), it
-        // is looked after then.
+        // A client that does not go, because an untold launch epoch voided the credit, is looked
+        // after then.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
     }
 
-    /// Asks the policy until there is nothing to do, and sees to those whom it leaves out.
+    /// Asks the policy until it has no verdict left, and looks after the clients that it leaves
+    /// out.
     pub(super) fn decide(&mut self, out: &mut Vec<Decision>) {
         self.wake = None;
         if self.state.foresees() {
@@ -186,8 +185,8 @@ impl Core {
         }
         self.look_after_turns(out);
         self.look_after_exposed(out);
-        // Who is due comes before whom the policy likes: else it would give away again and again
-        // what was taken back for him.
+        // Due clients come first, else the policy would grant again and again what was revoked for
+        // them.
         if self.policy.shares_minimum() && !self.share_minimum(out) {
             return;
         }
@@ -233,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Work that never ends must not hold up the others for ever, nor its own client.
+    /// Keeps work that never ends from holding up other clients or its own.
     pub(super) fn look_after_exposed(&mut self, out: &mut Vec<Decision>) {
         let now = self.now;
         let (write_off_after, stuck_after) = (self.state.config.write_off_after, self.state.config.stuck_after);
@@ -244,9 +243,8 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // However long it claims to run: twenty times the patience is enough. What it let
-            // itself past with, without credit, prolongs the wait by no more than it is said to
-            // take: a launch each millisecond behind work that never ends would prolong it faster
+            // At most twenty times `write_off_after`. Launches without credit count once, not ten
+            // times: one each millisecond behind work that never ends would prolong the wait faster
             // than time passes.
             let over = outstanding.min(client.ledger.overdrawn());
             let patience = (outstanding - over)
@@ -261,7 +259,7 @@ impl Core {
                 .revoking
                 .is_some_and(|since| now > since.saturating_add(write_off_after))
             {
-                // The answer never came: count the credit as taken back.
+                // The answer never came: count the credit as revoked.
                 client.revoking = None;
                 let left = client.ledger.left();
                 self.state.account(slot, |ledger| ledger.revoke(left, 0));
@@ -271,8 +269,8 @@ impl Core {
             }
             let idle_credit = !client.barred || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
-                // It has the credit and does not go: a launch epoch that we did not see has voided
-                // it. Take it back and begin again.
+                // The client has credit and does not go: an unseen launch epoch has voided it.
+                // Begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -282,8 +280,7 @@ impl Core {
                 continue;
             }
             if outstanding == 0 {
-                // A thread that took credit and died or stands still before it says so, or a client
-                // that lies.
+                // A thread died or stands still before its report, or the client lies.
                 if client.wants().is_some() && (client.untold > 0 || client.unreported) {
                     let due = lost.max(client.granted_at.saturating_add(write_off_after));
                     match now < due {
@@ -296,17 +293,16 @@ impl Core {
                 }
                 continue;
             }
-            // A client that goes on launching behind work that never ends (its gate lets it, one at
-            // a time) does not keep the others waiting with it.
+            // A client that launches on behind work that never ends must not keep others waiting.
             let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
             if now >= lost {
                 self.state.account(slot, |ledger| ledger.write_off());
                 self.state.counters.write_offs += 1;
-                // The list has changed under us; it is short.
+                // The list has changed; it is short.
                 at = 0;
                 continue;
             }
-            // Also of one whose turn it is not: its next launch may be what ends its work.
+            // Also for a client out of turn: its next launch may be what ends its work.
             let stuck = client.wants().map(|wait| {
                 let since = client.progress_at.max(client.granted_at).max(wait.since);
                 let out_of_turn = client.crowded.filter(|_| client.barred).unwrap_or(0) / 4;
@@ -325,9 +321,8 @@ impl Core {
         }
     }
 
-    /// Lets the one who is due go, one at a time, so that all of them together get no more than the
-    /// minimum share. False where the one who is due waits for what is out to end: nothing more may
-    /// be given to others before.
+    /// Grants to due clients one at a time, at most the minimum share together. False: the due
+    /// client waits for work to end, and comes before any other grant.
     pub(super) fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
         if share <= 0.0 {
@@ -364,8 +359,7 @@ impl Core {
         true
     }
 
-    /// How much one who is due gets: the kernel he waits with, and under `weft` what is due for the
-    /// time that he has to wait at least.
+    /// Credit of a due client, in ns: its kernel; under `weft` what is due for `share_every`.
     fn portion(&self, slot: Slot, cost: Ns, long: Ns) -> Ns {
         if !self.state.foresees() || long > cost {
             return cost;
@@ -377,7 +371,8 @@ impl Core {
     }
 }
 
-/// Whether a run-ahead window is another one, and not only one that was reckoned a moment later.
+/// Whether two run-ahead windows differ by more than an eighth of the time they have left, or in
+/// backlog.
 fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
     let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
     moved(old.deadline, new.deadline)

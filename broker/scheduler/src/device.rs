@@ -1,20 +1,19 @@
-//! What background jobs have on the device by the clock, and how far ahead of its end the next
-//! kernel must be granted. For policy `weft`.
+//! Background work on the device by the clock, and how far ahead of its end the next kernel is
+//! granted. For policy `weft`.
 //!
-//! The ledger knows what was seen to end; that news comes late. Here work also ends as time passes,
-//! so that the next kernel can be on its way when the one before it ends. The delay bound is kept
-//! by the ledger all the same: a clock that is wrong costs a little idle time or a little delay,
-//! never the bound.
+//! The ledger learns late which work has ended. Here work also ends as time passes, so that the
+//! next kernel is on its way by then. The ledger keeps the delay bound: a wrong clock costs a
+//! little idle time or delay, never the bound.
 
 use std::collections::VecDeque;
 
 use super::queue::Slot;
 use weft_protocol::Ns;
 
-/// From a launch to its beginning on an idle device: 4 to 6 us on recent cards.
+/// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
 const LAUNCH: Ns = 5_000;
 
-/// A way that took longer than this is no way but a machine that was busy with something else.
+/// Limit of a learnt way, ns: anything longer is a machine that was busy.
 const LONGEST_WAY: Ns = 400_000;
 
 /// Background jobs' work by the clock.
@@ -22,18 +21,16 @@ const LONGEST_WAY: Ns = 400_000;
 pub(super) struct Device {
     /// When all of it is predicted to have ended.
     free_at: Ns,
-    /// The foreground job launched since background jobs last did: what was there may still be
-    /// there when it is done.
+    /// Whether the foreground job launched since: earlier background work may still be there.
     stalled: bool,
-    /// Who of the background jobs launched last, since the foreground job did.
+    /// The background job that launched last since the foreground job.
     last: Option<Slot>,
-    /// How long the ways of orders and of news take.
+    /// Times that orders take to arrive, and by which wakes are late.
     order: Way,
     wake: Way,
 }
 
-/// A time that is learnt quickly where it grows and slowly where it shrinks: it is to be enough
-/// nearly always.
+/// A learnt time that is to be enough nearly always: it grows quickly and shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
 struct Way(Option<Ns>);
 
@@ -49,8 +46,8 @@ impl Way {
 }
 
 impl Device {
-    /// A background job launched work that is predicted to take so long. `before`: what was out
-    /// before.
+    /// Takes in a background launch that is predicted to take `time` ns. `before`: work out before
+    /// it.
     pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
@@ -62,18 +59,18 @@ impl Device {
         self.last = Some(slot);
     }
 
-    /// No more than this is out, as was just seen.
+    /// Takes in that no more than `outstanding` is out.
     pub(super) fn seen(&mut self, outstanding: Ns, now: Ns) {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// The foreground job launched.
+    /// Takes in a foreground launch.
     pub(super) fn foreground_launched(&mut self) {
         self.stalled = true;
         self.last = None;
     }
 
-    /// How much of what is out is still to run.
+    /// How much of `outstanding` is still to run, ns.
     pub(super) fn remaining(&self, outstanding: Ns, now: Ns) -> Ns {
         if self.stalled {
             return outstanding;
@@ -81,7 +78,7 @@ impl Device {
         self.free_at.saturating_sub(now).min(outstanding)
     }
 
-    /// How long the device is still at work for background jobs, as far as the clock alone tells.
+    /// Time that the device still works for background jobs, by the clock alone, ns.
     pub(super) fn running(&self, now: Ns) -> Ns {
         if self.stalled {
             0
@@ -90,7 +87,7 @@ impl Device {
         }
     }
 
-    /// Whose the device is, of the background jobs: going on costs that one no switch.
+    /// The background job that has the device: no switch to it is needed.
     pub(super) fn owner(&self) -> Option<Slot> {
         self.last
     }
@@ -99,18 +96,18 @@ impl Device {
         self.last = self.last.filter(|last| *last != slot);
     }
 
-    /// A grant became a launch after so long.
+    /// Takes in the time from a grant to its launch.
     pub(super) fn order_took(&mut self, time: Ns) {
         self.order.learn(time);
     }
 
-    /// The core was woken so long after it was due.
+    /// Takes in how late the core was woken.
     pub(super) fn wake_took(&mut self, time: Ns) {
         self.wake.learn(time);
     }
 
-    /// So long before the device runs dry the next kernel is granted. Before anything is known,
-    /// `most`.
+    /// How long before the device runs dry the next kernel is granted:
+    /// `min(order + wake + LAUNCH, most)` in ns. `most` before anything is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
@@ -118,19 +115,19 @@ impl Device {
     }
 }
 
-/// Stretches of foreground jobs' work that are remembered.
+/// Limit of remembered stretches.
 const STRETCHES: usize = 256;
 
-/// Between two stretches that are told apart.
+/// Least distance of two stretches, ns.
 const APART: Ns = 20_000;
 
-/// When foreground jobs lately had work on the device, as far as it is known: from the first launch
-/// to the end as predicted or seen. With several foreground jobs a little too much of it.
+/// Stretches of foreground work on the device: from the first launch to the end, predicted or seen.
+/// A little too long with several foreground jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Worked(VecDeque<(Ns, Ns)>);
 
 impl Worked {
-    /// A foreground job launched work that ends then.
+    /// Takes in a foreground launch at `at` whose work ends at `end`.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
             Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
@@ -143,15 +140,15 @@ impl Worked {
         }
     }
 
-    /// Nothing of foreground jobs was left there, as was seen then.
+    /// Takes in that no foreground work was left at `at`.
     pub(super) fn ended(&mut self, at: Ns) {
         if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
             last.1 = at;
         }
     }
 
-    /// How much of so long a time from `at` on passed without a foreground job's work there, before
-    /// one came back: what began there was at work for as long at least.
+    /// Time from `at` on, of `time`, until foreground work came: what began at `at` ran for at
+    /// least as long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
         let mut begin = at;
@@ -162,7 +159,7 @@ impl Worked {
             if *first > begin {
                 return end.min(*first).saturating_sub(begin);
             }
-            // It was there first.
+            // Foreground work was there first.
             begin = *last;
         }
         end.saturating_sub(begin)

@@ -1,4 +1,4 @@
-//! What the core is told and what it answers.
+//! Events that the core is told, and decisions that it answers with.
 
 use std::sync::Arc;
 
@@ -6,153 +6,142 @@ use weft_profiles::Profile;
 
 use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
-/// What happened. The driver of the core copies these from lanes and sockets; the core takes none
-/// of them at its word.
+/// An event. The driver copies events from lanes and sockets; the core trusts none of them.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A client attached. Its first [`Decision::Mode`] comes with the answer to this.
+    /// A client attached. The answer holds its first [`Decision::Mode`].
     Attached {
-        /// Who. A number that is attached already is ignored and counted.
+        /// The new client. A number that is attached already is ignored and counted.
         client: Client,
         /// 0 (most important) to 9; more counts as 9.
         priority: u8,
-        /// What is known about its job.
+        /// The job's profile.
         profile: Option<Arc<Profile>>,
     },
-    /// A client is gone (goodbye or death).
+    /// A client said goodbye or died.
     Gone(Client),
-    /// `weft set` changed a priority.
+    /// `weft set` changed a client's priority.
     Priority(Client, u8),
-    /// A client's profile does not fit its device: what it says is forgotten. Its books go on,
-    /// since its reports count from its beginning.
+    /// A client's profile does not fit its device and is forgotten. Its books go on: its reports
+    /// count from its beginning.
     Unprofiled(Client),
-    /// A client launched a kernel, graph or transfer. `cost` is the predicted time on the device,
-    /// from the client's own table.
+    /// A client launched a kernel, graph or transfer.
     Launched {
-        /// Who.
+        /// The client.
         client: Client,
         /// Hash of the kernel.
         kernel: u64,
-        /// Predicted time, ns.
+        /// Predicted time on the device, ns, from the client's own table.
         cost: Ns,
         /// When the launch was made.
         at: Ns,
     },
-    /// Nothing of the client is left on the device, seen by a synchronising call at this time.
+    /// A synchronising call saw at this time that nothing of the client is left on the device.
     Idle(Client, Ns),
-    /// An idle client made a driver call that is no launch (its input copy, say): it is about to
-    /// launch.
+    /// Wake-up hint: an idle client made a driver call that is no launch, its input copy, say.
     Stirred(Client, Ns),
-    /// A background job waits at the gate with this kernel. Told again with another kernel it
-    /// replaces the first; told again unchanged it does nothing.
+    /// A background job waits at the gate with this kernel. Another kernel replaces it.
     Waits {
-        /// Who.
+        /// The client.
         client: Client,
         /// Hash of the kernel.
         kernel: u64,
         /// Predicted time, ns.
         cost: Ns,
-        /// Since when.
+        /// Since when the client waits.
         since: Ns,
     },
-    /// What is in the credit word of a background job that waits, read after the figures of the
-    /// last [`Event::Progress`] and told before [`Event::Waits`]. What the books have left beyond
-    /// it was taken by other threads of the client and is not reported yet. Optional: without it
-    /// nothing counts as so taken.
+    /// Credit word of a waiting background job: read after the last [`Event::Progress`], told
+    /// before [`Event::Waits`]. The books' credit beyond it was taken by other threads and is not
+    /// reported yet. Optional: without it no credit counts as so taken.
     Holds {
-        /// Who.
+        /// The client.
         client: Client,
         /// Below zero if overdrawn.
         left: i64,
     },
-    /// A background job no longer waits at the gate, as its lane says. Optional: a launch or a
-    /// grant that covers the wanted kernel ends a wait too.
+    /// A background job no longer waits at the gate, by its lane. Optional: a launch or a covering
+    /// grant ends a wait too.
     Passed(Client),
-    /// A background job's cumulative reports, read from its lane: work issued under credit and work
-    /// whose end was seen, predicted ns.
+    /// A background job's cumulative reports from its lane, in predicted ns.
     Progress {
-        /// Who.
+        /// The client.
         client: Client,
-        /// All that was ever taken from the credit word, with or without credit in it.
+        /// All that was ever taken from the credit word, even beyond its credit.
         issued: Ns,
-        /// Of that, what was seen to end.
+        /// The part of it that was seen to end.
         settled: Ns,
     },
-    /// Under a run-ahead window so much credit came back in all, as its lane says. Read after the
-    /// figures of the [`Event::Progress`] that is told before it.
+    /// Credit that came back under run-ahead windows, read after the [`Event::Progress`] that is
+    /// told before.
     Renewed {
-        /// Who.
+        /// The client.
         client: Client,
-        /// All that ever came back.
+        /// All that ever came back, ns.
         total: Ns,
     },
-    /// The driver swapped a client's credit word to zero and this came back: the answer to
-    /// [`Decision::Revoke`], and to a [`Decision::Grant`] under other launch epochs. Below zero if
-    /// the client had overdrawn. So that credit given = issued + revoked + left, the word is never
-    /// changed in any other way than by a grant, by such a swap and by the client's taking (which
-    /// `issued` counts).
+    /// A client's credit word was swapped to zero: the answer to [`Decision::Revoke`], and to a
+    /// [`Decision::Grant`] under other launch epochs.
+    ///
+    /// Credit given = issued + revoked + left. So only grants, such swaps and the client's taking
+    /// (`issued`) change the word.
     Revoked {
-        /// From whom.
+        /// The client.
         client: Client,
-        /// What was left.
+        /// Credit that was in the word, ns. Below zero if overdrawn.
         left: i64,
     },
-    /// The memory that this client and others need does not fit the device together: those of one
-    /// priority of whom this is told take turns of such a length, so that memory can be moved for
-    /// each. `None`: there is room.
+    /// The memory of this client and others does not fit the device together, or does again. Those
+    /// of one priority take turns, so that memory can be moved for each.
     Crowded {
-        /// Who.
+        /// The client.
         client: Client,
-        /// How long its turns are from its next one on, ns.
+        /// Length of its turns from the next one on, ns. `None`: there is room.
         turn: Option<Ns>,
     },
-    /// What it costs this device to go from one process to another from now on: whether its clients
-    /// share it under MPS became known.
+    /// Time for the device to go from one process to another from now on, ns: it became known
+    /// whether its clients share it under MPS.
     SwitchCost(Ns),
-    /// How long a kernel of this client took, as the device measured it.
+    /// Time of a kernel, as the device measured it.
     Sampled {
-        /// Who.
+        /// The client.
         client: Client,
         /// Hash of the kernel.
         kernel: u64,
-        /// Its time, ns.
+        /// Kernel time, ns.
         time: Ns,
-        /// When it was launched.
+        /// When the kernel was launched.
         at: Ns,
     },
     /// Time passed.
     Tick,
 }
 
-/// What to do about it, in this order.
+/// A decision. Carry decisions out in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Tell a client its mode.
     Mode(Client, Mode),
-    /// Write down what a client may do with its credit by itself. Before the [`Decision::Grant`] it
-    /// is for, and alone where it changes.
+    /// Set or end a client's run-ahead window: before the [`Decision::Grant`] it is for, or alone.
     RunAheadWindow(Client, Option<RunAheadWindow>),
-    /// Add to a background job's credit word, ring its bell.
+    /// Add to a background job's credit word and ring its doorbell.
     ///
-    /// If `bound`, the credit holds only while the launch epochs above the client's priority stand
-    /// as they stood when this turn of the driver began: read the epoch page first, then the lanes'
-    /// records, then ask the core, then store **that** reading as the lane's launch epochs. A
-    /// foreground job's launch that the core has not seen then voids the credit. Credit from an
-    /// earlier grant, given under other launch epochs, must not come back to life: if the launch
-    /// epochs differ from those stored, swap the word to zero first and report it as
-    /// [`Event::Revoked`].
+    /// If `bound`, the credit holds only while the launch epochs above the client's priority stay
+    /// unchanged since this iteration began. So read the epoch page, read the lanes' records, ask
+    /// the core, and store **that** reading as the lane's launch epochs. A foreground launch that
+    /// the core has not seen then voids the credit. Earlier credit must not revive: if the stored
+    /// launch epochs differ, first swap the word to zero and report [`Event::Revoked`].
     Grant {
-        /// To whom.
+        /// The client.
         client: Client,
-        /// Predicted GPU time, ns.
+        /// Predicted GPU time to add, ns.
         credit: Ns,
-        /// Void as soon as a more important foreground job launches.
+        /// Whether the launch of a more important foreground job voids it.
         bound: bool,
     },
-    /// Have launches of a client timed by the device now and then ([`Event::Sampled`]), or no more:
-    /// its ends are seen too late to say how long its kernels take, and no profile does.
+    /// Start or stop timing some of a client's launches ([`Event::Sampled`]): neither its late ends
+    /// nor a profile tell kernel times.
     Times(Client, bool),
-    /// Swap a background job's credit word to zero, then tell the core what was in it:
-    /// [`Event::Revoked`].
+    /// Swap a background job's credit word to zero and report its content as [`Event::Revoked`].
     Revoke(Client),
 }

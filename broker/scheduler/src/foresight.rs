@@ -1,12 +1,13 @@
-//! What a foreground job's past says about the gap that it leaves now. Under policy `weft` only:
-//! `fikit` follows the paper and goes by the kernel alone.
+//! Gap model: what a foreground job's past says of the gap that it leaves now. For policy `weft`;
+//! `fikit` goes by the kernel alone, as the paper does.
 //!
-//! The foreground job's kernels are entered in the order of their launches; so are two marks, for
-//! free and worth more than any kernel: that a synchronising call saw its work end, and that it
-//! stirs (a driver call that is no launch). After each of them begins a time that ends with the
-//! next launch; how long it lasted is learnt for the context in which it began. So a gap is
-//! foreseen when its last kernel is launched, better when its end is seen, and better again when
-//! the foreground job stirs.
+//! The model enters kernels in launch order, and two marks that are worth more than any kernel:
+//!
+//! * a synchronising call saw the work end;
+//! * a wake-up hint: a driver call of an idle job that is no launch.
+//!
+//! After each a time begins, which ends with the next launch. Its length is learnt for its context.
+//! So the forecast of a gap is better when the end is seen, and better again at the wake-up hint.
 
 use weft_profiles::{
     Profile,
@@ -15,23 +16,22 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// In the place of a kernel: a synchronising call returned, nothing is left on the device. (The
-/// fractional digits of the square roots of 2 and 3: no hash by design.)
+/// Mark in place of a kernel: the work was seen to end. (Fractional digits of the square roots of 2
+/// and 3; no hash by design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
-/// In the place of a kernel: the foreground job stirs.
+/// Mark in place of a kernel: a wake-up hint.
 const STIRS: u64 = 0xbb67_ae85_84ca_a73b;
 
-/// A time that began and ends with the next launch.
+/// A time that ends with the next launch.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     context: Context,
-    /// `None`: with the end of the work that is submitted, as it is known when the next launch
-    /// comes.
+    /// `None`: begins with the end of the submitted work, as known at the next launch.
     since: Option<Ns>,
 }
 
-/// What is learnt of a foreground job.
+/// Gap model of one foreground job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Foresight {
     history: History,
@@ -39,12 +39,12 @@ pub(super) struct Foresight {
     after_kernel: Option<Open>,
     after_end: Option<Open>,
     after_stir: Option<Open>,
-    /// What is expected of the time that began last.
+    /// Forecast of the time that began last.
     outlook: Outlook,
 }
 
 impl Foresight {
-    /// With what a profile says of each kernel.
+    /// Model with the gaps of a profile.
     pub(super) fn of(profile: &Profile) -> Foresight {
         let mut foresight = Foresight::default();
         for kernel in profile.kernels.iter().filter(|kernel| kernel.gap.count() > 0) {
@@ -53,11 +53,11 @@ impl Foresight {
         foresight
     }
 
-    /// It launches at `at`; `end` is when its earlier work ended or is predicted to.
+    /// Takes in a launch at `at`. `end`: when earlier work ended, seen or predicted.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
-            // A copy behind a kernel changes nothing about what follows. One that finds the device
-            // idle is a stir.
+            // A copy behind a kernel changes nothing about what follows. On an idle device it is a
+            // wake-up hint.
             if self.after_end.is_some() || at >= end {
                 self.stirs(at, end);
             }
@@ -76,7 +76,7 @@ impl Foresight {
         self.outlook = self.gaps.outlook(&context);
     }
 
-    /// Its work was seen to end.
+    /// Takes in that the work was seen to end.
     pub(super) fn ended(&mut self, at: Ns) {
         if self.after_kernel.is_none() || self.after_end.is_some() {
             return;
@@ -90,15 +90,14 @@ impl Foresight {
         self.look(&context);
     }
 
-    /// The gap after the last kernel began with this end, whatever is launched before the next
-    /// kernel.
+    /// Begins the gap after the last kernel at this end.
     fn ends(&mut self, end: Ns) {
         if let Some(open) = &mut self.after_kernel {
             open.since.get_or_insert(end);
         }
     }
 
-    /// It stirs at `at`; `end` is when its earlier work ended or is predicted to.
+    /// Takes in a wake-up hint at `at`. `end`: when earlier work ended, seen or predicted.
     pub(super) fn stirs(&mut self, at: Ns, end: Ns) {
         if self.after_kernel.is_none() || self.after_stir.is_some() {
             return;
@@ -109,20 +108,19 @@ impl Foresight {
             context,
             since: Some(at),
         });
-        // Whatever it is: what was expected before counts from the end of its work, and would be
-        // taken to begin anew.
+        // In any case: the outlook before counts from the end of work and would seem to begin anew.
         self.outlook = self.gaps.outlook(&context);
     }
 
-    /// It was not watched for a while: what comes next says nothing about what came last.
+    /// Forgets the context after an unwatched time.
     pub(super) fn interrupted(&mut self) {
         (self.after_kernel, self.after_end, self.after_stir) = (None, None, None);
         self.history = History::default();
         self.outlook = Outlook::default();
     }
 
-    /// That its work ended is worth its outlook only if that was seen after this kernel before.
-    /// Else what the kernel says stands.
+    /// Takes the outlook after a seen end only if this kernel had one before. Else the kernel's
+    /// stands.
     fn look(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -130,41 +128,39 @@ impl Foresight {
         }
     }
 
-    /// Whether something is known about the time that began last: it was seen in this context
-    /// before, or the profile has its kernel, or it stirred before.
+    /// Whether the time that began last is known: from this context, its kernel's profile or an
+    /// earlier wake-up hint.
     pub(super) fn knows(&self) -> bool {
         self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
 
-    /// When it stirred, if it did since its last launch.
+    /// When a wake-up hint came since the last launch.
     pub(super) fn stirred_at(&self) -> Option<Ns> {
         self.after_stir.and_then(|open| open.since)
     }
 
-    /// The least that the time that began last is to last (but for one time in ten), and about as
-    /// long as it should.
+    /// Low (nine in ten are longer) and middle length of the time that began last, ns.
     pub(super) fn expects(&self) -> Option<(Ns, Ns)> {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// How long others may use the device from now on, `elapsed` after that time began, so that the
-    /// foreground job is kept waiting with no more than this chance.
+    /// Room of others, `elapsed` ns after that time began, at this chance of keeping the foreground
+    /// job waiting, ns.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
-    /// Whether the time that began last is one whose length is known: nine in ten of its like last
-    /// at least half as long as about half of them.
+    /// Whether the length of that time is known: nine in ten last half the middle length at least.
     pub(super) fn is_steady(&self) -> bool {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }
 
-    /// The same where nothing is known: what has lasted will last.
+    /// Room where nothing is known: what has lasted will last.
     pub(super) fn room_unknown(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&Outlook::default(), elapsed, chance)
     }
 
-    /// How good the forecasts were, and on how many contexts they rest.
+    /// Quality of the forecasts, and the number of contexts behind them.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.gaps.quality(), self.gaps.contexts())
     }
@@ -175,8 +171,8 @@ mod tests {
     use super::super::config::{MS, US};
     use super::*;
 
-    /// A request of three kernels that ends with a synchronising call; 5 ms later it stirs, and
-    /// after 100 us launches.
+    /// A request of three kernels that ends with a synchronising call. The wake-up hint comes 5 ms
+    /// later, the next launch after 100 us.
     fn request(foresight: &mut Foresight, start: Ns) -> Ns {
         for kernel in [1, 2, 3] {
             foresight.launched(kernel, start, start);
@@ -231,7 +227,7 @@ mod tests {
     fn a_stir_is_never_taken_for_the_beginning_of_another_gap() {
         let mut foresight = Foresight::default();
         let mut now = MS;
-        // Requests that do not stir: nothing is known of what follows a stir.
+        // Requests without a wake-up hint: nothing is known of what follows one.
         for _ in 0..20 {
             for kernel in [1, 2, 3] {
                 foresight.launched(kernel, now, now);

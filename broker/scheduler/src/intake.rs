@@ -1,4 +1,4 @@
-//! Taking events in: what clients say is checked, bounded and entered in the books.
+//! Taking events in: checks, bounds and books what clients say.
 
 use super::{
     Client, Core, Decision, Ns,
@@ -26,7 +26,7 @@ impl Core {
         priority.min(most)
     }
 
-    /// A time that a client tells lies in the past, and not so far that it says nothing.
+    /// Bounds a client's time to the past, at most `longest_cost` ago.
     pub(super) fn past(&mut self, at: Ns) -> Ns {
         let earliest = self.now.saturating_sub(self.state.config.longest_cost);
         if at > self.now || at < earliest {
@@ -35,7 +35,7 @@ impl Core {
         at.clamp(earliest, self.now)
     }
 
-    /// A cost that a client tells is one that can be.
+    /// Bounds a client's cost to what is possible.
     pub(super) fn cost(&mut self, cost: Ns) -> Ns {
         let config = &self.state.config;
         if cost > config.longest_cost {
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Gives every client the mode that its standing demands, and tells those whose mode changes.
+    /// Gives every client its mode, and tells the clients whose mode changes.
     pub(super) fn assign_modes(&mut self, out: &mut Vec<Decision>) {
         let first = self.state.most_important().unwrap_or(0);
         let alone = self.state.order.len() == 1;
@@ -75,7 +75,7 @@ impl Core {
             let (now, grace) = (self.now, self.state.config.idle_grace);
             if let Some(client) = self.state.get_mut(slot) {
                 client.mode = new;
-                // A client that was alone told nothing of its work, and one that is new has none.
+                // A client that was alone told nothing of its work, and a new one has none.
                 if new == Mode::Foreground && old != Mode::Free {
                     let busy = if old == Mode::Alone {
                         grace
@@ -98,7 +98,7 @@ impl Core {
         self.bar(out);
     }
 
-    /// Returns whether there may be anything to decide.
+    /// Takes in a launch. Returns whether there may be anything to decide.
     pub(super) fn launched(&mut self, slot: Slot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) -> bool {
         let (cost, at) = (self.cost(cost), self.past(at));
         let (mut behind, longest) = (self.state.exposure, self.state.config.longest_cost);
@@ -117,7 +117,7 @@ impl Core {
                     let end = client.timeline.end_if_launched().unwrap_or(at);
                     client.foresight.launched(kernel, at, end);
                     client.slack.launched(at);
-                    // Credit that is not used yet is void: only what runs is in the way.
+                    // Unused credit is void: only what runs is in the way.
                     behind = self.state.device.remaining(outstanding, at);
                     self.state.device.foreground_launched();
                 }
@@ -157,8 +157,8 @@ impl Core {
         }
     }
 
-    /// Feedback: filling stops at the first wake-up hint of the foreground job. The epoch page has
-    /// voided the credit already; this makes the books say so.
+    /// Feedback: filling stops at the foreground job's first launch or wake-up hint. The epoch page
+    /// has voided the credit already; this brings the books up to date.
     pub(super) fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
@@ -182,18 +182,18 @@ impl Core {
         }
         let now = self.now;
         if let Some(client) = self.state.get_mut(slot) {
-            // Credit that was granted since the order is in the word now.
+            // Credit granted since the order is in the word now.
             let ordered = client.revoking.take();
             client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
         }
         self.requeue(slot);
     }
 
-    /// Puts a wait (back) into the queue, unless the client's credit covers it.
+    /// Puts a wait into the queue, unless the client's credit covers it.
     pub(super) fn requeue(&mut self, slot: Slot) {
         let Some(client) = self.state.get(slot) else { return };
-        // What the books have left of an empty word was taken by threads that have not told of it,
-        // or never will: it lets no other launch through.
+        // What an empty word leaves in the books was taken by threads that have not reported it: it
+        // lets no other launch through.
         let empty = client.emptied_at.is_some();
         let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
         if covered || client.mode != Mode::Background {
@@ -208,7 +208,7 @@ impl Core {
         let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
             return;
         };
-        // Nobody waits since before he came.
+        // No wait began before the client attached.
         let since = since.max(client.attached_at);
         let same = client
             .wait
@@ -233,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Returns whether there is anything new.
+    /// Takes in a client's reports. Returns whether there is anything new.
     pub(super) fn progress(&mut self, slot: Slot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
         let (now, most) = (self.now, self.state.config.longest_cost);
         let patience = self.state.config.write_off_after;
@@ -251,9 +251,9 @@ impl Core {
         let Some(client) = self.state.get_mut(slot) else {
             return false;
         };
-        // Turns are shared out by time: who has the device for longer than predicted has had so
-        // much more of it. Where gaps are filled, the minimum share sees to those whom such a one
-        // keeps waiting.
+        // Turns are shared out by time: work that takes longer than predicted counts with the
+        // difference. Where gaps are filled, the minimum share looks after the clients that such
+        // work keeps waiting.
         if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
             let took = now.saturating_sub(client.ended_at).min(patience);
             client.served = client.served.saturating_add(took.saturating_sub(change.settled));
@@ -290,7 +290,7 @@ impl Core {
             self.state.account(slot, |_| ());
         }
         if self.state.foresees() {
-            // What came back of it is told next.
+            // What came back is told next.
             self.wake_at(Some(now));
         } else {
             self.top_up(slot, out);
@@ -298,8 +298,8 @@ impl Core {
         true
     }
 
-    /// Work of a background job was seen to end: it teaches how long it took, and how much is left
-    /// on the device.
+    /// Takes in that a background job's work was seen to end: it teaches kernel times, and how much
+    /// is left on the device.
     fn settled(&mut self, slot: Slot, settled: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
         let undisturbed = self.undisturbed_since(slot);
@@ -320,7 +320,7 @@ impl Core {
         }
     }
 
-    /// The device told how long a kernel took that was launched at `at`.
+    /// Takes in a kernel's time as the device measured it. `at`: of the launch.
     pub(super) fn sampled(&mut self, slot: Slot, kernel: u64, time: Ns, at: Ns) {
         let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
         let alone = self.state.worked.without(at, time);
@@ -330,8 +330,8 @@ impl Core {
         }
     }
 
-    /// Since when nobody but this background job had the device: after the last foreground job's
-    /// work, and while no other background job has any out.
+    /// Since when only this background job had the device: since the last foreground job's work, if
+    /// no other background job has work out.
     fn undisturbed_since(&self, slot: Slot) -> Ns {
         let others = self.state.exposed.iter().any(|other| {
             *other != slot

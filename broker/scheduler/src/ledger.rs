@@ -1,13 +1,13 @@
 //! A background job's account of credit.
 //!
-//! What holds: granted = issued + revoked + left, always and exactly, whatever a client reports;
-//! outstanding = issued - settled and never below zero. `issued` and `settled` are allegations of
-//! the client: they only grow, and they grow by no more than can be.
+//! * granted = issued + revoked + left, exactly, whatever a client reports.
+//! * outstanding = issued - settled >= 0.
+//! * `issued` and `settled` are the client's allegations: they only grow, and by no more than can
+//!   be.
 
 use weft_protocol::Ns;
 
-/// A background job's account of credit. All figures are predicted GPU nanoseconds since the client
-/// attached.
+/// A background job's account of credit, in predicted GPU ns since the client attached.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     granted: Ns,
@@ -16,12 +16,11 @@ pub(super) struct Ledger {
     /// Below zero where overdrawn credit was forgiven.
     revoked: i64,
     written_off: Ns,
-    /// Of what was granted, what came back under a run-ahead window.
+    /// The part of `granted` that came back under run-ahead windows.
     renewed: Ns,
-    /// Of what ends, what does not come back, by the run-ahead window that was told last. `None`:
-    /// there never was one.
+    /// Ended work that does not come back, by the last run-ahead window, if there was one.
     non_refundable: Option<Ns>,
-    /// Of what is left, so much is no longer waited for: threads have taken it and never said so.
+    /// The part of `left` that threads took without a report, and that is not waited for.
     given_up: Ns,
 }
 
@@ -32,7 +31,7 @@ pub(super) struct Change {
     pub issued: Ns,
     /// Newly seen to end.
     pub settled: Ns,
-    /// The report said what cannot be; it was corrected.
+    /// The report was impossible and was corrected.
     pub corrected: bool,
 }
 
@@ -41,7 +40,7 @@ impl Ledger {
         self.granted
     }
 
-    /// Of what was granted, what came back under a run-ahead window.
+    /// The part of `granted` that came back under run-ahead windows.
     pub(super) fn renewed(&self) -> Ns {
         self.renewed
     }
@@ -72,7 +71,7 @@ impl Ledger {
         self.left().max(0).unsigned_abs()
     }
 
-    /// What was issued beyond all credit.
+    /// Work issued beyond all credit.
     pub(super) fn overdrawn(&self) -> Ns {
         self.left().min(0).unsigned_abs()
     }
@@ -82,7 +81,7 @@ impl Ledger {
         self.issued - self.settled
     }
 
-    /// The work that may be on the device or come there without another word from us.
+    /// Work that may be on the device or come there without another grant.
     pub(super) fn exposure(&self) -> Ns {
         self.usable().saturating_add(self.outstanding())
     }
@@ -91,14 +90,13 @@ impl Ledger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// A run-ahead window is told. All that came back under the last one was told before: credit is
-    /// given only after what was in the word was taken back.
+    /// Takes in a new run-ahead window. Credit is given only after the word was emptied, so all
+    /// that came back under the last window is told.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// So much came back in all, under a run-ahead window. No more than the run-ahead window allows
-    /// can have. Returns whether it could be.
+    /// Takes in the credit that came back in all. Returns whether the run-ahead window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -109,20 +107,19 @@ impl Ledger {
         believed == total
     }
 
-    /// Of all that ends, so much must not come back as credit, if after a grant of `credit` no more
-    /// than `most` is to be out for good.
+    /// Ended work that must not come back as credit, so that at most `most` is out for good after a
+    /// grant of `credit`.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
         given.max(0).unsigned_abs()
     }
 
-    /// A report of the totals. `most` is the most that one launch can issue beyond its credit.
+    /// Takes in reported totals. `most`: the most that one launch can issue beyond its credit, ns.
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
-        // Work that was written off may be reported as settled late, in part or never: never count
-        // it twice.
+        // Work that was written off may still be reported: never count it twice.
         let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
         let change = Change {
             issued: new_issued - self.issued,
@@ -135,11 +132,11 @@ impl Ledger {
         change
     }
 
-    /// The credit word was swapped to zero and `left` was in it. `most` is the most that one launch
-    /// can issue beyond its credit. Returns whether it could have been.
+    /// Takes in the content of the credit word as it was swapped to zero. `most`: the most that one
+    /// launch can issue beyond its credit. Returns whether `left` was possible.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
-        // What was issued but is not reported yet is in `left()` and was not in the word, so the
-        // word held at most `left()`.
+        // What was issued and not reported yet is in `left()` and was not in the word: the word
+        // held at most `left()`.
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
@@ -147,30 +144,27 @@ impl Ledger {
         believed == left
     }
 
-    /// Of what is left, so much was taken from the word and never reported: it is no longer waited
-    /// for. Should it be reported yet, it is issued then.
+    /// Stops waiting for `untold` ns taken and never reported. A later report issues them.
     pub(super) fn give_up(&mut self, untold: Ns) {
         let untold = untold.min(self.usable().saturating_sub(self.given_up));
         self.given_up = self.given_up.saturating_add(untold);
         self.written_off = self.written_off.saturating_add(untold);
     }
 
-    /// What was taken from the word, in which so much is, and is not reported yet; but for what is
-    /// no longer waited for.
+    /// Credit taken and not reported yet, ns, given the word's content; without what was given up.
     pub(super) fn untold(&self, word: i64) -> Ns {
         let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
         taken.saturating_sub(self.given_up)
     }
 
-    /// Outstanding work is no longer waited for.
+    /// Stops waiting for outstanding work.
     pub(super) fn write_off(&mut self) {
         self.written_off = self.written_off.saturating_add(self.outstanding());
         self.settled = self.issued;
     }
 }
 
-/// Totals stay far below 2^62 (that is 146 years of GPU time): a report is bounded by
-/// [`Ledger::report`].
+/// Totals stay far below 2^62 ns (146 years of GPU time): [`Ledger::report`] bounds each report.
 fn signed(total: Ns) -> i64 {
     i64::try_from(total).unwrap_or(i64::MAX)
 }
@@ -200,7 +194,7 @@ mod tests {
     fn a_launch_on_its_way_when_credit_is_taken_back_is_not_lost() {
         let mut ledger = Ledger::default();
         ledger.grant(100);
-        // The client took 30 that it has not reported yet: 70 were in the word.
+        // The client took 30 without reporting it: 70 were in the word.
         assert!(ledger.revoke(70, MOST));
         assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
         ledger.report(30, 0, MOST);

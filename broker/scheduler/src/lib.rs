@@ -1,39 +1,46 @@
 //! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock,
 //! no thread, no socket.
 //!
-//! The same core runs in the daemon (real time) and in the lab (virtual time), so a failing
-//! schedule is a seed.
+//! The core runs in the daemon (real time) and in the lab (virtual time), so a failing schedule is
+//! a seed.
 //!
 //! # How to drive it
 //!
-//! Tell it what happened with [`Core::handle`], carry out the [`Decision`]s in their order, tell it
-//! [`Event::Tick`] at [`Core::next_wake`] at the latest. In each turn: read the epoch page's launch
-//! epochs, then the lanes' records (launches, idle), then their reports ([`Event::Progress`], then
-//! [`Event::Holds`] and [`Event::Waits`] for each lane that says it waits, as often as it says so),
-//! then act.
+//! 1. Read the epoch page's launch epochs, then the lanes' records (launches, idle).
+//! 2. Read the lanes' reports: [`Event::Progress`], then [`Event::Holds`] and [`Event::Waits`] for
+//!    each lane that says it waits, as often as it says so.
+//! 3. Tell each to [`Core::handle`] and carry out the [`Decision`]s in their order.
+//! 4. Tell [`Event::Tick`] at [`Core::next_wake`] at the latest.
 //!
 //! # What holds
 //!
-//! * A foreground job is never told to wait, and a job that is alone is told nothing more.
-//! * What background jobs have out (credit not used yet and work whose end was not seen) is at most
-//!   the larger of [`Config::delay_bound`] and half of it plus one kernel. The one exception: a
-//!   background job whose own work does not end gets its next launch, one after each
-//!   [`Config::stuck_after`].
-//! * Credit is conserved: granted = issued + revoked + left, for each client, whatever it reports.
+//! * A foreground job is never told to wait; a job that is alone is told nothing more.
+//! * Background work out (unused credit, and work not seen to end) is at most
+//!   `max(delay_bound, delay_bound / 2 + one kernel)`, by [`Config::delay_bound`]. Exception: a job
+//!   whose own work does not end gets one more launch after each [`Config::stuck_after`].
+//! * Credit is conserved: granted = issued + revoked + left, whatever a client reports.
 //! * A client that is gone holds nothing.
-//! * Every background job that waits gets credit in the end: by a gap, by its turn, or by the
-//!   minimum share.
-//! * Those at the top are foreground jobs, but for equals whose memory does not fit the device
-//!   together: they take turns.
+//! * Every waiting background job gets credit in the end: by a gap, its turn, or the minimum share.
+//! * Clients of the most important priority are foreground jobs. Exception: equals whose memory
+//!   does not fit the device together take turns.
 //!
-//! # Where is what
+//! # Modules
 //!
-//! `timeline` and `times` predict the foreground job; `ledger` keeps a background job's credit;
-//! `queue` finds who fits; `state` holds all of it; `intake` enters what clients say; `policy` says
-//! whom to serve and `decide` makes decisions of it; `rota` has equals take turns whose memory does
-//! not fit the device together. For policy `weft` alone: `foresight` learns what follows a
-//! foreground job's kernels, `pace` how long a background job's take, `device` what is still on the
-//! device by the clock. All three are blank under the other policies.
+//! | module | what it does |
+//! |---|---|
+//! | `timeline`, `times` | predict the foreground job |
+//! | `ledger` | keeps a background job's credit |
+//! | `queue` | finds the kernel that fits |
+//! | `state` | holds all of it |
+//! | `intake` | books what clients say |
+//! | `policy`, `decide` | give verdicts, and make decisions of them |
+//! | `rota` | long turns of equals |
+//! | `foresight` | learns what follows a foreground job's kernels |
+//! | `slack` | learns how late a foreground job's kernel may be |
+//! | `pace` | learns how long background kernels take |
+//! | `device` | background work on the device, by the clock |
+//!
+//! The last four are for policy `weft` and blank under the others.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -77,16 +84,16 @@ pub struct Core {
     rota: Rota,
     now: Ns,
     wake: Option<Ns>,
-    /// Nobody gets a minimum share before this.
+    /// No minimum share is granted before this.
     next_share: Ns,
-    /// The gap that was counted last, by its begin, and whether it was of known length.
+    /// The gap that was counted last: its begin, and whether its length was known.
     counted_gap: Option<(Ns, bool)>,
-    /// A run-ahead window may be out.
+    /// Whether a run-ahead window may be out.
     leased: bool,
 }
 
 impl Core {
-    /// With no client.
+    /// Scheduler without clients.
     pub fn new(config: Config) -> Core {
         Core {
             policy: policy::by_name(config.policy),
@@ -100,13 +107,13 @@ impl Core {
         }
     }
 
-    /// What was chosen.
+    /// The settings.
     pub fn config(&self) -> &Config {
         &self.state.config
     }
 
-    /// Takes in what happened and appends what to do about it to `out`. `now` never goes backwards;
-    /// if it does it counts as the last one.
+    /// Takes in an event and appends decisions to `out`. `now` must not go backwards; an earlier
+    /// time counts as the last one.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.now = self.now.max(now);
         self.state.counters.events += 1;
@@ -129,8 +136,7 @@ impl Core {
                 let doubt = if times.is_empty() { self.state.config.doubt } else { 0.0 };
                 let mut new = ClientState::new(client, priority, class, times, doubt, self.now);
                 if let Some(profile) = profile.filter(|_| self.state.foresees()) {
-                    // Also where the device does not switch now: that may change while the client
-                    // is here.
+                    // Also where the device does not switch now: that may change.
                     let may_take = self.state.config.spread(&profile);
                     (new.foresight, new.pace) = (Foresight::of(&profile), Pace::of(&profile, may_take));
                 }
@@ -187,7 +193,7 @@ impl Core {
                 {
                     client.foresight.ended(at);
                     client.slack.waited(at);
-                    // Of several the others may have work there.
+                    // With several, the others may have work there.
                     if let [_] = self.state.foreground_jobs[..] {
                         self.state.worked.ended(at);
                     }
@@ -272,22 +278,20 @@ impl Core {
         self.decide(out);
     }
 
-    /// Something changed, but more is to come in the same turn: a client whose work has ended is
-    /// about to say whether it waits for more, and nobody else should get the device for that
-    /// moment.
+    /// Decides a moment later, since more events of this iteration follow: a client whose work has
+    /// ended is about to say whether it waits, and keeps the device for that moment.
     fn decide_soon(&mut self) {
         if self.state.waiting > 0 {
             self.wake_at(Some(self.now));
         }
     }
 
-    /// When [`Event::Tick`] is due, if nothing happens before. `None`: nothing to wait for. Never
-    /// before `now`.
+    /// When [`Event::Tick`] is due, if nothing happens before; never before `now`. `None`: never.
     pub fn next_wake(&self, now: Ns) -> Option<Ns> {
         self.wake.map(|wake| wake.max(now))
     }
 
-    /// The state, for people and tests.
+    /// The state for people and tests.
     pub fn snapshot(&self) -> Snapshot {
         let gap = match self.state.foreground_jobs.is_empty() {
             true => None,

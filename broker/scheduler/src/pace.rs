@@ -1,17 +1,14 @@
-//! How long a background job's kernels really take: learnt from the device while it serves.
+//! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
-//! The credit that a kernel costs is what its client's table says: the mean of its profile, or what
-//! an unknown kernel counts for. Whether a kernel *fits* is asked of a high quantile of its time in
-//! its context instead, and how much is on the device of the middle. Both come from the profile at
-//! first, then from what is seen: a background job's work that ends says how long it took, if it
-//! had the device for itself and somebody was looking when it ended.
+//! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
+//! of its time in its context; how much is on the device, of the middle. Both come from the profile
+//! first. An end that is seen teaches a time, if the job had the device for itself and the end was
+//! watched.
 //!
-//! Who waits at the gate looks. A job that launches, works on its host and synchronises an age
-//! later does not: the end is seen when the host comes back, and what lies between is the host's
-//! time. Taken for the kernel's it would let the kernel into no gap, and each of the few launches
-//! that starvation lets through would be seen as late again. Such an end only bounds what is
-//! believed from above. A job whose ends are seen so has launches timed by the device now and then
-//! ([`Decision::Times`](super::Decision::Times)): nothing else says what its kernels take.
+//! A job that waits at the gate watches. A job that works on its host and synchronises late does
+//! not: its end only bounds the time from above. Taken for the kernel's it would keep the kernel
+//! out of every gap. Such a job has launches timed by the device
+//! ([`Decision::Times`](super::Decision::Times)), since nothing else tells its kernels' times.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,31 +19,29 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Launches whose end is awaited. A background job is seldom so far ahead: its credit bounds it.
+/// Limit of awaited launches. Credit seldom lets a job so far ahead.
 const AWAITED: usize = 256;
 
-/// So many ends seen of a job without a profile, and it is known.
+/// Ends seen after which a job without a profile is known.
 const KNOWN: u32 = 6;
 
-/// So many ends seen late of a job without a profile, and its launches are timed.
+/// Late ends after which the launches of a job without a profile are timed.
 const LATE: u32 = 4;
 
-/// Who waits at the gate asks the device first after so long, and then as often as it takes for an
-/// end to be seen a quarter late at most.
+/// Time in ns after which a client at the gate first asks the device; later looks see an end a
+/// quarter late at most.
 const FIRST_LOOK: Ns = 50_000;
 
-/// Launches kept for the times that the device tells of them: those come some hundred launches
-/// later.
+/// Limit of launches kept for the device's times, some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A time counts as known where no more than this part of what an unknown kernel is taken for is
-/// uncertain of it.
+/// A time is known if at most this part of an unknown kernel's time is uncertain.
 const NEAR: Ns = 8;
 
-/// Kernels whose bounds are kept.
+/// Limit of kernels whose bounds are kept.
 const BOUNDS: usize = 4_096;
 
-/// A launch is timed within this time after it went through the gate.
+/// The device times a launch within this time, in ns, after the gate.
 const TIMED_WITHIN: Ns = 10_000_000;
 
 /// A launch whose end was not seen.
@@ -54,64 +49,63 @@ const TIMED_WITHIN: Ns = 10_000_000;
 struct Launch {
     kernel: u64,
     context: Context,
-    /// What it was charged.
+    /// Charge, in ns.
     cost: Ns,
     at: Ns,
 }
 
-/// How an end was seen.
+/// How and when an end was seen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sight {
-    /// When.
+    /// When the end was seen.
     pub now: Ns,
-    /// Since when nobody else had the device.
+    /// Since when no other job had the device.
     pub undisturbed_since: Ns,
-    /// Since when the job waits at the gate with what comes next, if it does.
+    /// Since when the job waits at the gate with its next launch, if it does.
     pub waits_since: Option<Ns>,
-    /// What a kernel of which nothing is known is taken for.
+    /// Time of a kernel of which nothing is known, in ns.
     pub unknown: Ns,
 }
 
-/// A background job's times.
+/// Kernel times of one background job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace {
     history: History,
     times: Predictor,
     awaited: VecDeque<Launch>,
-    /// Charged for the awaited, and for what is settled of the first of them already.
+    /// Credit that has ended of the first awaited launch, in ns.
     settled_of_first: Ns,
-    /// When its work was last seen to end.
+    /// When work was last seen to end.
     ended_at: Ns,
-    /// The longest of the kernels that it launched lately, as charged, and as predicted.
+    /// The longest kernels launched lately: charge, and prediction.
     longest: Ns,
     slowest: Ns,
-    /// Between launches that did not wait at the gate: host time, and device time of the launch
-    /// before. Of the last dozens.
+    /// Of the last dozens of launches without a wait: host time between two, charge of the one
+    /// before.
     host: f64,
     work: f64,
-    /// The last launch: what it was charged, and when it was.
+    /// Charge and time of the last launch.
     last: Option<(Ns, Ns)>,
-    /// Sums of what kernels were charged and of its squares, of the last few hundred.
+    /// Sums of the last few hundred charges and of their squares.
     sum: f64,
     squares: f64,
-    /// Ends seen of single kernels.
+    /// Times learnt of single kernels.
     seen: u32,
     profiled: bool,
-    /// Ends that nobody was looking for.
+    /// Ends that were not watched.
     late: u32,
-    /// Its launches are timed now and then; the last of them, and which kernels they were.
+    /// Whether launches are timed now and then; and the last launches, to find theirs.
     timed: bool,
     recent: VecDeque<Launch>,
-    /// The longest that kernels can have taken lately of which no time is known, where that is less
-    /// than what such are taken for.
+    /// Upper bounds of kernels without a known time, where below an unknown kernel's time, ns.
     bounds: HashMap<u64, Ns>,
-    /// What kernels may well take whose times lie far apart
+    /// High quantiles of kernels whose times lie far apart
     /// ([`Config::may_take`](super::Config::may_take)).
     may_take: HashMap<u64, Ns>,
 }
 
 impl Pace {
-    /// With what a profile says of each kernel.
+    /// Model with the kernel times of a profile.
     pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> Pace {
         let mut pace = Pace {
             may_take: may_take.into_iter().collect(),
@@ -129,12 +123,12 @@ impl Pace {
         self.profiled
     }
 
-    /// Whether its times are known well enough to let it run ahead.
+    /// Whether the times are known well enough to let the job run ahead.
     pub(super) fn is_known(&self) -> bool {
         self.profiled || self.seen >= KNOWN
     }
 
-    /// What is to be expected of this kernel, should it be launched next.
+    /// Forecast of this kernel, should it be launched next.
     pub(super) fn of_next(&self, kernel: u64) -> Option<Forecast> {
         if is_transfer(kernel) {
             return None;
@@ -145,33 +139,33 @@ impl Pace {
 
     fn forecast(&self, context: &Context) -> Option<Forecast> {
         let forecast = self.times.forecast(context)?;
-        // Of a job without a profile the other kernels say nothing about this one.
+        // Without a profile the other kernels say nothing about this one.
         (self.is_known() || forecast.kernels > 0).then_some(forecast)
     }
 
-    /// What this kernel may well take where its times lie far apart, else 0.
+    /// High quantile of a kernel whose times lie far apart, else 0.
     pub(super) fn may_take(&self, kernel: u64) -> Ns {
         self.may_take.get(&kernel).copied().unwrap_or(0)
     }
 
-    /// The longest of the kernels that it launched lately, as charged.
+    /// The longest kernel launched lately, as charged.
     pub(super) fn longest(&self) -> Ns {
         self.longest
     }
 
-    /// A kernel that it launched is predicted to take so long.
+    /// Takes in the predicted time of a launched kernel.
     pub(super) fn takes(&mut self, time: Ns) {
         self.slowest = time.max(self.slowest - self.slowest / 256);
     }
 
-    /// The longest of the kernels that it launched lately, as predicted.
+    /// The longest kernel launched lately, as predicted.
     pub(super) fn slowest(&self) -> Ns {
         self.slowest
     }
 
-    /// How much work it may be let launch on its own, if no more than `depth` of it is to queue up
-    /// on the device. A job that launches more slowly than the device works never has more there
-    /// than one kernel: it may go on for as long as the foreground job stays away.
+    /// Work, in ns, that the job may launch on its own with at most `depth` queued on the device.
+    /// Unlimited if it launches more slowly than the device works: at most one of its kernels is
+    /// there.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -179,8 +173,8 @@ impl Pace {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// How long a kernel takes that is found in progress at any time: a long one is found more
-    /// often than a short one.
+    /// Expected length of a kernel found in progress (long ones are found more often):
+    /// `sum(cost^2) / sum(cost)`.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns
@@ -189,11 +183,11 @@ impl Pace {
         }
     }
 
-    /// It launched. `waited`: at the gate.
+    /// Takes in a launch. `waited`: at the gate.
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
-        /// The part of what was learnt that stays with each launch.
+        /// Part of the means that stays with each launch.
         const STAYS: f64 = 1.0 - 1.0 / 64.0;
-        /// A thread that paused for so long did something else than launch.
+        /// After such a pause, in ns, the thread did something else than launch.
         const PAUSE: Ns = 2_000_000;
         if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE) {
             self.host = self.host * STAYS + at.saturating_sub(when) as f64;
@@ -205,7 +199,7 @@ impl Pace {
         } else {
             self.history.push(kernel)
         };
-        /// The part of the sums that stays with each launch.
+        /// Part of the sums that stays with each launch.
         const REMAINS: f64 = 1.0 - 1.0 / 512.0;
         self.sum = self.sum * REMAINS + cost as f64;
         self.squares = self.squares * REMAINS + cost as f64 * cost as f64;
@@ -229,7 +223,7 @@ impl Pace {
         self.awaited.push_back(launch);
     }
 
-    /// Work worth `settled` ended.
+    /// Takes in that work worth `settled` ended.
     pub(super) fn ended(&mut self, settled: Ns, sight: &Sight) {
         let now = sight.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
@@ -252,7 +246,7 @@ impl Pace {
             return;
         }
         self.ended_at = now;
-        // What a profile says is better than ends, which are seen a little late at best.
+        // A profile is better than ends, which are seen a little late at best.
         let Some(launch) = last.filter(|_| !self.profiled) else {
             return;
         };
@@ -261,7 +255,7 @@ impl Pace {
         if !watched {
             self.late = self.late.saturating_add(1);
         }
-        // Several that were seen to end together say nothing about each.
+        // Several ends seen together say nothing about each.
         if ended > 1 {
             return;
         }
@@ -273,7 +267,7 @@ impl Pace {
         }
     }
 
-    /// Whether its launches are to be timed from now on: its ends come late, and it has no profile.
+    /// Whether launches are to be timed from now on: ends are seen late, and there is no profile.
     /// True once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
         let begins = !self.timed && !self.profiled && self.late >= LATE;
@@ -281,18 +275,17 @@ impl Pace {
         begins
     }
 
-    /// Its launches are timed no more. Returns whether they were.
+    /// Stops the timing of launches. Returns whether they were timed.
     pub(super) fn ends_to_be_timed(&mut self) -> bool {
         self.recent.clear();
         std::mem::take(&mut self.timed)
     }
 
-    /// The time of a kernel that was launched at `at`, as the device itself measured it. `alone`:
-    /// for so much of it no foreground job had work there, so it took no less. `unknown`: as in
-    /// [`Sight`].
+    /// Takes in a kernel's time as measured by the device. `at`: of the launch. `alone`: lower
+    /// bound, the part without foreground work on the device. `unknown`: as in [`Sight`].
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // Where it stood in the sequence is known of the last ones; any other counts for the kernel
-        // by itself.
+        // Only the last launches' places in the sequence are known; other times count for the
+        // kernel alone.
         let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
         let found = self.recent.iter().rev().find(is_it).copied();
         let launch = found.unwrap_or_else(|| Launch {
@@ -310,8 +303,7 @@ impl Pace {
         }
     }
 
-    /// A launch took something between two times. Where that says more than what is believed, it
-    /// counts.
+    /// Takes in bounds of a launch's time, where they correct what is believed.
     fn bounded(&mut self, launch: &Launch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(&launch.context).is_some() {
             self.times.at_least(&launch.context, least);
@@ -324,27 +316,26 @@ impl Pace {
         }
     }
 
-    /// What a kernel takes at most of which no time is known, as far as its ends tell.
+    /// Upper bound, as far as ends tell, of a kernel without a known time.
     pub(super) fn bound(&self, kernel: u64) -> Ns {
         self.bounds.get(&kernel).copied().unwrap_or(Ns::MAX)
     }
 
-    /// What is awaited will not be told.
+    /// Forgets the awaited launches: their ends will not be told.
     pub(super) fn forget(&mut self) {
         self.last = None;
         self.awaited.clear();
         self.settled_of_first = 0;
     }
 
-    /// How good the forecasts were, and on how many contexts they rest.
+    /// Quality of the forecasts, and the number of contexts behind them.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.times.quality(), self.times.contexts())
     }
 }
 
-/// Whether somebody was looking when work ended that began at `began` and was seen to have ended at
-/// `now`. Who waits at the gate (`waits_since`) was: if that was from the beginning, or for so long
-/// that the device was asked in vain before.
+/// Whether an end, of work from `began` to `now`, was watched: the job waited at the gate from the
+/// beginning, or so long that the device was asked in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };
     let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));
@@ -399,7 +390,7 @@ mod tests {
             now += 50 * US;
         }
         assert!(!pace.is_known() && pace.of_next(5).is_none());
-        // The device says what it takes; and that stays so however late ends are seen.
+        // The device tells the time, and that holds however late ends are seen.
         for _ in 0..KNOWN {
             pace.launched(5, 20 * US, now, true);
             pace.measured(5, 8 * US, now + US, 8 * US, UNKNOWN);
@@ -490,7 +481,7 @@ mod tests {
             pace.launched(1, 5 * US, step * 40 * US, false);
         }
         assert_eq!(pace.spread(50 * US), Ns::MAX);
-        // The gate is no work of the host's.
+        // Waiting at the gate is no host time.
         for step in 100..400 {
             pace.launched(1, 100 * US, step * 150 * US, true);
             pace.launched(1, 100 * US, step * 150 * US + 10 * US, false);

@@ -1,29 +1,28 @@
 //! The kernels that wait at gates, one a client, in the orders in which policies look for them.
 //!
-//! Each class (priority) has two orders: by the time that it may well take, for "the longest that
-//! fits", and by whose turn it is. A third order runs through all classes: who has waited so long
-//! for so little that he is due. All are sorted vectors that keep their room: finding is a binary
-//! search, changing moves at most one entry a waiting client (24 KB for 1000), and nothing is
-//! allocated once grown.
+//! Each class (priority) is ordered by long estimate, for "the longest that fits", and by turn. A
+//! third order, through all classes, tells which client is due. All are sorted vectors that keep
+//! their capacity. Finding is a binary search; a change moves at most one entry a waiting client
+//! (24 KB for 1000). Nothing is allocated once grown.
 
 use weft_protocol::{Ns, PRIORITIES};
 
-/// A client's place in the core's table.
+/// Index of a client in the core's table.
 pub(super) type Slot = usize;
 
-/// A kernel at a gate, as it was queued.
+/// A kernel at a gate, as queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub slot: Slot,
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
-    /// What it may well take: no less in nine cases of ten. Under `weft`; else what it costs.
+    /// Long estimate, ns: under `weft` no less than the time in nine cases of ten, else the cost.
     pub long: Ns,
     pub since: Ns,
-    /// How many turns the client has had.
+    /// Number of turns that the client had.
     pub round: u64,
-    /// When it is let through although it fits nowhere.
+    /// When the kernel is let through although it fits nowhere.
     pub due: Ns,
 }
 
@@ -37,8 +36,8 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct Class {
-    /// (what it may well take, since from the latest, slot): the last one among those that fit is
-    /// the longest, and the one that waits longest of those.
+    /// (long estimate, since in reverse, slot). The last entry that fits is the longest, and of
+    /// equals the one that waits longest.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
     /// (round, since, slot).
     by_turn: Vec<(u64, Ns, Slot)>,
@@ -49,7 +48,7 @@ impl Queue {
         self.busy == 0
     }
 
-    /// How many wait in a class.
+    /// Number of waiting clients in a class.
     pub(super) fn len_of(&self, class: usize) -> usize {
         self.classes[class].by_turn.len()
     }
@@ -78,18 +77,18 @@ impl Queue {
         }
     }
 
-    /// The most important class in which somebody waits.
+    /// The most important class with a waiting client.
     pub(super) fn first_class(&self) -> Option<usize> {
         (self.busy != 0).then(|| self.busy.trailing_zeros() as usize)
     }
 
-    /// Whose turn it is in a class: who had the fewest turns, of those who waits longest.
+    /// The client whose turn it is in a class: fewest turns, then longest wait.
     pub(super) fn first_in_turn(&self, class: usize) -> Option<Slot> {
         self.classes[class].by_turn.first().map(|(_, _, slot)| *slot)
     }
 
-    /// BestPrioFit: of the most important class that has a kernel shorter than `gap`, the longest
-    /// such kernel.
+    /// BestPrioFit: the longest kernel shorter than `gap`, of the most important class that has
+    /// one.
     pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<Slot> {
         let mut busy = self.busy;
         while busy != 0 {
@@ -109,7 +108,7 @@ impl Queue {
         Some(*slot)
     }
 
-    /// Who is due first, and when.
+    /// The client that is due first, and when.
     pub(super) fn first_due(&self) -> Option<(Ns, Slot)> {
         self.due.first().copied()
     }
@@ -194,7 +193,7 @@ mod tests {
         assert_eq!(queue.best_fit(4, 200), Some(0));
         assert_eq!(queue.best_fit(4, 100), None);
         assert_eq!(queue.best_fit(5, 300), None);
-        // One that costs little and may well take long is a long one.
+        // A low cost with a high long estimate counts as long.
         queue.insert(&Entry {
             long: 900,
             ..entry(4, 4, 50, 0)

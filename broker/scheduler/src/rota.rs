@@ -1,28 +1,26 @@
-//! Long turns among equals whose memory does not fit the device together.
+//! Turn scheduler: long turns among equals whose memory does not fit the device together.
 //!
-//! Two jobs of one priority that work at once take the memory from each other, page by page. So
-//! where the memory planner says that room is short ([`Event::Crowded`](super::Event::Crowded)) the
-//! members of a class (those of one priority that it names) take turns of the length that it says:
-//! one has the device, the next one's memory comes in meanwhile. It holds under every policy but
-//! `timeslice`, whose turns have a fixed length; the policies know nothing of it, since whose turn
-//! it is not is not in the queue.
+//! Two jobs of one priority that work at once take the memory from each other, page by page. So the
+//! members of a class (named by [`Event::Crowded`](super::Event::Crowded)) take turns: one has the
+//! device while the next one's memory comes in. This holds under every policy but `timeslice`,
+//! whose turns have a fixed length. Policies see nothing of it: a client out of turn is not in the
+//! queue.
 //!
-//! | who | what |
+//! | client | what happens |
 //! |---|---|
-//! | equals at the top, with nobody above them | would be foreground jobs side by side: as members they are background jobs. Whose turn it is gets all that the delay bound allows, so that its turn ends within it |
-//! | equals below a foreground job | whose turn it is fills the foreground job's gaps, as the policy says. The foreground job's precedence is what it was |
-//! | others of the same priority | those that the planner does not name (their memory is not managed) stay what they were and wait for no turn |
-//! | less important ones | what they were: they run while nobody above them is at work |
+//! | member at the top | no foreground job; has all of the delay bound in its turn |
+//! | member below a foreground job | fills that job's gaps in its turn, by the policy |
+//! | other client of the priority | no managed memory: unchanged, waits for no turn |
+//! | less important client | unchanged: runs while no client above it is at work |
 //!
-//! A turn ends early when its client falls silent for [`PRESENT`] of it (a Python host pauses for
-//! milliseconds between two steps), so one that stops wastes no more than that, one that stalls
-//! with work on the device a turn until that is written off, and one that is gone nothing. While
-//! nobody else of the class waits it does not end. Who had no turn for longest is next, so nobody
-//! waits for longer than the turns of all the others and a delay bound each (below a foreground job
-//! that leaves nothing but the minimum share: than theirs and that).
+//! A turn ends early when its client is silent for 1/[`PRESENT`] of it: a Python host pauses for
+//! milliseconds between two steps. A job that stalls with work on the device wastes its turn until
+//! that work is written off. A turn does not end while no other member waits. The member without a
+//! turn for longest is next: it waits for the others' turns and a delay bound each. (Below a
+//! foreground job that leaves only the minimum share: for their turns and that.)
 //!
-//! What holds: of a class with two members or more, one at most is in the queue. A member that is
-//! not, has no credit that it could use, but what lets it past work of its own that does not end.
+//! Of two members or more, at most one is in the queue. The others have no usable credit, except to
+//! pass work of their own that does not end.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -34,18 +32,18 @@ use super::{
 };
 use weft_protocol::{PRIORITIES, lane::Mode};
 
-/// A turn's client counts as present for such a part of the turn after its last launch epoch.
+/// The client of a turn counts as present for 1/8 of the turn after its last sign of work.
 const PRESENT: Ns = 8;
 
-/// Turns are no shorter and no longer than that, whatever the planner says.
+/// Bounds of a turn's length in ns, whatever the planner says.
 const SHORTEST: Ns = 1_000_000;
 const LONGEST: Ns = 60_000_000_000;
 
-/// Whose turn it is, for each class.
+/// The turn of each class.
 #[derive(Debug, Default)]
 pub(super) struct Rota {
     turns: [Option<Turn>; PRIORITIES],
-    /// How many there are in each class.
+    /// Number of members in each class.
     members: [usize; PRIORITIES],
 }
 
@@ -62,7 +60,7 @@ impl Rota {
         client.crowded.is_some() && self.members.get(client.class).is_some_and(|members| *members > 1)
     }
 
-    /// Counts the members anew.
+    /// Counts the members.
     pub(super) fn count(&mut self, state: &State) {
         self.members = [0; PRIORITIES];
         for client in state.clients().filter(|client| client.crowded.is_some()) {
@@ -72,7 +70,7 @@ impl Rota {
         }
     }
 
-    /// A client is gone, or is in another class.
+    /// Forgets a client that is gone or in another class.
     pub(super) fn forget(&mut self, slot: Slot) {
         for turn in &mut self.turns {
             if turn.is_some_and(|turn| turn.slot == slot) {
@@ -88,15 +86,15 @@ impl Rota {
     }
 }
 
-/// Until when whose turn it is counts as there.
+/// Until when the client of this turn counts as present.
 fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
-    // One that waits for credit is there; that it has got some and does not go is no sign of life,
-    // unless a foreground job's launch epoch may have voided it.
+    // A client that waits for credit is present. An unused grant shows absence, unless a foreground
+    // launch may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);
-    // One whose work is on the device is there, however slow that is: its memory may still be on
-    // the way.
+    // With work on the device, however slow, a client is present: its memory may still be on the
+    // way.
     if client.queued.is_some() && waits_for_more || client.ledger.outstanding() > 0 {
         return turn.until;
     }
@@ -107,8 +105,7 @@ fn absent_at(state: &State, client: &ClientState, turn: &Turn) -> Ns {
 }
 
 impl Core {
-    /// The memory planner says of a client whether its memory finds no room beside that of others,
-    /// and how long turns should be.
+    /// Takes in whether a client's memory finds no room beside others', and how long its turns are.
     pub(super) fn crowded(&mut self, slot: Slot, turn: Option<Ns>, out: &mut Vec<Decision>) {
         let turn = match self.policy.long_turns() {
             true => turn.map(|turn| turn.clamp(SHORTEST, LONGEST)),
@@ -121,8 +118,8 @@ impl Core {
         }
     }
 
-    /// What a client's mode is among others that it takes turns with: nobody who is to stop within
-    /// the delay bound can launch as he likes.
+    /// Mode of a client, given the policy's: a member cannot be a foreground job, since it must
+    /// stop within the delay bound.
     pub(super) fn mode_in_turns(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
             Mode::Foreground if self.rota.has(client) => Mode::Background,
@@ -130,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Puts those whose turn it is not out of the queue, and everybody else (back) in.
+    /// Takes clients out of turn from the queue and puts all others in.
     pub(super) fn bar(&mut self, out: &mut Vec<Decision>) {
         for class in 0..PRIORITIES {
             let slot = self.rota.turns[class].map(|turn| turn.slot);
@@ -160,12 +157,12 @@ impl Core {
             self.state.unqueue(slot);
             self.order_revocation(slot, out);
         } else if client.revoking.is_none() {
-            // The answer to a revocation brings it back by itself.
+            // The answer to a revocation puts it back.
             self.requeue(slot);
         }
     }
 
-    /// Hands turns over where they are due.
+    /// Hands over turns that are due.
     pub(super) fn look_after_turns(&mut self, out: &mut Vec<Decision>) {
         for class in 0..PRIORITIES {
             if self.rota.members[class] < 2 {
@@ -183,8 +180,8 @@ impl Core {
                 continue;
             };
             let ends = absent_at(&self.state, owner, &turn).min(turn.until);
-            // Below a foreground job that hardly pauses the minimum share may come once in many
-            // turns, and always in the same one's: who had nothing yet keeps his until he had.
+            // Below a foreground job that hardly pauses, the minimum share may always come in one
+            // member's turn. So a turn lasts until its client was granted something.
             let had_nothing = owner.queued.is_some() && owner.granted_at < turn.begun;
             if self.now < ends {
                 self.wake_at(Some(ends));
@@ -194,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Who waits for his turn and had none for longest.
+    /// The waiting member that had no turn for longest.
     fn next_in_turn(&self, class: usize) -> Option<Slot> {
         let waits = |slot: &&Slot| {
             self.state
@@ -230,15 +227,15 @@ impl Core {
         self.wake_at(Some(turn.until));
     }
 
-    /// What to do for equals at the top whose turn it is: no foreground job is above them, so the
-    /// policy's rules have nobody to protect.
+    /// Verdict for members at the top: no foreground job is above them, so the policy has none to
+    /// protect.
     pub(super) fn serve_turn(&self) -> Option<Verdict> {
         let class = self.state.queue.first_class()?;
         let slot = self.state.queue.first_in_turn(class)?;
         let client = self.state.get(slot).filter(|client| self.rota.has(client))?;
         let first = self.state.most_important()?;
         let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
-        // Not bound: equals that are no members may be foreground jobs, and their launches are no
+        // Not bound: equals that are no members may be foreground jobs, whose launches are no
         // reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false))
     }

@@ -1,83 +1,77 @@
-//! How much a foreground job can be kept waiting within a stretch of launches before anybody
-//! notices: for policy `weft`, where going to another process costs the device nothing.
+//! Delay budget: how late a foreground job's kernel may be before the job feels it. For policy
+//! `weft`, where going to another process costs the device nothing.
 //!
-//! A foreground job whose host launches more slowly than the device works leaves a short gap after
-//! each kernel. A background job's kernel that is still in progress at the end of such a gap delays
-//! the kernel behind it, but nobody waits for that one: the next is launched when the host comes to
-//! it, and by then the device has caught up. What is felt is the delay of the last kernel before
-//! the foreground job waits for the device. A background job goes only when nothing of the
-//! foreground job is left there, so of all the delays of a stretch one is felt at most, and that is
-//! no longer than a background job's kernel in progress.
+//! A stretch is the time between two waits of the foreground job. A host that launches more slowly
+//! than the device works leaves a short gap after each kernel. A background kernel that outlasts
+//! the gap delays the next kernel, but the device catches up before the host's next launch. Only
+//! the last kernel before a wait is felt. A background job goes only when no foreground work is on
+//! the device. So at most one delay a stretch is felt, as long as one background kernel in
+//! progress.
 //!
-//! In the gap after a wait any delay is felt: there the chance of one is what is bounded, by the
-//! same part.
-//!
-//! So within a stretch a kernel may last beyond its gap by a part of the time for which the
-//! foreground job usually works between two waits. A foreground job that waits after every kernel
-//! is allowed next to nothing.
+//! * Within a stretch a kernel may outlast its gap by `PART` of the usual stretch. A job that waits
+//!   after every kernel is allowed next to nothing.
+//! * In the gap after a wait any delay is felt: there that part bounds the chance of one.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
 
-/// This part of a stretch may be lost at its end.
+/// Part of a stretch that may be lost at its end.
 ///
-/// 0.7 %: half of it is lost on the average, since a kernel in progress is found at any point of
-/// it. The aims are 2 % in the mean, and 0.5 % beside background jobs with short kernels. One per
-/// cent took 0.52 % from the tightest case of the lab (decoding by graphs); where background jobs'
-/// hosts run ahead, so that a kernel is there in every gap, 0.8 took 0.75 and 0.7 takes 0.45.
+/// 0.7 %: half of it is lost on average, since a kernel in progress is found at any point. The aims
+/// are 2 % in the mean, and 0.5 % beside short background kernels. In the lab's tightest case
+/// (decoding by graphs) 1 % took 0.52 %. Where every gap has a kernel, since background hosts run
+/// ahead, 0.8 % took 0.75 % and 0.7 % takes 0.45 %.
 const PART: f64 = 0.007;
 
-/// How much a stretch changes what is known of their lengths, as a part of the difference.
+/// Weight of a new stretch in the mean length.
 const GAIN: f64 = 1.0 / 16.0;
 
-/// What is left of a background job's kernel when the foreground job finds it in progress, in ns:
-/// half of 50 us, as long as the kernels of most models.
+/// Rest of a background kernel that is found in progress, ns: half of 50 us, as in most models.
 const RESIDUAL: f64 = 25_000.0;
 
-/// However often a foreground job waits, with this chance it may be kept waiting: else next to
-/// nothing would go beside one that waits after every kernel.
+/// Least chance of keeping a foreground job waiting: else next to nothing would go beside a job
+/// that waits after every kernel.
 const LEAST_RISK: f64 = 0.1;
 
-/// And one of which little is known with this.
+/// Highest chance for a foreground job with fewer than `ENOUGH` stretches.
 const UNKNOWN_RISK: f64 = 0.5;
 
-/// So many stretches are seen before anything is allowed.
+/// Stretches seen before anything is allowed.
 const ENOUGH: u32 = 4;
 
-/// Stretches of launches between two times at which the foreground job waited for the device.
+/// Mean length of a foreground job's stretches, and the stretch in progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slack {
     since: Option<Ns>,
-    /// Mean length of the last dozens.
+    /// Mean length of the last dozens, ns.
     length: f64,
     seen: u32,
 }
 
 impl Slack {
-    /// It launches.
+    /// Takes in a launch.
     pub(super) fn launched(&mut self, at: Ns) {
         self.since.get_or_insert(at);
     }
 
-    /// A call of it that waited saw that all has ended.
+    /// Takes in a wait that saw all work ended.
     pub(super) fn waited(&mut self, at: Ns) {
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.seen = self.seen.saturating_add(1);
-        // A plain mean: what is felt of all stretches together is to be a part of all of their
-        // time.
+        // A plain mean: what is felt of all stretches is to be a part of all their time.
         let gain = GAIN.max(1.0 / f64::from(self.seen));
         self.length += (length - self.length) * gain;
     }
 
-    /// It was not watched for a while.
+    /// Forgets the stretch in progress: it was not watched.
     pub(super) fn interrupted(&mut self) {
         self.since = None;
     }
 
-    /// The chance that a kernel of this time in the gap after a wait may have of keeping the
-    /// foreground job waiting, `most` at the utmost: so that what is felt is that part of the
-    /// stretch. Half of it is left, on the average, when the foreground job finds it in progress.
+    /// Chance, `most` at the utmost, that a kernel in the gap after a wait may keep the foreground
+    /// job waiting: `length * PART / max(RESIDUAL, kernel / 2)`. On average half of the kernel is
+    /// left.
     pub(super) fn risk(&self, most: f64, kernel: Ns) -> f64 {
         match self.seen >= ENOUGH {
             true => (self.length * PART / RESIDUAL.max(kernel as f64 / 2.0))
@@ -87,7 +81,7 @@ impl Slack {
         }
     }
 
-    /// By how much a kernel may last beyond a gap within a stretch.
+    /// Time in ns by which a kernel may outlast a gap within a stretch.
     pub(super) fn allows(&self) -> Ns {
         match self.since {
             Some(_) if self.seen >= ENOUGH => (self.length * PART) as Ns,

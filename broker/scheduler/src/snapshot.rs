@@ -1,5 +1,4 @@
-//! The core's state as people may see it: `weft status` and `weft top` print it, tests assert on
-//! it.
+//! The core's state for people: `weft status` and `weft top` print it, tests assert on it.
 
 use serde::Serialize;
 use weft_profiles::predictor::Quality;
@@ -7,27 +6,25 @@ use weft_profiles::predictor::Quality;
 use super::{Client, PolicyName};
 use weft_protocol::{Ns, lane::Mode};
 
-/// The whole state at one time.
+/// The core's state at one time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
-    /// What the device is taken to need to go from one process to another, ns. 0: it does not
-    /// switch, as under MPS.
+    /// Time to go from one process to another, ns. 0: the device does not switch, as under MPS.
     pub switch_cost: Ns,
-    /// In the order they attached.
+    /// The clients, in the order in which they attached.
     pub clients: Vec<ClientView>,
-    /// The gap that is open now, if one is.
+    /// The gap that is open now.
     pub gap: Option<GapView>,
-    /// Background job work granted or on the device whose end was not seen, all clients together,
-    /// ns.
+    /// Background work granted or on the device and not seen to end, of all clients, ns.
     pub exposure: Ns,
     /// Counters since the broker started.
     pub counters: Counters,
 }
 
 impl Snapshot {
-    /// One client's part.
+    /// The view of one client.
     pub fn client(&self, client: Client) -> Option<&ClientView> {
         self.clients.iter().find(|view| view.client == client.0)
     }
@@ -36,20 +33,19 @@ impl Snapshot {
 /// One client.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClientView {
-    /// Its number.
+    /// The client's number.
     pub client: u64,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// "alone", "foreground job" or "background job".
+    /// `free`, `alone`, `foreground` or `background`.
     pub mode: &'static str,
-    /// Whether it launched or waited lately.
+    /// Whether the client launched or waited lately.
     pub active: bool,
-    /// Whether it takes long turns with its equals, because their memory does not fit the device
-    /// together.
+    /// Whether the client takes long turns with its equals.
     pub turns: bool,
-    /// The kernel it waits with at the gate.
+    /// The kernel at its gate.
     pub waiting: Option<WaitView>,
-    /// Launches the core was told of. A client that is alone tells none.
+    /// Launches that the core was told of. A client that is alone tells none.
     pub launches: u64,
     /// Their predicted time, ns.
     pub work: Ns,
@@ -57,37 +53,37 @@ pub struct ClientView {
     pub busy_until: Ns,
     /// Credit given in all, ns.
     pub granted: Ns,
-    /// Of that, what came back under a run-ahead window as its work was seen to end, ns.
+    /// The part of it that came back under run-ahead windows, ns.
     pub renewed: Ns,
-    /// Credit used in all, as the client says, ns.
+    /// Credit used in all, by the client's reports, ns.
     pub issued: Ns,
-    /// Credit taken back in all, ns. Below zero where overdrawn credit was forgiven.
+    /// Credit revoked in all, ns. Below zero where overdraft was forgiven.
     pub revoked: i64,
     /// Credit not used yet, ns. Below zero where overdrawn.
     pub left: i64,
     /// Used credit whose work was not seen to end, ns.
     pub outstanding: Ns,
-    /// Work that was never seen to end and is no longer waited for, ns.
+    /// Work written off, ns.
     pub written_off: Ns,
-    /// How often it was let through although it fitted nowhere, so that it does not starve.
+    /// Number of grants by the minimum share.
     pub starved: u64,
-    /// How well its gaps were foreseen while it was a foreground job, under `weft`.
+    /// Quality of the gap model as a foreground job, under `weft`.
     pub gaps: ForecastView,
-    /// How well its kernels' times were foreseen while it was a background job, under `weft`.
+    /// Quality of the kernel-time model as a background job, under `weft`.
     pub times: ForecastView,
 }
 
-/// How good forecasts were.
+/// Quality of forecasts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ForecastView {
-    /// Values that were forecast, those too short to matter left out.
+    /// Number of forecasts, without values too short to matter.
     pub forecasts: u64,
-    /// The part of them that kept the promise: gaps no shorter than the forecast's low value, times
-    /// no longer than its high one. 0.9 is right.
+    /// Part of the values that kept the promise: gaps not below the low value, times not above the
+    /// high one. Right: 0.9.
     pub kept: Option<f64>,
-    /// The mean distance between forecast and value, as a part of the mean value.
+    /// Mean distance between forecast and value, relative to the mean value.
     pub error: Option<f64>,
-    /// Contexts that are known.
+    /// Number of known contexts.
     pub contexts: usize,
 }
 
@@ -114,11 +110,11 @@ impl ForecastView {
 /// A kernel at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WaitView {
-    /// Hash.
+    /// Hash of the kernel.
     pub kernel: u64,
     /// Predicted time, ns.
     pub cost: Ns,
-    /// Since when.
+    /// Since when it waits, ns.
     pub since: Ns,
 }
 
@@ -131,14 +127,14 @@ pub struct GapView {
     pub until: Option<Ns>,
 }
 
-/// What happened so often.
+/// Counts since the broker started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Events taken in.
     pub events: u64,
     /// Grants given.
     pub grants: u64,
-    /// Credit taken back because a foreground job came back, or for somebody more important.
+    /// Revocations for a foreground job or a more important client.
     pub revocations: u64,
     /// Gaps of known length that were opened for background jobs.
     pub gaps: u64,
@@ -146,17 +142,17 @@ pub struct Counters {
     pub open_gaps: u64,
     /// Gaps that ended before their predicted end.
     pub early_returns: u64,
-    /// Grants given so that nobody starves.
+    /// Grants by the minimum share.
     pub starvation_grants: u64,
-    /// Grants given because the client's own earlier work did not end.
+    /// Grants to clients whose own work did not end.
     pub stuck_grants: u64,
-    /// Long turns that began, of those whose memory does not fit the device together.
+    /// Long turns that began.
     pub long_turns: u64,
     /// Times that outstanding work was written off.
     pub write_offs: u64,
-    /// Events with figures that cannot be (a time far off, a count that went backwards), corrected.
+    /// Events with impossible figures (a time far off, a count that went backwards), corrected.
     pub corrected: u64,
-    /// Events of clients that are not attached (or attached already), ignored.
+    /// Events of clients that are not attached, or already are; ignored.
     pub strangers: u64,
 }
 

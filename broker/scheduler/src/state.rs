@@ -1,8 +1,7 @@
-//! What the core knows: its clients, who waits, how much background job work is out.
+//! The core's state: clients, waits, and the background work that is out.
 //!
-//! Every change of a ledger goes through [`State::account`], so that the sum of all exposures and
-//! the list of clients that have any are always those of the ledgers. Policies read this and change
-//! nothing.
+//! All ledger changes go through [`State::account`], so the sum and the list of exposures agree
+//! with the ledgers. Policies read the state and change nothing.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -25,23 +24,23 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: Queue,
-    /// Background job work that is on the device or may come there without another word from us,
-    /// all clients together. Credit of a client that waits for more is not in it: its gate is in
-    /// order, so it can use none of it before the next grant.
+    /// Exposure of all clients, in ns: background work that is on the device or may come there
+    /// without another grant. Credit of a client that waits for more is not in it: its gate keeps
+    /// order, so that credit is not usable before the next grant.
     pub exposure: Ns,
     /// Clients that have unused credit or work on the device.
     pub exposed: Vec<Slot>,
     /// Clients in [`Mode::Foreground`].
     pub foreground_jobs: Vec<Slot>,
-    /// In the order they attached.
+    /// All clients, in the order in which they attached.
     pub order: Vec<Slot>,
-    /// Clients that wait at their gates, those with a grant on its way included.
+    /// Number of clients that wait at their gates, with or without a grant on its way.
     pub waiting: usize,
-    /// What background jobs have on the device by the clock, under `weft`.
+    /// Background work on the device by the clock, under `weft`.
     pub device: Device,
-    /// When foreground jobs had work there lately, under `weft`.
+    /// When foreground jobs lately had work on the device, under `weft`.
     pub worked: Worked,
-    /// Last launch epoch of work of any background job of a class.
+    /// Last sign of work of any background job, by class.
     pub class_active_at: [Ns; PRIORITIES],
     slots: Vec<Option<ClientState>>,
     free: Vec<Slot>,
@@ -101,7 +100,7 @@ impl State {
         slot
     }
 
-    /// A client that is gone holds nothing.
+    /// Removes a client, with all it held.
     pub(super) fn remove(&mut self, slot: Slot) {
         self.pass(slot);
         self.account(slot, |ledger| *ledger = Ledger::default());
@@ -114,7 +113,7 @@ impl State {
         self.foreground_jobs.retain(|other| *other != slot);
     }
 
-    /// Changes a ledger, keeping the sums right.
+    /// Changes a ledger and keeps the sums right.
     pub(super) fn account<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Ledger) -> T) -> Option<T> {
         let client = self.slots.get_mut(slot)?.as_mut()?;
         let result = change(&mut client.ledger);
@@ -139,14 +138,13 @@ impl State {
         Some(result)
     }
 
-    /// Brings the sum of exposures up to date after a change to one client.
+    /// Updates the sum of exposures after a change to one client.
     fn recount(&mut self, slot: Slot) {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        // Who waits again before he has reported what he did with his last grant has used it: that
-        // is on its way. So is what the books have left of an empty word, and what they have left
-        // beyond what is in the word.
+        // A client that waits again without a report has used its last grant. That work is on its
+        // way, and so is what the books have beyond the word.
         let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
         let in_order = client.queued.is_some() || client.barred && waits(client);
         let now = match in_order {
@@ -156,17 +154,16 @@ impl State {
             }
             _ => client.ledger.exposure(),
         };
-        // Every client's part is bounded by the longest cost: no overflow.
+        // Each part is at most the longest cost: no overflow.
         self.exposure = self.exposure.saturating_sub(client.counted).saturating_add(now);
         client.counted = now;
     }
 
-    /// So much is in the credit word of a client that waits. The client can write there: what it
-    /// says counts for no more than the books have left.
+    /// Takes in the credit word of a waiting client. The client can write it, so it counts for no
+    /// more than the books have left.
     pub(super) fn holds(&mut self, slot: Slot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
-        // With a grant that is not used yet all that is left counts, and the grant may not have
-        // been in the word.
+        // With an unused grant all that is left counts: the grant may not have reached the word.
         client.untold = match client.unreported {
             true => 0,
             false => client.ledger.untold(left),
@@ -174,7 +171,7 @@ impl State {
         self.recount(slot);
     }
 
-    /// What a client took and never reported is no longer waited for.
+    /// Stops waiting for a report of credit that the client took.
     pub(super) fn give_up_untold(&mut self, slot: Slot) {
         let Some(client) = self.get_mut(slot) else { return };
         let untold = if client.unreported { Ns::MAX } else { client.untold };
@@ -182,7 +179,7 @@ impl State {
         self.account(slot, |ledger| ledger.give_up(untold));
     }
 
-    /// Puts a client's wait into the queue, unless it is another one's turn.
+    /// Puts a client's wait into the queue, unless the client is barred.
     pub(super) fn enqueue(&mut self, slot: Slot) {
         self.unqueue(slot);
         let turn = self.config.turn.max(1);
@@ -217,16 +214,15 @@ impl State {
         self.recount(slot);
     }
 
-    /// Whether a background job will soon starve, if it finds no gap: it has the next one before
-    /// those that are more important, and keeps what it gets.
+    /// Whether a background job will soon starve without a gap. It then goes first and keeps its
+    /// credit.
     pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
         let soon = now.saturating_add(self.config.starving_after / 2);
         self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
     }
 
-    /// How long it takes until the minimum share has made room for a kernel that fits nowhere. The
-    /// switch to it and back is charged to it: beside a foreground job that never pauses that is
-    /// most of what a short kernel costs.
+    /// Time in ns after which the minimum share covers a kernel that fits nowhere, with the switch
+    /// there and back: `(cost + 2 * switch_cost) / minimum_share`.
     pub(super) fn patience(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -236,8 +232,8 @@ impl State {
         (price as f64 / share) as Ns
     }
 
-    /// What a waiting kernel may well take. Of a job of which nothing is known that is what the
-    /// delay bound allows in all.
+    /// Long estimate of a waiting kernel, ns. Of an unknown job
+    /// `max(cost, min(delay_bound, bound))`.
     fn long(&self, slot: Slot, wait: &Wait) -> Ns {
         if !self.foresees() {
             return wait.cost;
@@ -246,7 +242,7 @@ impl State {
         match client.pace.of_next(wait.kernel) {
             Some(forecast) if client.pace.is_profiled() && self.config.switch_cost == 0 => forecast.high,
             Some(forecast) if client.pace.is_profiled() => forecast.high.max(client.pace.may_take(wait.kernel)),
-            // Ends are seen a little late, so what was learnt of them is rather too long.
+            // Ends are seen a little late, so the learnt time is rather too long.
             Some(forecast) => forecast.middle,
             None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
             None => wait
@@ -255,12 +251,12 @@ impl State {
         }
     }
 
-    /// Whether the policy goes by what was learnt of the jobs while they are served.
+    /// Whether the policy learns from the jobs that it serves.
     pub(super) fn foresees(&self) -> bool {
         self.config.policy == PolicyName::Weft
     }
 
-    /// Takes a client's wait out of the queue. The wait itself stays.
+    /// Takes a client's wait out of the queue; the wait itself stays.
     pub(super) fn unqueue(&mut self, slot: Slot) {
         if let Some(entry) = self.get_mut(slot).and_then(|client| client.queued.take()) {
             self.queue.remove(&entry);
@@ -268,7 +264,7 @@ impl State {
         }
     }
 
-    /// The wait is over.
+    /// Ends a wait.
     pub(super) fn pass(&mut self, slot: Slot) {
         self.unqueue(slot);
         if let Some(client) = self.get_mut(slot)
@@ -278,7 +274,7 @@ impl State {
         }
     }
 
-    /// A wait begins, or is another one now.
+    /// Begins a wait, or replaces it.
     pub(super) fn wait(&mut self, slot: Slot, wait: Wait) {
         self.pass(slot);
         if let Some(client) = self.get_mut(slot) {
@@ -287,7 +283,7 @@ impl State {
         }
     }
 
-    /// What is out before this client's unused credit, which is not in the way of its getting more.
+    /// Exposure without this client's own unused credit, which does not keep the client from more.
     pub(super) fn exposure_before(&self, slot: Slot) -> Ns {
         let own = self.get(slot).map_or(0, |client| match client.queued {
             Some(_) => 0,
@@ -296,16 +292,20 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be queued now: it fits into the delay bound, or so little is out before
-    /// it that the device would run dry while the next grant is on its way, or half the bound holds
-    /// it and what is out beside one long kernel. So at most the larger of the bound and half of it
-    /// plus one kernel is out. A trip between broker and background job carries an eighth of the
-    /// bound at least: waking both costs as much as launching dozens of small kernels.
+    /// Whether a kernel may be granted now: `exposure_before <= most_before`. So at most
+    /// `max(bound, bound / 2 + one kernel)` is out.
     pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
 
-    /// The most that may be out when a kernel is queued.
+    /// The most that may be out before a kernel of this cost, in ns; the largest of:
+    ///
+    /// * `bound - cost`: the kernel fits into the delay bound;
+    /// * `bound / 2`: with less the device runs dry while the next grant is on its way;
+    /// * `long + bound / 2 - cost`: half a bound beside one long kernel.
+    ///
+    /// `cost` counts as `bound / 8` at least: two wakes cost as much as launching dozens of small
+    /// kernels.
     fn most_before(&self, cost: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let cost = cost.max(bound / 8);
@@ -316,7 +316,7 @@ impl State {
         bound.saturating_sub(cost).max(bound / 2).max(behind_long)
     }
 
-    /// How much may be out in all, now that a kernel is queued.
+    /// The most that may be out in all, in ns.
     pub(super) fn most_out(&self) -> Ns {
         let bound = self.config.delay_bound;
         match self.long_out() {
@@ -325,21 +325,20 @@ impl State {
         }
     }
 
-    /// The longest kernel on the device of those that were granted as long ones.
+    /// Cost of the longest kernel on the device that was granted as a long one, or 0.
     fn long_out(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.map(ClientState::long_out).max().unwrap_or(0)
     }
 
-    /// When to look again at a kernel that is not admitted: when enough of what is out is predicted
-    /// to have ended.
+    /// When to look again at a kernel that is not admitted: enough work is predicted to have ended.
     pub(super) fn drained(&self, slot: Slot, cost: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
         now.saturating_add(excess.clamp(bound / 16, bound).max(1))
     }
 
-    /// What the foreground jobs, all together, leave to others.
+    /// The phase of all foreground jobs together.
     pub(super) fn phase(&self, now: Ns) -> Phase {
         let mut all = Phase::Open { since: 0 };
         for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
@@ -370,9 +369,9 @@ impl State {
         all
     }
 
-    /// How long background jobs may use the device from now on, if the foreground jobs are to be
-    /// kept waiting with no more than this chance. If a foreground job is busy, until when at
-    /// least. For several foreground jobs the one that leaves least decides.
+    /// Room of background jobs from now on, in ns, at this chance of keeping a foreground job
+    /// waiting; the least of all foreground jobs. Error: until when a foreground job is busy at
+    /// least.
     pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let lead = self.lead();
@@ -382,14 +381,13 @@ impl State {
         Ok(room)
     }
 
-    /// The same at the risk that a kernel may have, and within a stretch of launches beyond the gap
-    /// by what is not felt ([`Slack`](super::slack::Slack)).
+    /// `State::room` at the highest risk, plus the delay budget within a stretch of launches
+    /// ([`Slack`](super::slack::Slack)).
     pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
         self.opening_for(0, now)
     }
 
-    /// The same for a kernel that may well take so long: the longer one is, the smaller the chance
-    /// must be that the foreground job finds it in progress.
+    /// `State::opening` for a kernel of this length: the longer the kernel, the smaller the risk.
     pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         let (lead, risk) = (self.lead(), self.risk());
@@ -399,13 +397,13 @@ impl State {
         Ok(room)
     }
 
-    /// What background jobs have launched and was not seen to end.
+    /// Work of background jobs that was launched and not seen to end, in ns.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether the length of the foreground jobs' gap is known, not only how gaps are distributed.
+    /// Whether the length of the foreground jobs' gap is known, not only a distribution.
     pub(super) fn is_steady(&self) -> bool {
         let mut foreground_jobs = self.foreground_jobs.iter().filter_map(|slot| self.get(*slot));
         foreground_jobs.all(|client| client.foresight.is_steady())
@@ -417,15 +415,14 @@ impl State {
         self.device.lead(self.config.delay_bound / 4)
     }
 
-    /// When to look again whether so much less of background jobs' work remains: by the clock,
-    /// where that alone tells. Credit that lies unused and work that the foreground job's has
-    /// stopped do not end as time passes: what is told of them brings the next look, and the clock
-    /// does not spin until then.
+    /// When to look again whether `less` of the background work has ended. Unused credit and work
+    /// that a foreground job has stopped do not end with time: a report of them brings the look,
+    /// and the clock must not spin until then.
     pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let running = self.device.running(now);
-        // Kernels that take longer than they are charged: what is charged remains until the clock
-        // has come down to it.
+        // A kernel that takes longer than its charge keeps the charge until the clock is down to
+        // it.
         let charged = running.min(self.exposure.saturating_sub(self.credit_abroad()));
         let wait = match less <= charged {
             true => less.saturating_add(running - charged),
@@ -434,7 +431,7 @@ impl State {
         now.saturating_add(wait.max(1))
     }
 
-    /// Credit that will be used without another word.
+    /// Credit that will be used without another grant, in ns.
     fn credit_abroad(&self) -> Ns {
         self.exposed
             .iter()
@@ -443,18 +440,17 @@ impl State {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Work of background jobs that is still to run on the device, as far as the clock tells, and
-    /// credit that will be used without another word.
+    /// Background work still to run by the clock, plus credit usable without another grant, in ns.
     pub(super) fn remaining(&self, now: Ns) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.exposure.saturating_sub(credit);
         self.device.remaining(outstanding, now).saturating_add(credit)
     }
 
-    /// The chance of keeping a foreground job waiting that a kernel may have. Where the device must
-    /// be switched back first a wrong guess costs more than the kernel's rest.
+    /// Highest chance at which a kernel may keep a foreground job waiting. A wrong guess costs more
+    /// where the device must switch back.
     pub(super) fn risk(&self) -> f64 {
-        /// What was best in the lab on a device that takes turns.
+        /// Best in the lab on a time-sliced device.
         const SWITCHED: f64 = 0.5;
         match self.config.switch_cost {
             0 => self.config.risk,
@@ -462,18 +458,17 @@ impl State {
         }
     }
 
-    /// Whether one client fills and no other.
+    /// Whether exactly one client is not a foreground job.
     pub(super) fn has_one_background(&self) -> bool {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
-    /// Whether a wait with this credit left would pass.
+    /// Whether this wait would pass with the credit that is left.
     pub(super) fn covered(client: &ClientState, wait: &Wait) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
     }
 
-    /// The mode of every client by the policy's rule: alone, or by where it stands to the most
-    /// important one.
+    /// The most important priority attached.
     pub(super) fn most_important(&self) -> Option<u8> {
         self.clients().map(|client| client.priority).min()
     }
@@ -508,8 +503,7 @@ mod tests {
         assert_eq!(state.less_remains(0, 10 * US), 10 * US + 1, "never at once");
         // More than runs: the rest is credit.
         assert_eq!(state.less_remains(91 * US, 10 * US), 10 * US + 91 * US);
-        // It takes longer than it was charged: until only the charge is left of it, nothing of that
-        // ends.
+        // The kernel takes longer than its charge: nothing ends until only the charge is left.
         state.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(state.less_remains(30 * US, 10 * US), (600 - 100 + 30) * US);
         state.device.foreground_launched();

@@ -57,7 +57,7 @@ impl Bench {
         out
     }
 
-    /// Like [`Bench::tell`], and answers every revocation with what the books say.
+    /// [`Bench::tell`], with every revocation answered from the books.
     fn play(&mut self, event: Event) -> Vec<Decision> {
         let mut all = self.tell(event);
         let mut at = 0;
@@ -71,7 +71,7 @@ impl Bench {
         all
     }
 
-    /// All of a client's work ended, and it waits with the next kernel.
+    /// Ends all of a client's work and has it wait with the next kernel.
     fn goes_on(&mut self, client: Client, issued: Ns, cost: Ns) {
         self.play(Event::Progress {
             client,
@@ -219,8 +219,8 @@ fn a_copy_of_a_background_job_goes_beside_the_kernels_of_the_foreground_job() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.launch(SERVICE, STEP);
     bench.launch(SERVICE, STEP);
-    // Longer than the foreground job is known to be busy: its next copy might come before this one
-    // ends.
+    // The copy is longer than the foreground job is known to be busy, and might delay its next
+    // copy.
     assert_eq!(copy(&mut bench, 201 * US), []);
     bench.launch(SERVICE, STEP);
     assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
@@ -299,7 +299,7 @@ fn behind_a_long_kernel_goes_what_half_the_bound_holds() {
     assert_eq!(bench.waits(TRAINING, 100 * US), [grant(TRAINING, 250 * US, true)]);
     bench.progress(TRAINING, 1_150 * US, 0);
     assert_eq!(bench.waits(TRAINING, 10 * US), [], "half the bound is full");
-    // The long one has ended: what is out behind it counts as ever.
+    // The long kernel has ended: what is out behind it counts as usual.
     assert_eq!(
         bench.progress(TRAINING, 1_150 * US, 900 * US),
         [grant(TRAINING, 250 * US, true)]
@@ -358,8 +358,7 @@ fn a_foreground_job_that_comes_back_ends_the_filling() {
     let view = bench.view(TRAINING);
     assert_eq!((view.left, view.outstanding, view.revoked), (0, 150 * US, 300_000));
     assert_eq!(bench.core.snapshot().counters.early_returns, 1);
-    // The foreground job's work starts behind what is still out: 500 us of exposure when it
-    // launched.
+    // The foreground job's work starts behind 500 us of exposure.
     assert_eq!(
         bench.view(SERVICE).busy_until,
         start + 2 * MS + 500 * US - 50 * US + 100 * US
@@ -425,7 +424,7 @@ fn told_again_a_wait_is_granted_once() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     assert_eq!(bench.waits(TRAINING, 100 * US).len(), 1);
     assert_eq!(bench.waits(TRAINING, 100 * US), []);
-    // Long after, it still does not go: a launch epoch must have voided the credit.
+    // It has credit and does not go: a launch epoch must have voided the credit.
     assert_eq!(bench.core.next_wake(bench.now), Some(bench.now + 5 * MS));
     bench.now += 5 * MS;
     assert_eq!(bench.tell(Event::Tick), [Decision::Revoke(TRAINING)]);
@@ -462,7 +461,7 @@ fn nobody_starves_beside_a_foreground_job_that_never_pauses() {
         bench.progress(TRAINING, total, total);
         bench.waits(TRAINING, MS);
     }
-    // 1 ms and 0.2 ms of switching each 60 ms are the minimum share of 2 %.
+    // The minimum share of 2 %: 1 ms and 0.2 ms of switching each 60 ms.
     assert_eq!(granted, [60 * MS, 120 * MS, 180 * MS]);
 }
 
@@ -496,7 +495,7 @@ fn work_that_never_ends_is_written_off() {
             break;
         }
     }
-    // The minimum share of 300 us comes after 15 ms already, but not into a full device.
+    // The minimum share of 300 us is due after 15 ms, but the device is full.
     assert_eq!(granted, Some((due, vec![grant(OTHER, 300 * US, false)])));
     assert_eq!(bench.core.snapshot().counters.write_offs, 1);
     assert_eq!(bench.view(TRAINING).written_off, 500 * US);
@@ -510,7 +509,7 @@ fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longe
     bench.progress(TRAINING, 500 * US, 0);
     bench.waits(OTHER, 300 * US);
     let begun = bench.now;
-    // Its gate lets a launch past each millisecond, without credit.
+    // The gate lets a launch pass without credit each millisecond.
     for launch in 1..=200 {
         bench.now = begun + launch * MS;
         let mut decisions = bench.progress(TRAINING, 500 * US + launch * 400 * US, 0);
@@ -522,7 +521,7 @@ fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longe
     panic!("{:?}", bench.core.snapshot());
 }
 
-/// Whether the training gets credit within so long while nobody else does anything.
+/// Whether the training job gets credit within `most` ns while nothing else happens.
 fn is_granted_within(bench: &mut Bench, most: Ns) -> bool {
     let end = bench.now + most;
     while let Some(at) = bench.core.next_wake(bench.now).filter(|at| *at <= end) {
@@ -544,8 +543,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
         let mut bench = Bench::pair(policy);
         assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
         bench.progress(TRAINING, 100 * US, 100 * US);
-        // One of its threads takes all but 50 us of what is left and is never heard of again. The
-        // foreground job comes back, and the rest is taken from the word.
+        // A thread takes all but 50 us of the credit and is not heard of again. The foreground job
+        // comes back, and the rest is revoked.
         let left = bench.view(TRAINING).left;
         assert!(left > 60_000, "{left}");
         let decisions = bench.launch(SERVICE, LAST);
@@ -557,8 +556,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
             client: TRAINING,
             left: 50_000,
         });
-        // The books have more left than the next kernel takes, the word has nothing: it must not
-        // count as let through.
+        // The books have more left than the next kernel takes, the word has nothing: no launch is
+        // let through.
         bench.now += US;
         bench.waits(TRAINING, 20 * US);
         bench.now += 200 * US;
@@ -582,8 +581,7 @@ fn a_wait_taken_for_over_by_another_threads_launch_comes_back_when_it_is_told_ag
         since: bench.now,
     };
     bench.tell(wait.clone());
-    // The record of another thread's launch of the same kernel, which had its credit before, comes
-    // late.
+    // The late record of another thread's launch of this kernel, which had its credit before.
     bench.now += 10 * US;
     bench.launch(TRAINING, 99);
     bench.now += 200 * US;
@@ -636,7 +634,7 @@ fn a_more_important_background_job_takes_the_credit_of_the_others() {
         }),
         [grant(OTHER, 400 * US, true)]
     );
-    // While it works on its credit nobody less important comes between.
+    // While it works on its credit, no less important client comes between.
     assert_eq!(bench.waits(TRAINING, 50 * US), []);
     assert_eq!(bench.progress(OTHER, 300 * US, 300 * US), []);
     bench.now += 201 * US;
@@ -726,7 +724,7 @@ fn strangers_and_nonsense_are_counted_and_do_no_harm() {
         left: i64::MIN,
     });
     assert_eq!(bench.core.snapshot().counters.corrected, 4);
-    // Its own launch-ahead keeps nobody from the minimum share, and an idle report ends it.
+    // Its own launch-ahead keeps no client from the minimum share; an idle report ends it.
     bench.waits(TRAINING, 50 * US);
     bench.now += MS;
     let at = bench.now;

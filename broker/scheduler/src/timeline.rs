@@ -1,85 +1,76 @@
-//! When a foreground job's work ends, and what comes then.
+//! Busy model: when a foreground job's submitted work ends, and what comes then.
 //!
-//! A foreground job launches ahead of the device. Its submitted work is predicted to end at
-//! `busy_until`: each launch adds its predicted time behind what is there. That end is where a gap
-//! begins; a synchronising call that returns with nothing left confirms it, and says so more
-//! exactly. How long the gap lasts is what its last kernel's profile says (the paper's SG), if it
-//! says anything.
+//! Each launch adds its predicted time behind the work that is there. The sum ends at `busy_until`,
+//! where a gap begins. A synchronising call that returns with nothing left tells the end exactly.
+//! The last kernel's profile tells the gap's length, if it has one (the paper's SG).
 //!
-//! Predictions are wrong where kernels are unknown, or the device is not as fast as when the
-//! profile was taken. So each confirmed end teaches how much longer (or shorter) than predicted
-//! this client's work takes; an end that nobody confirms is believed after that much time.
+//! Predictions are wrong for unknown kernels or a slower device. So each seen end teaches how much
+//! longer or shorter this client's work takes; other ends are believed after that time.
 
 use super::{Config, times::Times};
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// What a foreground job leaves to others at a time.
+/// Phase of a foreground job: what it leaves to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing before `until` at the earliest: it works, or is about to come back.
+    /// Nothing before `until`: the job works or is about to come back.
     Busy { until: Ns },
     /// A gap of known length.
     Gap { since: Ns, until: Ns, over: Ns },
-    /// Nobody knows when it comes back.
+    /// Open-ended gap: nothing says when the job comes back.
     Open { since: Ns },
 }
 
-/// Work is never believed to take more than so many times its prediction: a synchronising call that
-/// comes late is no slow device. Nor less than one so many parts of it.
+/// Limits of the slowdown: 8 and 1/8. A synchronising call that comes late is no slow device.
 const UTMOST_STRETCH: f64 = 8.0;
 
-/// How much one confirmed end changes the learnt factor when it falls, as a part of the difference.
-/// When it rises it is believed at once: too early hurts the foreground job.
+/// Weight of a seen end that lowers the slowdown. A higher one is believed at once: too early hurts
+/// the foreground job.
 const STRETCH_DECAY: f64 = 0.1;
 
-/// A foreground job whose ends are not seen is believed to be as slow as they last told for so many
-/// times the work that they were of; then half as much, and so on: one end that was seen late must
-/// not keep background jobs away for good.
+/// Without new ends the slowdown's excess over 1 halves after 16 times the work that taught it. One
+/// late end must not keep background jobs away for good.
 const LESSONS: Ns = 16;
 
-/// Four ends are seen before it is believed that work ends when it should. A burst that nobody
-/// waited for counts a sixteenth of one: a job that never waits is not suspected for ever.
+/// Four seen ends until work is believed to end in time. A burst without a wait counts a sixteenth
+/// of an end: a job that never waits is not doubted for ever.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Bursts are told apart by their predicted lengths: below 64 us, four times as long each, beyond 4
-/// s.
+/// Classes of bursts by predicted length: below 64 us, each four times as long, beyond 4 s.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
 pub(super) struct Timeline {
-    /// How much longer than predicted its work takes.
+    /// Slowdown: factor by which work takes longer than predicted.
     stretch: f64,
-    /// When the submitted work would end by its predicted times alone.
+    /// Predicted end of the submitted work, without the slowdown.
     busy_until: Ns,
-    /// When the work that is submitted now began.
+    /// When the submitted work began.
     burst_start: Ns,
     last_kernel: u64,
     last_launch: Ns,
-    /// Nothing is left on the device, seen at this time, after the last launch.
+    /// When it was seen, after the last launch, that nothing is left on the device.
     idle_at: Option<Ns>,
-    /// It is about to launch, seen at this time, after the last launch.
+    /// When a wake-up hint came after the last launch.
     stirred_at: Option<Ns>,
-    /// How much later than predicted its work was seen to end lately.
+    /// Lateness: how much later than predicted work was lately seen to end, ns.
     slip: Ns,
-    /// The same by the length of what was submitted, where an end of such was seen: the end of
-    /// short work says nothing about long work. (A language model's prompt takes as long as its
-    /// input has words; the many tokens behind it end when they should.)
+    /// Lateness by class of burst: short work says nothing about long work. (A language model's
+    /// prompt takes as long as its input is; the tokens after it end in time.)
     slips: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
-    /// Predicted time of the longest of the bursts whose ends taught lately.
+    /// Predicted time of the longest burst whose end taught lately, ns.
     lesson: Ns,
-    /// Predicted time of what was launched since an end was last seen, or the learnt factor last
-    /// halved.
+    /// Predicted time launched since an end was seen or the slowdown halved, ns.
     untaught: Ns,
-    /// Whether it ever launched.
+    /// Whether the client ever launched.
     launched: bool,
 }
 
 impl Timeline {
-    /// Of a client whose work is taken to last `doubt` longer than predicted (a part of it) until
-    /// something is learnt.
+    /// Busy model with an unprofiled margin: a slowdown of `1 + doubt` until something is learnt.
     pub(super) fn new(doubt: f64) -> Timeline {
         Timeline {
             stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
@@ -98,21 +89,20 @@ impl Timeline {
         }
     }
 
-    /// What was predicted so far came from nowhere: its work is taken to last `doubt` longer until
-    /// something is learnt.
+    /// Raises the slowdown to `1 + doubt`, since the predictions so far had no ground.
     pub(super) fn doubt(&mut self, doubt: f64) {
         self.stretch = self.stretch.max((1.0 + doubt).clamp(1.0, UTMOST_STRETCH));
     }
 
-    /// When the submitted work is predicted to end.
+    /// When the submitted work is predicted to end, with the slowdown.
     pub(super) fn busy_until(&self) -> Ns {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         let stretched = (predicted as f64 * self.stretch) as Ns;
         self.burst_start.saturating_add(stretched)
     }
 
-    /// How much later than predicted its work may well end, until that is seen. Where few ends were
-    /// seen, by what others may have out at most and the way there and back.
+    /// Lateness to expect while the end is not seen, ns. With few ends seen at least what others
+    /// may have out and two switches.
     pub(super) fn slip(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
@@ -121,34 +111,34 @@ impl Timeline {
         }
     }
 
-    /// The class of what is submitted.
+    /// Class of the submitted burst.
     fn class(&self) -> usize {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
     }
 
-    /// Whether a synchronising call told that the work has ended.
+    /// Whether a synchronising call saw the work end.
     pub(super) fn is_seen(&self) -> bool {
         self.idle_at.is_some()
     }
 
-    /// When it was seen that it is about to launch.
+    /// When a wake-up hint came after the last launch.
     pub(super) fn stirred_at(&self) -> Option<Ns> {
         self.stirred_at
     }
 
-    /// When the work ended or is predicted to, if there ever was any.
+    /// When the work ended, seen or predicted, if there ever was any.
     pub(super) fn end_if_launched(&self) -> Option<Ns> {
         self.launched.then(|| self.end())
     }
 
-    /// When the work ended or is predicted to.
+    /// When the work ended, seen or predicted.
     fn end(&self) -> Ns {
         self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
-    /// A launch at `at`. `behind` is other clients' work that is on the device before it. What lies
-    /// further ahead than the `longest` kernel is no prediction any more.
+    /// Takes in a launch at `at`. `behind`: others' work before it on the device, ns. `longest`:
+    /// limit of a prediction after the last launch, ns.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
@@ -159,9 +149,8 @@ impl Timeline {
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
         self.unlearn(cost);
-        // A transfer is no kernel: behind a kernel it changes nothing about the gap to come. The
-        // first thing after an idle time is the input of what is about to be launched: nobody knows
-        // how soon, but the gap before is over.
+        // Behind a kernel a transfer changes nothing about the gap to come. After an idle time it
+        // is the input of the next launch, and ends the gap.
         if !is_transfer(kernel) {
             self.last_kernel = kernel;
             self.stirred_at = None;
@@ -173,7 +162,7 @@ impl Timeline {
         self.idle_at = None;
     }
 
-    /// It works, on what nobody knows, until about then.
+    /// Takes the client to be at unknown work until `until`.
     pub(super) fn assume_busy(&mut self, now: Ns, until: Ns) {
         self.burst_start = now;
         self.busy_until = self.busy_until.max(until);
@@ -183,7 +172,7 @@ impl Timeline {
         self.idle_at = None;
     }
 
-    /// Nothing is left on the device. Returns false where a later launch has made that old news.
+    /// Takes in that nothing is left on the device. False: a later launch makes that old news.
     pub(super) fn idle(&mut self, at: Ns) -> bool {
         if at < self.last_launch {
             return false;
@@ -191,7 +180,7 @@ impl Timeline {
         // The first sight is the nearest to the truth.
         if self.idle_at.is_none() {
             let late = at.saturating_sub(self.busy_until());
-            // Believed at once where it grows; it shrinks slowly.
+            // Growth is believed at once, shrinking slowly.
             self.slip = late.max(self.slip - self.slip / 16);
             let slip = &mut self.slips[self.class()];
             *slip = Some(slip.map_or(late, |slip| late.max(slip - slip / 16)));
@@ -218,7 +207,7 @@ impl Timeline {
         };
     }
 
-    /// Work was launched, and no end is seen: what an end taught is not believed for ever.
+    /// Forgets part of what an end taught, as work is launched without a seen end.
     fn unlearn(&mut self, cost: Ns) {
         self.untaught = self.untaught.saturating_add(cost);
         if self.stretch > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {
@@ -233,7 +222,7 @@ impl Timeline {
         }
     }
 
-    /// The last sign of life: a launch, a stir, work that is not over.
+    /// Last activity: a launch, a wake-up hint, or the end of work.
     pub(super) fn last_active(&self) -> Option<Ns> {
         if !self.launched {
             return self.stirred_at;
@@ -255,7 +244,7 @@ impl Timeline {
         if now < end {
             return Phase::Busy { until: end };
         }
-        // A gap that is filled costs two switches: one that is shorter is not worth it.
+        // A filled gap costs two switches: a shorter one is not worth it.
         let worth = config.small_gap.max(config.switch_cost.saturating_mul(2));
         if let Some(gap) = times.gap_after(self.last_kernel).filter(|gap| *gap > worth) {
             let back = end.saturating_add(gap);
@@ -270,7 +259,7 @@ impl Timeline {
                 _ => Phase::Open { since: over },
             };
         }
-        // An end that nobody saw may be a launching thread that lost its core for a moment.
+        // At an end that was not seen, the launching thread may have lost its core for a moment.
         let patience = if self.idle_at.is_some() {
             config.open_after
         } else {
@@ -461,7 +450,7 @@ mod tests {
         let config = config();
         let mut timeline = Timeline::new(0.0);
         let mut now = 0;
-        // Predicted, and how long it takes.
+        // Predicted time, and time taken.
         let mut burst = |predicted: Ns, takes: Ns| {
             now += 100 * MS;
             timeline.launch(UNKNOWN, predicted, now, 0, LONGEST);
@@ -496,8 +485,7 @@ mod tests {
         let mut timeline = Timeline::new(0.0);
         timeline.launch(UNKNOWN, MS, 0, 0, LONGEST);
         timeline.idle(8 * MS);
-        // From now on nobody waits. 10 ms of work every 20 ms: it is on its way for a while, and
-        // then not.
+        // From here no wait follows. 10 ms of work every 20 ms, late for a while and then no more.
         let mut start = 100 * MS;
         let predicted = |timeline: &mut Timeline, start: Ns| {
             timeline.launch(UNKNOWN, 10 * MS, start, 0, LONGEST);

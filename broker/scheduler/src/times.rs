@@ -1,8 +1,6 @@
-//! What a client's profile says of its kernels: how long each runs, and how long it leaves the
-//! device idle after it.
+//! Mean times of a client's kernels, and mean gaps after them, from its profile.
 //!
-//! `fikit` follows the paper: the mean gap after a kernel of this identity, whatever came before
-//! it.
+//! As in the paper, `fikit` goes by the kernel's identity, whatever ran before.
 
 use std::{
     collections::HashMap,
@@ -17,7 +15,7 @@ use weft_protocol::{Ns, lane::is_transfer};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Times {
     known: HashMap<u64, Mean, BuildHasherDefault<Hashed>>,
-    /// What a kernel that was never timed may take.
+    /// Time of a kernel that was never timed, ns.
     typical: Option<Ns>,
 }
 
@@ -40,18 +38,18 @@ impl Times {
         }
     }
 
-    /// Whether nothing is known.
+    /// Whether the profile has no kernel.
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// The mean gap after a kernel, if one was ever seen.
+    /// Mean gap after a kernel, ns, if one was seen.
     pub(super) fn gap_after(&self, kernel: u64) -> Option<Ns> {
         self.known.get(&kernel)?.gap
     }
 
-    /// How long a launch takes: as the profile says, or as is typical of the job, or else as the
-    /// client says, as for transfers.
+    /// Time of a launch, ns: by the profile, else typical of the job. For transfers, and without a
+    /// profile, what the client told.
     pub(super) fn of_launch(&self, kernel: u64, told: Ns) -> Ns {
         match self.known.get(&kernel) {
             Some(mean) => mean.time,
@@ -61,7 +59,7 @@ impl Times {
     }
 }
 
-/// The keys are hashes already.
+/// Hasher of keys that are hashes already.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hashed(u64);
 

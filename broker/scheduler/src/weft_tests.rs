@@ -1,5 +1,4 @@
-//! The core under policy `weft`, by its events and decisions: what it learns, and what it makes of
-//! it.
+//! Policy `weft` in the core, by its events and decisions: what it learns, and what follows.
 
 mod equals;
 mod refined;
@@ -38,7 +37,7 @@ impl Bench {
         Bench::on(training, 0)
     }
 
-    /// On a device that takes so long to go from one process to another.
+    /// `switch_cost`: of the device.
     fn on(training: Option<Arc<Profile>>, switch_cost: Ns) -> Bench {
         let config = Config {
             policy: PolicyName::Weft,
@@ -63,7 +62,7 @@ impl Bench {
     fn tell(&mut self, event: Event) -> Vec<Decision> {
         let mut out = Vec::new();
         self.core.handle(self.now, event, &mut out);
-        // The driver of the core answers at once.
+        // The core's driver answers at once.
         let mut at = 0;
         while let Some(decision) = out.get(at).copied() {
             if let Decision::Revoke(client) = decision {
@@ -75,7 +74,7 @@ impl Bench {
         out
     }
 
-    /// A request: ten kernels and a synchronisation, 1 ms after the last one began.
+    /// A request, 1 ms after the last one began: ten kernels and a synchronisation.
     fn request(&mut self) {
         for kernel in 3..=LAST {
             let at = self.now;
@@ -90,7 +89,7 @@ impl Bench {
         self.tell(Event::Idle(SERVICE, self.now));
     }
 
-    /// So many requests, `gap` apart.
+    /// `count` requests, `gap` apart.
     fn requests(&mut self, count: usize, gap: Ns) {
         for _ in 0..count {
             self.request();
@@ -108,13 +107,12 @@ impl Bench {
         })
     }
 
-    /// What it was granted is issued, and has ended.
+    /// Issues and ends what was granted.
     fn done(&mut self, time: Ns) {
         self.done_while(time, false);
     }
 
-    /// The same; `waits`: its host comes to the gate with the next kernel at once, and so looks
-    /// when this one ends.
+    /// [`Bench::done`]; if `waits`, the host is at the gate at once and so watches the end.
     fn done_while(&mut self, time: Ns, waits: bool) {
         let at = self.now;
         let cost = self
@@ -169,7 +167,7 @@ fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
         "at once: the foreground job is seen to have ended"
     );
     bench.done(300 * US);
-    // Near the end of the gap what ends in time still goes, and what does not waits.
+    // Near the end of the gap only kernels that end in time go.
     bench.now = begin + 4_500 * US;
     assert!(is_grant(&bench.waits(300 * US)));
     bench.done(300 * US);
@@ -185,11 +183,11 @@ fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
 
 #[test]
 fn what_may_take_long_goes_by_that_where_the_device_switches() {
-    // Short nineteen times of twenty, and once ten times as long: 0.4 ms in the mean.
+    // 0.4 ms in the mean, ten times as long once in twenty.
     let mut run = Aggregator::new();
     (0..100).for_each(|turn| run.sampled(99, if turn % 20 == 0 { 3 * MS } else { 300 * US }, None));
     let training = Some(Arc::new(run.finish("job", 0)));
-    // Also where that turned out when its clients were there already.
+    // Also where this became known after the clients attached.
     for (switch_cost, at_first) in [(0, 0), (100 * US, 100 * US), (0, 100 * US), (100 * US, 0)] {
         let mut bench = Bench::on(training.clone(), at_first);
         bench.tell(Event::SwitchCost(switch_cost));
@@ -252,7 +250,7 @@ fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
     }
     let times = bench.core.snapshot().client(TRAINING).expect("attached").times;
     assert!(times.contexts > 0, "{times:?}");
-    // Known by now: it does not go where 700 us do not fit.
+    // The kernel is known by now: it does not go where 700 us do not fit.
     bench.request();
     bench.now += 19_600 * US;
     assert!(!is_grant(&bench.waits(20 * US)));
@@ -319,7 +317,7 @@ fn a_priority_that_changes_makes_a_background_job_of_the_foreground_job_and_back
     assert!(out.contains(&Decision::Mode(TRAINING, Mode::Foreground)), "{out:?}");
     let out = bench.tell(Event::Priority(SERVICE, 0));
     assert!(out.contains(&Decision::Mode(SERVICE, Mode::Foreground)), "{out:?}");
-    // What it did meanwhile was not watched: no gap of a second is learnt from it.
+    // An unwatched time teaches no gap of a second.
     bench.now += 1_000 * MS;
     bench.requests(3, 5 * MS);
     let quality = bench.core.snapshot().client(SERVICE).expect("attached").gaps;
@@ -333,7 +331,7 @@ fn who_found_a_gap_is_not_let_through_beside_the_foreground_job_for_a_while() {
     bench.request();
     assert!(is_grant(&bench.waits(500 * US)), "a gap");
     bench.done(500 * US);
-    // From now on the foreground job never pauses.
+    // From here the foreground job never pauses.
     let (begin, since) = (bench.now, bench.now);
     let mut let_through = None;
     while let_through.is_none() && bench.now < begin + 2_000 * MS {
@@ -370,7 +368,7 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
     };
     bench.tell(beside);
     bench.requests(30, 4 * MS);
-    // The service stays away. One background job is granted more than it uses, and falls silent.
+    // The service stays away. One background job is granted more than it uses and falls silent.
     bench.now += 50 * MS;
     let out = bench.waits(20 * US);
     assert!(is_grant(&out), "{out:?}");
@@ -389,8 +387,7 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         settled: used,
     });
     assert!(left(&bench, TRAINING) > 100_000, "{}", left(&bench, TRAINING));
-    // The other one waits no longer than silence takes to be noticed: by that, and not as one who
-    // starves.
+    // The other job waits for that silence to be noticed, and does not starve.
     let since = bench.now;
     let mut out = bench.tell(Event::Waits {
         client: OTHER,

@@ -1,5 +1,5 @@
-//! What holds of the core after every event, whatever comes in whatever order. A failure prints the
-//! events that lead to it (and their seed).
+//! Invariants of the core after every event, in any order. A failure prints the events that lead to
+//! it and their seed.
 #![forbid(unsafe_code)]
 
 #[path = "../../../tests/bounded.rs"]
@@ -20,7 +20,7 @@ const LONGEST: Ns = 2 * MS;
 
 const CLIENTS: usize = 6;
 
-/// Kernels there are. Of the first few the profile knows the gap that follows.
+/// Number of kernels. The profile knows the gaps of the first few.
 const KERNELS: u64 = 9;
 
 fn profile() -> Arc<Profile> {
@@ -31,24 +31,24 @@ fn profile() -> Arc<Profile> {
     Arc::new(run.finish("job", 0))
 }
 
-/// What may happen.
+/// A step of the test.
 #[derive(Debug, Clone)]
 enum Step {
     Attach(usize, u8),
     Leave(usize),
     Priority(usize, u8),
-    /// Launches a kernel of so many microseconds, or goes on waiting for it.
+    /// Launches a kernel of this many microseconds, or goes on waiting for it.
     Launch(usize, u64),
-    /// The device ends this part of what the client has on it, and the client sees it.
+    /// The device ends this part of a client's work, and the client sees it.
     End(usize, u8),
     /// The broker reads the lane.
     Report(usize),
     Idle(usize),
     Stir(usize),
     Pass(u64),
-    /// Clients turn out to share the device without turns, or not all of them.
+    /// Whether the device switches between clients becomes known.
     Switches(bool),
-    /// The client says what cannot be.
+    /// The client tells something impossible.
     Lie(usize, u8, u64, u64),
 }
 
@@ -90,7 +90,7 @@ struct Lane {
     epochs: u64,
     issued: Ns,
     settled: Ns,
-    /// Kernel number, cost, since.
+    /// Kernel, cost, since.
     waiting: Option<(u64, Ns, Ns)>,
 }
 
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Tells the core and does what it says, until it says nothing more.
+    /// Tells the core an event and carries out its decisions, until there are no more.
     fn tell(&mut self, event: Event) {
         let mut events = vec![event];
         for round in 0.. {
@@ -147,7 +147,7 @@ impl World {
                 assert_ne!(lane.mode, Some(mode), "told twice");
                 lane.mode = Some(mode);
                 if mode != Mode::Background {
-                    // Who waits at the gate sees that he need not.
+                    // The client at the gate sees that it may go.
                     lane.waiting = None;
                 }
                 None
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Time passes, with every wake-up that the core asks for.
+    /// Lets time pass, with every wake that the core asks for.
     fn pass(&mut self, time: Ns) {
         let until = self.now + time;
         while let Some(wake) = self.core.next_wake(self.now).filter(|wake| *wake <= until) {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// From here on every background job that gets credit launches and its work ends; the
+    /// From here every background job launches what it is granted, and its work ends. The
     /// foreground jobs launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();

@@ -1,7 +1,7 @@
-//! The core's memory is bounded: clients come and go for ever, under names that never come again,
-//! and launch kernels that never come again.
+//! The core's memory is bounded: clients come and go for ever, with new names and new kernels each
+//! time.
 //!
-//! A binary of its own with one test, so that what the process has resident is the core's.
+//! A binary of its own with one test: the process's resident memory is the core's.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
@@ -9,25 +9,25 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, PolicyName};
 
 const US: u64 = 1_000;
 
-/// A foreground job and a background job that stay.
+/// The foreground job and the background job that stay.
 const FOREGROUND: Client = Client(0);
 const BACKGROUND: Client = Client(1);
 
-/// Kernels of each visit.
+/// Kernels of one visit.
 const KERNELS: u64 = 60;
 
-/// Visits until every table is as large as it may become (a predictor keeps 16,384 contexts), and
-/// then as many times that.
+/// Visits until every table is full (a predictor keeps 16,384 contexts), and the factor of visits
+/// after that.
 const FIRST: u64 = 3_000;
 const TIMES: u64 = 4;
 
-/// What may be added after that, KiB. A table that kept 16 bytes of each kernel would add 11 MiB.
+/// Allowed growth after that, KiB. A table that kept 16 bytes of each kernel would grow by 11 MiB.
 const MOST: u64 = 4 << 10;
 
 struct World {
     core: Core,
     now: u64,
-    /// The next name that nobody had.
+    /// The next unused name.
     fresh: u64,
     issued: u64,
 }
@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// The foreground job works; a guest comes, works and goes; the background job waits and gets
-    /// what it gets.
+    /// One visit: the foreground job works; a guest comes, works and goes; the background job
+    /// waits.
     fn visit(&mut self) {
         self.launches(FOREGROUND);
         self.now += 500 * US;
@@ -113,7 +113,7 @@ impl World {
     }
 }
 
-/// What is resident, KiB.
+/// Resident memory, KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,9 +1,9 @@
-//! `exclusive`: the most important active job runs alone.
+//! Policy `exclusive`: the most important active job runs alone.
 //!
-//! A job is active while it has work and for the idle grace after it. Nobody less important runs
-//! meanwhile, not even in gaps; then the next class runs, as far as the delay bound goes, so that
-//! the more important job finds the device nearly free when it comes back. Jobs of equal importance
-//! share: as foreground jobs side by side, as background jobs in turns.
+//! A job is active while it has work and for `idle_grace` after it. Less important jobs do not run
+//! meanwhile, not even in gaps. Then the next class runs within the delay bound, so that the more
+//! important job finds the device nearly free. Equals share: foreground jobs side by side,
+//! background jobs in turns.
 
 use super::{
     super::{queue::Slot, state::State},
@@ -32,8 +32,8 @@ impl Policy for Exclusive {
             .iter()
             .filter_map(|slot| state.get(*slot)?.timeline.last_active())
             .max();
-        // Class 0 of background jobs would be the foreground jobs' own; whoever never showed any
-        // work is not active.
+        // Class 0 of background jobs would be the foreground jobs' own. A class that never had work
+        // is not active.
         let background_jobs = state
             .class_active_at
             .iter()

@@ -1,28 +1,27 @@
-//! `fikit`: the gaps of the more important job are filled with kernels of the others.
+//! Policy `fikit`: kernels of other jobs fill the gaps of the more important job.
 //!
 //! The rule of "FIKIT: Priority-Based Real-time GPU Multi-tasking Scheduling with Kernel
-//! Identification" (arXiv 2311.10359), as far as it is known to us (`facts/papers.md` 1.2 calls it
-//! a working specification). Its names and ours:
+//! Identification" (arXiv 2311.10359), as far as it is known to us.
 //!
 //! | paper | here |
 //! |---|---|
-//! | SK[id], mean time of a kernel | the cost a client is told for the kernel ([`PolicyName::costs`](crate::PolicyName::costs)) |
+//! | SK[id], mean time of a kernel | the cost that a client is charged |
 //! | SG[id], mean gap after a kernel | `Times::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
-//! | feedback, early stop | credit is bound to the foreground job's launch epoch and revoked at its launch |
+//! | feedback, early stop | credit is bound to the launch epoch and revoked at a foreground launch |
 //!
-//! Where it differs: the paper releases one kernel at a time from a process that launches and
-//! waits. Here a job launches ahead, so a gap begins when the foreground job's last launch is
-//! predicted to *end*, and permission is credit. Background job work that is out never exceeds the
-//! delay bound, however long the predicted gap, because the prediction may be wrong (a kernel
-//! longer than the bound goes alone, where the gap has room for it). Where the device switches
-//! between processes, the way to the first background job of a gap is part of the gap, and so is
-//! that to another one. The way back is not: it begins when the foreground job's next kernel is
-//! there, however long before that the background jobs were done. Copies between host and device
-//! are held back as well, but not while the foreground job runs kernels. Between requests, when no
-//! gap is predicted or the predicted one is over, background jobs go in turns within that bound.
+//! It differs from the paper:
+//!
+//! * The paper releases one kernel at a time. Here a job launches ahead, and permission is credit.
+//! * A gap begins when the foreground job's last launch is predicted to *end*.
+//! * Exposure never passes the delay bound, since a predicted gap may be wrong. A longer kernel
+//!   goes alone, where the gap has room.
+//! * On a switching device each way to a background job takes part of the gap. The way back does
+//!   not: it begins with the foreground job's next kernel.
+//! * Copies between host and device are held back, but not while the foreground job runs kernels.
+//! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
 use super::{
     super::{queue::Slot, state::State, timeline::Phase},
@@ -34,7 +33,7 @@ use weft_protocol::{Ns, lane::Mode};
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
     turns: Turns,
-    /// Whose kernels the device got last, and in which gap (by its beginning).
+    /// The job whose kernels the device got last, and the begin of that gap.
     there: Option<(Slot, Ns)>,
 }
 
@@ -69,15 +68,15 @@ impl Policy for Fikit {
     }
 }
 
-/// Fills a gap that lasts until `until`. If the foreground job has not come back at `over`, it
-/// counts as open-ended. `there`: whose kernels the device has got in this gap.
+/// Fills a gap that lasts until `until`, and is open-ended if the foreground job is not back at
+/// `over`. `there`: the job whose kernels the device got in this gap.
 fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Verdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
-    // BestPrioFit takes what is shorter than the gap. Of its class rather one that is within the
-    // bound (which may be met exactly); a longer one goes alone. Never a less important one
-    // instead: it would only be in the way.
+    // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
+    // (which may be met exactly); a longer one goes alone. A less important one would only be in
+    // the way.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;
@@ -85,7 +84,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             state.queue.best_fit(class, within).or(Some(slot))
         })
     };
-    // What is left of the gap when the device has gone over to a background job.
+    // Rest of the gap once the device has gone over to a background job.
     let left = |slot: Slot| match there == Some(slot) || copies::waits_with_one(state, slot) {
         true => gap,
         false => gap.saturating_sub(state.config.switch_cost),
@@ -98,8 +97,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
         .filter(fits)
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // Nothing new fits into a gap that only becomes shorter, but what is out may end earlier
-        // than predicted.
+        // A gap only becomes shorter, but what is out may end earlier than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
@@ -109,12 +107,12 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             other => other,
         };
     }
-    // A more important background job that works on its credit keeps the device; switching to this
-    // one and back would cost both.
+    // A more important background job keeps the device while it works on its credit: a switch to
+    // this one and back would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }
-    // Ahead of its next kernels, unknown yet, only where no equal could use the rest of the gap.
+    // Credit for its next, unknown kernels only where no equal could use the rest of the gap.
     let ahead = if state.queue.len_of(entry.class) == 1 {
         left(entry.slot).min(room)
     } else {

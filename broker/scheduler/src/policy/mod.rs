@@ -1,8 +1,7 @@
-//! What a policy is, and what several of them share.
+//! The policy trait, and what several policies share.
 //!
-//! A policy reads the state and says one thing at a time: whom to grant credit, from whom to take
-//! it back, or when to ask again. The core carries it out and asks again until the answer is
-//! "nothing".
+//! A policy reads the state and gives one verdict at a time: grant, revoke, or ask again later. The
+//! core carries it out and asks again until the verdict is "nothing".
 
 mod copies;
 mod exclusive;
@@ -18,46 +17,46 @@ use std::fmt::Debug;
 use super::{PolicyName, queue::Slot, state::State, timeline::Phase};
 use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
 
-/// What to do next.
+/// A policy's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Give this waiting client credit, so that it has `total` left.
+    /// Grant this waiting client credit, so that it has `total` ns left.
     Grant {
         slot: Slot,
         total: Ns,
-        /// Void when a more important foreground job launches.
+        /// Whether the launch of a more important foreground job voids it.
         bound: bool,
     },
-    /// Take this client's unused credit back.
+    /// Revoke this client's unused credit.
     Revoke(Slot),
-    /// Nothing. Ask again at this time if nothing happens before.
+    /// Do nothing. Ask again at this time if nothing happens before.
     Nothing(Option<Ns>),
 }
 
-/// Whether a background job gets more before it asks.
+/// Whether a background job gets more credit before it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopUp {
-    /// Now, so that it has so much left.
+    /// Now, so that it has this much left, ns.
     To(Ns),
     /// Ask again at this time.
     At(Ns),
-    /// No.
+    /// No more.
     No,
 }
 
 pub(super) trait Policy: Debug + Send {
-    /// The mode of a client that is not alone. `first` is the most important priority attached.
+    /// Mode of a client that is not alone. `first`: the most important priority attached.
     fn mode(&self, priority: u8, first: u8) -> Mode;
 
-    /// The class in which a client of this priority queues.
+    /// Class in which a client of this priority queues.
     fn class(&self, priority: u8) -> usize {
         usize::from(priority)
     }
 
-    /// What to do next. Asked only while somebody waits.
+    /// The next verdict. Asked only while a client waits.
     fn next(&mut self, state: &State, now: Ns) -> Verdict;
 
-    /// Whether those who never fit get a minimum share. Not where everybody gets a turn.
+    /// Whether clients that never fit get a minimum share. Not where every client has turns.
     fn shares_minimum(&self) -> bool {
         true
     }
@@ -67,8 +66,8 @@ pub(super) trait Policy: Debug + Send {
         true
     }
 
-    /// Whether a background job that runs on credit while nobody else wants any gets more before it
-    /// asks: one stop at the gate less.
+    /// Whether a background job that is alone in wanting credit gets more before it asks: one stop
+    /// at the gate less.
     fn top_up(&self, state: &State, slot: Slot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
@@ -78,13 +77,13 @@ pub(super) trait Policy: Debug + Send {
         TopUp::No
     }
 
-    /// What a client may do by itself with credit that is bound to the foreground job's launch
-    /// epoch, and when that is to be looked at again.
+    /// Run-ahead window of a client, for credit bound to the foreground launch epoch; and when to
+    /// look at it again.
     fn window(&self, _state: &State, _slot: Slot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
     }
 
-    /// The client in this slot is gone, or changed its class.
+    /// Forgets a client that is gone or in another class.
     fn forget(&mut self, slot: Slot);
 }
 
@@ -97,7 +96,7 @@ pub(super) fn by_name(name: PolicyName) -> Box<dyn Policy> {
     }
 }
 
-/// The most important is the foreground job, everybody else a background job.
+/// Foreground mode for the most important priority, else background mode.
 fn foreground_and_background(priority: u8, first: u8) -> Mode {
     if priority == first {
         Mode::Foreground

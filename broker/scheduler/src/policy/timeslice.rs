@@ -1,8 +1,8 @@
-//! `timeslice`: turns of fixed length among all jobs that have work. Priorities do not count.
+//! Policy `timeslice`: turns of fixed length among all jobs with work. Priorities do not count.
 //!
-//! Nobody is a foreground job: a launch-ahead of a thousand kernels would run far beyond the turn.
-//! Everybody works on credit, within the delay bound, so a turn ends within that bound. A turn ends
-//! early when its job has nothing to launch.
+//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. All
+//! jobs work on credit, so a turn ends within the delay bound. A turn ends early when its job has
+//! nothing to launch.
 
 use super::{
     super::{queue::Slot, state::State},
@@ -33,7 +33,7 @@ impl Policy for Timeslice {
         false
     }
 
-    /// Its turns are of fixed length.
+    /// False: turns have a fixed length.
     fn long_turns(&self) -> bool {
         false
     }

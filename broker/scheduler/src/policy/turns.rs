@@ -1,12 +1,9 @@
-//! Turns among equals: one of them keeps the device for a while, then the one with the fewest turns
-//! has it.
+//! Turns among equals: one keeps the device for a while, then the one with the fewest turns has it.
 //!
-//! Going from one process to another costs the device about 100 us where it slices time, so equals
-//! are not interleaved kernel by kernel.
-//!
-//! A turn ends early when its client falls silent. Long turns are for jobs whose memory is moved
-//! for them: there the host's pauses count as its turn ([`PRESENT`]), or two jobs that pause now
-//! and then would run in the same turn and take the memory from each other.
+//! Equals are not interleaved kernel by kernel: a time-sliced device needs about 100 us to go from
+//! one process to another. A turn ends early when its client is silent. In long turns, whose jobs'
+//! memory is moved, the host's pauses count as present ([`PRESENT`]). Else two jobs that pause
+//! would share a turn and take the memory from each other.
 
 use super::{
     super::{client::ClientState, queue::Slot, state::State},
@@ -14,16 +11,15 @@ use super::{
 };
 use weft_protocol::{Ns, PRIORITIES};
 
-/// A turn so many times as long as `open_after` (50 ms where that is 200 us) is long: memory may
-/// move for it, and a migration of 1 GB takes some 50 ms.
+/// Factor of `open_after` from which a turn is long (50 ms at 200 us): memory may move for it, and
+/// 1 GB takes some 50 ms.
 const LONG: Ns = 250;
 
-/// In a long turn its client counts as present for such a part of the turn after its last launch
-/// epoch. A Python host pauses for milliseconds between two steps; a job that has really ended its
-/// work wastes no more than this part of one turn.
+/// In a long turn the client is present for 1/8 of the turn after its last sign of work. A Python
+/// host pauses for milliseconds between two steps; a job that has ended wastes no more.
 const PRESENT: Ns = 8;
 
-/// Whose turn it is, for each class.
+/// The turn of each class.
 #[derive(Debug, Default)]
 pub(super) struct Turns([Option<Turn>; PRIORITIES]);
 
@@ -34,8 +30,7 @@ struct Turn {
 }
 
 impl Turns {
-    /// What to do for the clients of a class in which somebody waits, when background jobs may run
-    /// freely within the delay bound.
+    /// Verdict for a class, where background jobs run freely within the delay bound.
     pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound),
@@ -43,8 +38,7 @@ impl Turns {
         }
     }
 
-    /// Whose turn it is, of a class in which somebody waits; or else what to do until that is
-    /// clear.
+    /// The client whose turn it is in a class, or the verdict until that is clear.
     pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<Slot, Verdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(Verdict::Nothing(None));
@@ -56,8 +50,7 @@ impl Turns {
             Some(turn) if now < turn.until && turn.slot != first => {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
-                    // It runs on the credit it has; whoever else waits, waits for the end of its
-                    // turn or of its work.
+                    // It runs on its credit; others wait for the end of its turn or its work.
                     Some(client) if now < absent_at(state, client) => {
                         let absent = absent_at(state, client);
                         return Err(Verdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
@@ -68,7 +61,7 @@ impl Turns {
             Some(turn) if now < turn.until => turn.slot,
             Some(turn) => {
                 self.begin(class, first, state, now);
-                // Its turn is over: what it has not used is the next one's.
+                // Its turn is over: what it has not used is for the next one.
                 if turn.slot != first && revocable(state, turn.slot) {
                     return Err(Verdict::Revoke(turn.slot));
                 }
@@ -96,8 +89,7 @@ impl Turns {
     }
 }
 
-/// Until when a more important client is at work on the credit it has, although it does not wait
-/// for more.
+/// Until when a more important client that does not wait works on its credit.
 pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
     state
         .exposed
@@ -108,15 +100,14 @@ pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Optio
         .max()
 }
 
-/// Whether a client has credit in others' way that can be taken back.
+/// Whether a client's credit is in others' way and revocable.
 fn revocable(state: &State, slot: Slot) -> bool {
     state
         .get(slot)
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
-/// Whose credit lies unused the longest of those that are in this background job's way, and from
-/// when on it counts as lying there.
+/// The other client whose credit lies unused the longest, and since when.
 pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     let others = state
         .exposed
@@ -127,15 +118,15 @@ pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
     silent.min_by_key(|(_, at)| *at)
 }
 
-/// Until when a client counts as working on its credit: it last got some or made use of it, its
-/// work has to end, and then it is silent for a while.
+/// Until when a client counts as working on its credit: last grant or use, plus its outstanding
+/// work, plus `open_after`.
 fn silent_at(state: &State, client: &ClientState) -> Ns {
     let used = client.progress_at.max(client.granted_at);
     used.saturating_add(client.ledger.outstanding())
         .saturating_add(state.config.open_after)
 }
 
-/// Until when a client whose turn it is counts as there, although it does not wait for credit.
+/// Until when the client of a turn counts as present without waiting for credit.
 fn absent_at(state: &State, client: &ClientState) -> Ns {
     let (turn, silent) = (state.config.turn, silent_at(state, client));
     match turn >= state.config.open_after.saturating_mul(LONG) {
@@ -144,12 +135,12 @@ fn absent_at(state: &State, client: &ClientState) -> Ns {
     }
 }
 
-/// Whether a client that does not wait is working on the credit it has.
+/// Whether a client that does not wait works on its credit.
 fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
 }
 
-/// Grants a waiting client as much as the delay bound has room for, or makes room, or waits for it.
+/// Grants a waiting client what the delay bound has room for, or makes room.
 pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
     let Some(entry) = state.get(slot).and_then(|client| client.queued) else {
         return Verdict::Nothing(None);
@@ -165,8 +156,7 @@ pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> V
     }
 }
 
-/// Others' credit that lies unused makes room for this one: at once if they are less important or
-/// have had their turn, else when it has lain for a while.
+/// Makes room by revoking unused credit: at once from less important clients, else after a while.
 pub(crate) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict {
     let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
     let class = class_of(slot);
@@ -176,7 +166,7 @@ pub(crate) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict
             continue;
         };
         let stale = silent_at(state, client);
-        // Credit that is not bound was given so that its client does not starve.
+        // Credit that is not bound was given against starvation.
         let yields = class_of(other) > class && client.bound && !state.is_hungry(other, now);
         if yields || now >= stale {
             return Verdict::Revoke(other);
@@ -197,7 +187,7 @@ mod tests {
     const ONE: Client = Client(1);
     const TWO: Client = Client(2);
 
-    /// Two clients in turns, of which both wait and the first has the device.
+    /// Two clients in turns; both wait, the first has the device.
     struct Pair {
         core: Core,
         now: Ns,
@@ -230,7 +220,7 @@ mod tests {
             pair
         }
 
-        /// Who is granted credit. Revocations are answered with what the books say.
+        /// Clients that are granted credit. Revocations are answered from the books.
         fn tell(&mut self, event: Event) -> Vec<Client> {
             let (mut granted, mut events) = (Vec::new(), vec![event]);
             while let Some(event) = events.pop() {

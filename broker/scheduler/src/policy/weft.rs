@@ -1,24 +1,66 @@
-//! `weft`: gaps are filled by what was seen to follow in the same context, with quantiles in place
-//! of means.
+//! Policy `weft`: fills gaps by quantiles of what followed in the same context before.
 //!
-//! | question | answer |
-//! |---|---|
-//! | may this kernel run now? | if the foreground job comes back before it has ended (and before the device is back) with a chance of [`Config::risk`](crate::Config::risk) at most, its time taken as a high quantile |
-//! | how long is the gap? | it is not asked: what is asked is the chance that it ends within a kernel's time, given that it has lasted so long. Gaps of known length, arrivals at random and open-ended gaps are one case |
-//! | and where the device switches between processes? | the way there is part of the gap; it is gone if the gap leaves background jobs as much time as going there and back costs the device. The way back begins when the foreground job's kernel comes, so none of the gap is kept free for it |
-//! | what if it lasts beyond the gap? | between two launches of a foreground job whose host is slower than the device nobody waits for the kernel that is delayed: there it may, by a hundredth or so of the time between two waits of the foreground job ([`Slack`](crate::slack::Slack)) |
-//! | who? | the most important class that has a kernel that fits; of that whose turn it is, or else the longest that fits |
-//! | how much ahead? | the next kernel is granted when the one on the device is about to end: as long before as an order takes to arrive ([`Device::lead`](crate::device::Device::lead)), also before the foreground job's own work ends. More where the foreground job is hardly to be expected; where it comes at random, no more than it finds of a kernel in progress anyway. A job that launches more slowly than the device works goes on by itself: it never has more than a kernel there |
-//! | who launches the next kernel? | a background job that is alone and has a profile goes on by itself under a [`RunAheadWindow`]: the broker says until when the foreground job is not expected, the background job's gate sees to it that what it launches ends by then, one kernel ahead of the device. Its credit comes back as its work ends |
-//! | a foreground job that comes back | its launch epoch voids all credit at once; any driver call of it takes credit back before it launches |
-//! | grace | where a better moment is near (the time at which a request that waits already would launch is soon over), it is awaited, if that costs less than it saves |
-//! | a kernel that fits no gap | (a graph: one piece of work) runs when the foreground job has been silent for so long that nothing says when it will be back, or by its minimum share. It is not cut into its nodes: their order is the graph's, and a launch of each would cost what the graph saves |
-//! | a job of which nothing is known | one kernel at a time, as if each took the whole delay bound, until some were seen to end |
+//! # Steps
 //!
-//! Tried and not kept: where the device switches between processes, to start the switch back at the
-//! foreground job's stir with an empty kernel of its process at every copy of an idle foreground
-//! job (in the lab alone, in one crude form). It switched more often and gained nothing; no command
-//! repeats it.
+//! All times are in ns.
+//!
+//! 1. **Room.** `state.opening` says for how long background jobs may use the device:
+//!
+//!    ```text
+//!    P(foreground job back before now + room | the gap has lasted so long) <= risk
+//!    risk = Config::risk; at most 0.5 where the device switches between processes
+//!    ```
+//!
+//!    Known gaps, random arrivals and open-ended gaps are one case. Where the foreground job's host
+//!    is slower than the device, `room` grows by the delay budget ([`Slack`](crate::slack::Slack)):
+//!    between two launches no wait follows the delayed kernel. Beside a busy foreground job only
+//!    copies go.
+//! 2. **Fit.** A kernel fits if `takes <= room`:
+//!
+//!    ```text
+//!    takes     = max(remaining, lead) + long + way_there
+//!    remaining = background work that is still to run
+//!    lead      = how long an order takes to arrive
+//!    long      = a high quantile of the kernel's time, in its context
+//!    way_there = Config::switch_cost * (0 owner | 1 other background job | 4 foreground job)
+//!    ```
+//!
+//!    A long kernel must also fit at the smaller risk of its length (`state.opening_for`).
+//! 3. **Choice.** First a job that is about to starve. Else the most important class with a kernel
+//!    that fits; of it the job whose turn it is, or else the longest kernel that fits.
+//! 4. **Deferral.** A kernel waits for a better moment that is near, if that costs less than it
+//!    saves.
+//! 5. **Grant.** The grant leaves `lead` before the device runs dry
+//!    ([`Device::lead`](crate::device::Device::lead)), also before the foreground job's own work
+//!    ends. More is granted where a return is hardly expected. At random arrivals no more is
+//!    granted than the foreground job finds of a kernel in progress anyway. A job that launches
+//!    more slowly than the device works goes on by itself.
+//! 6. **Run-ahead window.** A lone background job with a profile needs few grants: the broker
+//!    writes until when no return is expected ([`RunAheadWindow`]). The job's gate launches what
+//!    ends by then, one kernel ahead of the device. Credit comes back as work ends.
+//! 7. **Return.** The foreground job's launch epoch voids all credit. Any driver call of an idle
+//!    foreground job takes credit back before its launch.
+//!
+//! ```text
+//! foreground  |##launches##|                               |####
+//! device      |#######work#######|####k1####|     idle     |####
+//!                           |lead|
+//!                           |<--- takes --->|
+//!                           |<- room: P(back) <= risk ->|
+//!                           ^ grant of k1                  ^ epoch moves: credit void
+//! ```
+//!
+//! # Special cases
+//!
+//! * A kernel that fits no gap runs when nothing says that a long silent foreground job comes back,
+//!   or by the minimum share. A graph is not cut into nodes: their order is the graph's, and a
+//!   launch for each costs what the graph saves.
+//! * A job of which nothing is known has one kernel at a time, counted as the whole delay bound,
+//!   until some were seen to end.
+//!
+//! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
+//! start the switch back early. In the lab (one crude form) the device switched more often and
+//! gained nothing. No command repeats it.
 
 use super::{
     super::{
@@ -31,15 +73,13 @@ use super::{
 };
 use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
-/// With no more than this chance the foreground job comes back while a full bound of work is out:
-/// then background jobs may run ahead of what the way of orders asks for.
+/// Chance of a return during a full delay bound of work, up to which more than `lead` is granted.
 const HARDLY: f64 = 0.02;
 
-/// A moment counts as good if the foreground job comes back within the kernel's time with no more
-/// than this chance.
+/// Chance of a return within a kernel's time, up to which a moment is good.
 const GOOD: f64 = 0.1;
 
-/// Chances between good and the utmost risk that are told apart.
+/// Chances between `GOOD` and the highest risk that deferral tells apart.
 const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 
 #[derive(Debug, Default)]
@@ -68,7 +108,7 @@ impl Policy for Weft {
         let Some(client) = state.get(slot).filter(|client| client.pace.is_known()) else {
             return TopUp::No;
         };
-        // Who has stopped using what he has needs no more of it.
+        // Unused credit is not topped up.
         if now
             > client
                 .progress_at
@@ -79,13 +119,12 @@ impl Policy for Weft {
         }
         let (remaining, lead) = (state.remaining(now), state.lead());
         let due = remaining.saturating_sub(2 * lead);
-        // Where the foreground job comes at random it always finds what is ahead: no more is added
-        // than it finds of a kernel in progress anyway.
+        // At random arrivals: no more than the foreground job finds of a kernel in progress anyway.
         let calm = match state.is_steady() {
             true => calm(state, now),
             false => calm(state, now).min(client.pace.in_progress()),
         };
-        // Kernels that take longer than they are charged get so much less of it.
+        // Kernels that take n times their charge get 1/n.
         let longer = match client.pace.is_profiled() {
             true => 1,
             false => (client.pace.slowest() / client.pace.longest().max(1)).max(1),
@@ -104,8 +143,7 @@ impl Policy for Weft {
     }
 
     fn window(&self, state: &State, slot: Slot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
-        // What is charged for the kernels of a job without a profile says little about the time
-        // they take.
+        // Without a profile the charges say little about kernel times.
         let client = state.get(slot).filter(|client| client.pace.is_profiled())?;
         let config = &state.config;
         let longest = Some(client.pace.longest()).filter(|longest| *longest > graph(state));
@@ -127,7 +165,7 @@ impl Policy for Weft {
 }
 
 impl Weft {
-    /// Whose kernel goes next, of those that fit; or else what to do.
+    /// The entry that goes next, or the verdict.
     fn fitting(&mut self, state: &State, room: Ns, remaining: Ns, now: Ns) -> Result<Entry, Verdict> {
         let mut again = later(state, now);
         if let Some(entry) = starving(state, now).filter(|entry| fits(state, entry, room, remaining, now)) {
@@ -137,7 +175,7 @@ impl Weft {
             let Some(first) = state.queue.first_in_turn(class) else {
                 continue;
             };
-            // Where going from one to another costs the device nothing, nobody keeps it.
+            // Without switching costs no turns are kept.
             let slot = match state.config.switch_cost {
                 0 => first,
                 _ => self.turns.whose(class, state, now)?,
@@ -153,14 +191,13 @@ impl Weft {
                 }
                 longer = true;
             }
-            // The longest of the others that fits. One that costs little and may well take long
-            // hides none that does fit: else a less important one would be granted in its place
-            // and, now that less room is left and the first no longer in the way, be taken back for
-            // it, again and again.
+            // The longest of the others that fit. A kernel with a low charge and a long quantile
+            // must hide none that fits. Else a less important one is granted and revoked for it
+            // again and again.
             if let Some(entry) = longest(state, class, room, remaining, now) {
                 return Ok(entry);
             }
-            // What is out ends, and so does what the room is too small for because of it.
+            // What is out leaves too little room: look again when it has ended.
             if longer && remaining > 0 {
                 again = again.min(state.less_remains(remaining, now));
             }
@@ -169,15 +206,14 @@ impl Weft {
     }
 }
 
-/// Who has found no gap for so long that he has the next one before everybody else: in a gap that
-/// costs the foreground job nothing, later he would be let through beside it.
+/// The waiting entry of a job that is about to starve. It has the next gap first, which costs the
+/// foreground job nothing; later it would go beside the foreground job.
 fn starving(state: &State, now: Ns) -> Option<Entry> {
     let (_, slot) = state.queue.first_due()?;
     state.get(slot)?.queued.filter(|_| state.is_hungry(slot, now))
 }
 
-/// Of a class the kernel that may well take longest of those that fit. One switch more is in the
-/// way of everybody but the one whose the device is.
+/// The entry of `class` with the longest `long` that fits. Only the device's owner needs no switch.
 fn longest(state: &State, class: usize, room: Ns, remaining: Ns, now: Ns) -> Option<Entry> {
     let fitting = |slot: Slot| {
         let entry = state.get(slot)?.queued.filter(|entry| entry.class == class)?;
@@ -199,8 +235,7 @@ fn longest(state: &State, class: usize, room: Ns, remaining: Ns, now: Ns) -> Opt
     }
 }
 
-/// How long others would be at work if this kernel went: what is out (or the way of the order, if
-/// that takes longer), the way there, the kernel.
+/// Time from now to this kernel's end: `max(remaining, lead) + long + way_there`.
 fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
     remaining
         .max(state.lead())
@@ -208,15 +243,15 @@ fn takes(state: &State, entry: &Entry, remaining: Ns) -> Ns {
         .saturating_add(way_there(state, entry.slot))
 }
 
-/// What takes longer than this is a graph, or as bad as one: it goes by the chance that one as long
-/// as this may have of keeping the foreground job waiting, on any device.
+/// Length above which a kernel (a graph, say) must also fit at the risk of its length, on any
+/// device.
 fn graph(state: &State) -> Ns {
     4 * state.config.delay_bound
 }
 
-/// Whether it ends in time. Where the device switches between processes also by the chance that one
-/// as long as this may have of keeping the foreground job waiting. (Under MPS that took 6 % from
-/// background jobs and gave the foreground job 0.1 %.)
+/// Whether `takes <= room`; for `long` above `short` also at the risk of its length. `short` is
+/// half a delay bound where the device switches. (Under MPS that took 6 % from background jobs and
+/// gave the foreground job 0.1 %.)
 fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool {
     let takes = takes(state, entry, remaining);
     let short = match state.config.switch_cost {
@@ -226,14 +261,11 @@ fn fits(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> bool 
     takes <= room && (entry.long <= short || state.opening_for(entry.long, now).is_ok_and(|room| takes <= room))
 }
 
-/// What room must be left for going over to a background job, where the device switches between
-/// processes.
+/// Room for switching to the job in `slot`, where the device switches between processes.
 ///
-/// Nothing to the one whose it is: the way back begins when the foreground job's kernel comes,
-/// however long before that the background jobs were done, so keeping it free wins nothing. From
-/// one background job to another the switch. From the foreground job to a background job twice the
-/// way there and back: a gap that goes into switching for more than half is not worth what the way
-/// back costs the foreground job.
+/// The owner needs none: the way back begins with the foreground job's kernel, however early
+/// background work is done. Another background job needs one switch. From the foreground job it is
+/// twice there and back: a gap that is mostly switching is not worth what the way back costs.
 fn way_there(state: &State, slot: Slot) -> Ns {
     let switches = match state.device.owner() {
         Some(owner) if owner == slot => 0,
@@ -243,8 +275,7 @@ fn way_there(state: &State, slot: Slot) -> Ns {
     switches * state.config.switch_cost
 }
 
-/// When to look again whether there is room: the longer nothing has changed, the longer nothing
-/// will.
+/// When to look for room again: the longer nothing has changed, the later.
 fn later(state: &State, now: Ns) -> Ns {
     let since = state
         .foreground_jobs
@@ -257,8 +288,7 @@ fn later(state: &State, now: Ns) -> Ns {
     now.saturating_add((elapsed / 8).clamp(least.max(1), most.max(1)))
 }
 
-/// A better moment for this kernel, if there is one so soon that waiting for it costs less than it
-/// saves.
+/// A better moment for this kernel, if waiting for it costs less than it saves.
 fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     let time = takes(state, entry, remaining);
     let fits = |at: Ns, chance: f64| state.room(at, chance).is_ok_and(|room| time <= room);
@@ -270,8 +300,7 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
         .into_iter()
         .find(|chance| *chance < risk && fits(now, *chance))
         .unwrap_or(risk);
-    // What it saves is half of the kernel's time in so many cases; the risk says what that is
-    // worth.
+    // A return delays by half of the kernel's time; `risk` says what that is worth.
     let saves = (chance - GOOD) / risk * time as f64;
     let mut ahead = (saves as Ns) / 8;
     while ahead > 0 && ahead <= saves as Ns {
@@ -284,19 +313,16 @@ fn grace(state: &State, entry: &Entry, remaining: Ns, now: Ns) -> Option<Ns> {
     None
 }
 
-/// How long background jobs may run ahead of what the way of an order asks for: until the
-/// foreground job comes back with hardly any chance.
+/// How long background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
 fn calm(state: &State, now: Ns) -> Ns {
     state.room(now, HARDLY).unwrap_or(0)
 }
 
-/// What a background job that launches more slowly than the device works may launch on its own: it
-/// never has more than a kernel there, and the foreground job's launch epoch ends it. As long as
-/// the foreground job is not due.
+/// Unlimited credit for a job that launches more slowly than the device works, until the foreground
+/// job is due. At most one of its kernels is on the device; the launch epoch ends its credit.
 fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     let due = state.opening(now).unwrap_or(0) < takes;
-    // Whether it launches more slowly is told of what is charged: not of one whose kernels take
-    // much longer than that.
+    // The charges tell nothing where kernels take much longer.
     let long = !client.pace.is_profiled() && client.pace.slowest() > state.config.delay_bound / 4;
     match client.pace.spread(1) {
         Ns::MAX if !due && !long => Ns::MAX,
@@ -304,8 +330,8 @@ fn slow(state: &State, client: &ClientState, now: Ns, takes: Ns) -> Ns {
     }
 }
 
-/// The most that may be out of a background job that runs ahead, so that whatever kernel of its
-/// usual ones comes next is admitted before the end of these is seen.
+/// The most that a job may have out: any usual kernel of it is admitted before these are seen to
+/// end.
 fn most_ahead(state: &State, client: &ClientState) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {
@@ -314,7 +340,7 @@ fn most_ahead(state: &State, client: &ClientState) -> Ns {
     }
 }
 
-/// Grants a kernel that fits, in time.
+/// Grants a kernel that fits, `lead` before the device runs dry.
 fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verdict {
     let Some(client) = state.get(entry.slot) else {
         return Verdict::Nothing(None);
@@ -323,9 +349,8 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     let lead = state.lead();
     let takes = takes(state, entry, remaining);
     let calm = calm(state, now).saturating_sub(takes);
-    // In a calm time a thread that is held back only loses time in which it could have prepared its
-    // next launch. A job of which nothing is known has nobody's work before its own, and one
-    // kernel.
+    // In a calm time a thread that is held back only loses time to prepare its next launch. An
+    // unknown job has one kernel, with no work before it.
     let ahead_of = if known {
         lead.max(calm.min(state.config.delay_bound / 4))
     } else {
@@ -333,8 +358,7 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
     };
     if remaining > ahead_of {
         let again = state.less_remains(remaining - ahead_of, now);
-        // Credit that another one has and does not use ends by nothing but the foreground job's
-        // next launch epoch: it is taken back for who waits.
+        // Only the next launch epoch ends unused credit: revoke it for the job that waits.
         return match unused(state, entry.slot) {
             Some((slot, at)) if now >= at => Verdict::Revoke(slot),
             Some((_, at)) => Verdict::Nothing(Some(again.min(at))),
@@ -353,15 +377,14 @@ fn grant(state: &State, entry: &Entry, room: Ns, remaining: Ns, now: Ns) -> Verd
         let slow = slow(state, client, now, takes);
         let lead = lead.min(room.saturating_sub(takes));
         let most = most_ahead(state, client).saturating_sub(state.exposure_before(entry.slot));
-        // Kernels that take longer than they are charged get so much less of it.
+        // Kernels that take n times their charge get 1/n.
         let longer = match client.pace.is_profiled() {
             true => 1,
             false => (entry.long / entry.cost.max(1)).max(1),
         };
         match client.pace.is_profiled() && state.has_one_background() {
-            // Its run-ahead window says how far ahead it may be: in a calm time by all of the
-            // bound, and a long kernel goes when what is before it has ended, without a word from
-            // here.
+            // The run-ahead window bounds what goes ahead. A long kernel goes by itself when what
+            // is before it has ended.
             true => state
                 .config
                 .delay_bound

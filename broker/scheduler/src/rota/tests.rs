@@ -1,5 +1,5 @@
-//! Long turns in virtual time: clients that launch kernel after kernel on a device that runs one
-//! after the other.
+//! Long turns in virtual time: clients launch kernel after kernel on a device that runs them in
+//! order.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::*;
 
 const KERNEL: Ns = 50 * US;
 const TURN: Ns = 100 * MS;
-/// What the three policies that know priorities have in common.
+/// The policies that know priorities.
 const POLICIES: [PolicyName; 3] = [PolicyName::Weft, PolicyName::Fikit, PolicyName::Exclusive];
 
 #[derive(Debug)]
@@ -22,17 +22,17 @@ struct Job {
     settled: Ns,
     mode: Mode,
     waits: Option<Ns>,
-    /// It has something to launch.
+    /// Whether it has something to launch.
     works: bool,
-    /// Of every so many kernels one ends with a synchronising call and a pause of as many.
+    /// (n, pause): every n kernels a synchronising call, then this pause.
     pauses: Option<(u64, Ns)>,
     launched: u64,
     resumes: Ns,
-    /// It takes nothing and says nothing.
+    /// Whether it takes nothing and says nothing.
     stalled: bool,
 }
 
-/// Whose kernels ran when, one kernel's time a step.
+/// Which client's kernel ran in each step of one kernel's time.
 struct World {
     core: Core,
     now: Ns,
@@ -123,7 +123,7 @@ impl World {
 
     fn launches(&mut self, at: usize) -> bool {
         let (now, job) = (self.now, &mut self.jobs[at]);
-        // Who waits at the gate is in the middle of a launch.
+        // A client at the gate is in the middle of a launch.
         if (!job.works && job.waits.is_none()) || job.stalled || now < job.resumes {
             return false;
         }
@@ -132,7 +132,7 @@ impl World {
             if job.credit < KERNEL as i64 {
                 if job.waits.is_none() {
                     job.waits = Some(now);
-                    // What it has used is told before that it waits, as a lane is read.
+                    // A lane tells what was used before it tells a wait.
                     self.reports(at);
                     self.tell(Event::Waits {
                         client,
@@ -147,7 +147,7 @@ impl World {
             job.issued += KERNEL;
             job.waits = None;
         } else if self.device.iter().filter(|other| **other == at).count() > 3 {
-            // A foreground job launches ahead as far as it likes; here four kernels.
+            // A foreground job launches ahead without limit; here four kernels.
             return false;
         }
         job.launched += 1;
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// What ran since then: each client's kernels.
+    /// Number of a client's kernels that ran since then.
     fn kernels(&self, client: u64, since: Ns) -> usize {
         let of = |(at, whose): &&(Ns, u64)| *at > since && *whose == client;
         self.ran.iter().filter(of).count()
@@ -222,7 +222,7 @@ impl World {
         mine.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
-    /// The longest that a client ran nothing.
+    /// The longest time in which a client ran nothing.
     fn away(&self, client: u64, since: Ns) -> Ns {
         let mine = self.ran.iter().filter(|(at, whose)| *at > since && *whose == client);
         let times: Vec<Ns> = std::iter::once(since)
@@ -288,7 +288,7 @@ fn nobody_is_away_for_longer_than_the_turns_of_the_others() {
             away / US
         );
     }
-    // Another length counts from the next turn on.
+    // A new length counts from the next turn on.
     world.crowded(&[1, 2, 3, 4], Some(20 * MS));
     world.run(100 * MS);
     let begin = world.now;
@@ -306,7 +306,7 @@ fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
         let begin = world.now;
         world.run(1_000 * MS);
         assert!(world.changes(&[1, 2], begin) <= 10, "{policy}");
-        // It stops in its turn: the other one has the device from then on.
+        // A client that stops in its turn gives the device to the other one.
         for _ in 0..10_000 {
             if world.ran.last().map(|(_, client)| *client) == Some(1) {
                 break;
@@ -321,7 +321,7 @@ fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
         let begin = world.now;
         world.run(500 * MS);
         assert!(world.away(2, begin) <= MS, "{policy}: nobody else wants a turn");
-        // And it has its turn again when it comes back: the other one had more than one.
+        // When it comes back it has its turn again: the other one had more than one.
         (world.jobs[0].works, world.jobs[0].pauses) = (true, None);
         let back = world.now;
         world.run(20 * MS);
@@ -336,20 +336,20 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
         world.crowded(&[1, 2], Some(TURN));
         world.run(10 * MS);
         assert_eq!(world.ran.last().map(|(_, client)| *client), Some(1));
-        // Stopped, with credit in its word and work on the device of which it tells nothing.
+        // A client stops, with credit in its word and unreported work on the device.
         world.jobs[0].stalled = true;
         let begin = world.now;
         world.run(500 * MS);
         let away = world.away(2, begin);
         assert!(away <= TURN + 2 * MS, "{policy}: {} us", away / US);
-        // Once a turn, for its work that seems to be on the device; then a part of each, while it
-        // seems to wait.
+        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn,
+        // while it seems to wait.
         assert!(world.kernels(2, begin) > 6_500, "{policy}: it goes on");
         world.tell(Event::Gone(Client(1)));
         world.jobs.remove(0);
         world.device.clear();
         assert_eq!(world.modes(), [Mode::Alone], "{policy}");
-        // One that dies in its turn.
+        // A client dies in its turn.
         let mut world = World::new(policy, &[5, 5, 5]);
         world.crowded(&[1, 2, 3], Some(TURN));
         world.run(10 * MS);
@@ -384,8 +384,7 @@ fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
             let kernels = world.kernels(client, begin);
             assert!(kernels > 6_000, "{policy}: {client} ran {kernels}");
         }
-        // The foreground job's precedence is what it was: it waits for no more than the delay
-        // bound.
+        // The foreground job waits for the delay bound at most, as before.
         assert!(away <= 21 * MS, "{policy}: {} us", away / US);
         assert!(world.kernels(1, begin) >= 1_800, "{policy}");
     }
@@ -405,14 +404,14 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
         world.run(1_000 * MS);
         let changes = world.changes(&[1, 2], begin);
         assert!((8..=10).contains(&changes), "{policy}: {changes}");
-        // Side by side with whoever has the turn, and neither stops the other.
+        // Beside the turns: neither stops the other.
         assert!(world.away(3, begin) <= MS, "{policy}");
         let (consumer, third) = (
             world.kernels(1, begin) + world.kernels(2, begin),
             world.kernels(3, begin),
         );
         assert!(consumer > 5_000 && third > 3_000, "{policy}: {consumer} and {third}");
-        // It is not among those who wait for a turn.
+        // A client that takes no turns.
         world.jobs[2].works = false;
         world.run(10 * MS);
         assert!(!world.view(3).turns);
@@ -426,7 +425,7 @@ fn less_important_ones_run_where_those_who_take_turns_leave_the_device() {
     let begin = world.now;
     world.run(500 * MS);
     let busy = world.kernels(3, begin);
-    // The minimum share and no more.
+    // No more than the minimum share.
     assert!(busy < 600, "{busy}");
     world.jobs[0].works = false;
     world.jobs[1].works = false;
@@ -440,7 +439,7 @@ fn work_that_does_not_end_is_let_go_on_also_out_of_turn() {
     let mut world = World::new(PolicyName::Weft, &[5, 5]);
     world.crowded(&[1, 2], Some(TURN));
     world.run(90 * MS);
-    // What it has on the device spins until it launches more.
+    // Its work on the device spins until it launches more.
     world.device.retain(|at| *at != 0);
     world.run(20 * MS);
     assert_eq!(world.ran.last().map(|(_, client)| *client), Some(2));

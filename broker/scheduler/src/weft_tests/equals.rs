@@ -1,12 +1,11 @@
-//! Several foreground jobs of one priority: who leaves least of the device decides, and nobody
-//! else.
+//! Several foreground jobs of one priority: the one that leaves least of the device decides.
 
 use super::*;
 
 const PEER: Client = Client(3);
 
 impl Bench {
-    /// A second service of the same priority, which nothing is known of.
+    /// Adds a second, unknown service of the same priority.
     fn with_a_peer() -> Bench {
         let mut bench = Bench::new(profile(99, 300 * US));
         bench.tell(Event::Attached {
@@ -17,7 +16,7 @@ impl Bench {
         bench
     }
 
-    /// So many launches of a client's request, at once.
+    /// A client's request: all launches at once.
     fn begins(&mut self, client: Client) {
         for kernel in 3..=LAST {
             let at = self.now;
@@ -35,8 +34,8 @@ impl Bench {
         self.tell(Event::Idle(client, at))
     }
 
-    /// 6 ms in which the service works for one and pauses for 5, its peer works for one and pauses
-    /// for 2, twice.
+    /// 6 ms: the service works for 1 and pauses for 5; its peer works for 1 and pauses for 2,
+    /// twice.
     fn round(&mut self) {
         self.begins(SERVICE);
         self.begins(PEER);
@@ -50,7 +49,7 @@ impl Bench {
         self.now += 2 * MS;
     }
 
-    /// Both have just ended: the peer comes again in 2 ms, the service in 5.
+    /// Both have just ended: the peer comes back in 2 ms, the service in 5.
     fn both_pause() -> Bench {
         let mut bench = Bench::with_a_peer();
         (0..15).for_each(|_| bench.round());
@@ -98,7 +97,7 @@ fn a_kernel_has_to_fit_what_the_earlier_of_two_foreground_jobs_leaves() {
         !is_grant(&bench.waits(300 * US)),
         "the peer is due in 150 us, the service in 3 ms"
     );
-    // Without the peer the service's own gap counts.
+    // Without the peer only the service's gap counts.
     let out = bench.tell(Event::Gone(PEER));
     assert!(is_grant(&out) || bench.granted().is_some());
 }

@@ -1,12 +1,11 @@
-//! A profile that is wrong becomes right by samples that are taken while the job is served.
+//! A wrong profile becomes right by samples taken while the job is served.
 
 use super::*;
 
-/// What the background job's kernel takes.
+/// True time of the background job's kernel.
 const TRUE: Ns = 900 * US;
 
-/// A background job of which a profile says a third of what is so, after so many samples of what
-/// is.
+/// A background job whose profile says a third of the true time, after this many true samples.
 fn sampled(samples: usize) -> Bench {
     let mut bench = Bench::new(profile(99, TRUE / 3));
     bench.requests(12, 5 * MS);

@@ -1,10 +1,12 @@
-//! Jobs without a profile whose ends nobody looks for: they launch, their hosts work, and then they
-//! synchronise. In virtual time, under `weft` and under `fikit`.
+//! Background jobs without a profile whose ends are not watched: they launch, work on the host and
+//! then synchronise. Virtual time, `weft` against `fikit`.
 //!
-//! The foreground job works for 1.2 ms and pauses for 1.5. `weft` is to give such jobs about as
-//! much as `fikit`, which believes nothing, and never to have one wait for the minimum share. And
-//! the foreground job is not to pay for that: what is long is found to be, though its end is never
-//! seen in time either.
+//! The foreground job works for 1.2 ms and pauses for 1.5 ms. What holds:
+//!
+//! * `weft` gives such jobs about as much as `fikit`, which learns nothing.
+//! * No job waits for the minimum share.
+//! * The foreground job does not pay: long kernels are found out, though their ends are never seen
+//!   in time.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -14,20 +16,20 @@ const FOREGROUND: Client = Client(0);
 const BURST: u64 = 8;
 const KERNEL: Ns = 150 * US;
 const PAUSE: Ns = 1_500 * US;
-/// What a kernel of unknown time is charged.
+/// Charge of a kernel of unknown time.
 const COST: Ns = 20 * US;
-/// The way of an order to a job that waits at the gate, and of its news to the core.
+/// Time of an order to a waiting job, and of its news to the core.
 const WAY: Ns = 30 * US;
-/// A job that waits looks at the device so often.
+/// Interval at which a waiting job looks at the device.
 const LOOK: Ns = 60 * US;
-/// One launch in so many is timed, and told of so much later.
+/// One launch in `SAMPLED` is timed, and told `TOLD` later.
 const SAMPLED: u64 = 16;
 const TOLD: Ns = 20 * MS;
-/// Until when is learnt, and from then on counted.
+/// End of learning and begin of counting.
 const LEARNT: Ns = 500 * MS;
 const END: Ns = 2_500 * MS;
 
-/// What happens next.
+/// A next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     ForegroundLaunches,
@@ -35,9 +37,9 @@ enum What {
     Tick,
     /// A background job goes on.
     Goes(usize),
-    /// A background job that waits looks at the device.
+    /// A waiting background job looks at the device.
     Looks(usize),
-    /// The device told of a launch of a background job: when it was, and how long it took.
+    /// The device tells when a background launch was, and how long it took.
     Timed(usize, Ns, Ns),
 }
 
@@ -52,7 +54,7 @@ struct Background {
     epochs: u64,
     issued: Ns,
     settled: Ns,
-    /// When the device has ended each launch that was not seen to end.
+    /// Ends on the device of launches not seen to end.
     out: Vec<Ns>,
     timed: bool,
     launches: u64,
@@ -61,7 +63,7 @@ struct Background {
     worst: Ns,
 }
 
-/// A step of every job.
+/// The steps of every background job.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     kernels: u64,
@@ -77,20 +79,19 @@ struct World {
     agenda: BinaryHeap<Reverse<(Ns, What)>>,
     background_jobs: Vec<Background>,
     epochs: u64,
-    /// When the device has ended all that it has.
+    /// When the device is free.
     free_at: Ns,
-    /// When the foreground job came back last, and the sum of what it found in its way, over so
-    /// many bursts.
+    /// Of the foreground job: its last return, and the delays it found, over so many bursts.
     delays: Ns,
     bursts: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
 struct Outcome {
     steps: u64,
     worst: Ns,
-    /// What the foreground job found in its way when it came back, on the average.
+    /// Mean delay of the foreground job at a return.
     delay: Ns,
 }
 
@@ -227,14 +228,14 @@ impl World {
         self.plan(self.free_at + PAUSE, What::ForegroundLaunches);
     }
 
-    /// A background job launches what it has credit for, and waits with the next; or works and
-    /// synchronises, and so comes to its next step.
+    /// A background job launches what it has credit for and waits with the next; or it works,
+    /// synchronises and comes to its next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
         if self.background_jobs[at].launched == shape.kernels {
             let background = &mut self.background_jobs[at];
-            // It has worked, and now waits for the device.
+            // Its host work is done; now it waits for the device.
             let end = background.out.iter().copied().max().unwrap_or(0);
             if end > now {
                 return self.plan(end, What::Goes(at));
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// It waits at the gate: it looks what has ended, and whether it may go.
+    /// A job at the gate looks at what has ended, and whether it may go.
     fn looks(&mut self, at: usize) {
         let now = self.now;
         let background = &mut self.background_jobs[at];
@@ -326,8 +327,8 @@ fn who_synchronises_after_its_hosts_work_gets_about_what_fikit_gives_it() {
                     jobs,
                 };
                 let (weft, fikit) = (play(PolicyName::Weft, shape), play(PolicyName::Fikit, shape));
-                // Here every launch has its place in the foreground job's period: among several
-                // jobs a hundredth of it decides who gets a gap.
+                // Each launch has its place in the foreground job's period: with several jobs a
+                // hundredth of it decides which one gets a gap.
                 let least = if jobs == 1 { 7 } else { 5 };
                 assert!(
                     weft.steps * 10 >= fikit.steps * least,

@@ -1,19 +1,19 @@
-//! Jobs as the tests describe them.
+//! Jobs of the tests.
 
 use std::sync::Arc;
 
 use weft_profiles::{Aggregator, Profile};
 use weft_scheduler::Ns;
 
-/// What a launch costs the job's thread.
+/// Time of a launch on the job's thread, ns.
 pub const LAUNCH: Ns = 5_000;
 
-/// What a job does next.
+/// A step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Launches a kernel of this identity and duration.
+    /// Launches a kernel of this identity and length.
     Launch { kernel: u64, time: Ns },
-    /// Waits until nothing of it is left on the device.
+    /// Waits until none of its work is on the device.
     Sync,
     /// Works on the host.
     Host(Ns),
@@ -23,7 +23,7 @@ pub enum Step {
     Answer,
 }
 
-/// A job: a list of steps, over and over.
+/// A job: steps that repeat.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub name: &'static str,
@@ -42,7 +42,7 @@ impl Job {
         }
     }
 
-    /// Requests of `kernels` kernels, launched ahead; after each answer so much host work.
+    /// Requests of `kernels` kernels, launched ahead; after each answer `host` ns of host work.
     pub fn requests(mut self, kernels: u64, time: Ns, host: Ns) -> Job {
         self.steps.push(Step::Begin);
         for kernel in 1..=kernels {
@@ -75,7 +75,7 @@ impl Job {
         self
     }
 
-    /// Kernels without end, launched as far ahead as the driver lets it.
+    /// Endless kernels, launched as far ahead as the driver allows.
     pub fn training(mut self, times: &[Ns]) -> Job {
         let mut run = Aggregator::new();
         for (kernel, time) in times.iter().enumerate() {

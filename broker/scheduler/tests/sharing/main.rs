@@ -1,5 +1,5 @@
-//! The core at work in virtual time: jobs on the simulated GPU's engine, the core between them, and
-//! what each job gets.
+//! Sharing in virtual time: jobs on the simulated GPU's engine, the core between them, and what
+//! each job gets.
 #![forbid(unsafe_code)]
 
 mod job;
@@ -45,7 +45,7 @@ fn under(policy: PolicyName) -> Outcome {
     by(policy).with(service()).with(training()).run(SPAN)
 }
 
-/// The policies that fill gaps: ours, which is the default, and the paper's.
+/// The policies that fill gaps: the default and the paper's.
 const FILLING: [PolicyName; 2] = [PolicyName::Weft, PolicyName::Fikit];
 
 #[test]
@@ -78,12 +78,11 @@ fn no_request_waits_longer_than_the_bound() {
     for policy in FILLING {
         let weft = under(policy);
         let longest_kernel = 400.0 * US as f64;
-        // The work that was out when the request came, a switch to and fro for each slice in which
-        // it was worked off, and what the minimum share let in.
+        // The work that was out at the request, a switch to and fro for each slice of it, and the
+        // minimum share.
         let bound =
             Config::default().delay_bound as f64 / 2.0 + longest_kernel + 4.0 * 100.0 * US as f64 + longest_kernel;
-        // `weft` has to learn first how much later than predicted the service's work ends beside
-        // others, for which it takes a few requests.
+        // `weft` learns in a few requests how late the service's work ends beside others.
         let delay = weft.latency_behind("service", 8, 1.0) - alone.latency("service", 0.5);
         assert!(delay <= bound, "{policy}: {delay} of {bound}");
     }

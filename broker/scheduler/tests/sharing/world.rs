@@ -1,6 +1,6 @@
-//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it, and the
-//! broker between them as it is in life: it looks at lanes every now and then, and what it orders
-//! arrives a little later. Steps of 5 us; the engine itself is exact.
+//! A machine in virtual time: a GPU (the simulated one's engine), jobs that launch on it, and a
+//! broker between them. The broker looks at lanes now and then, and its orders arrive a little
+//! later. Steps of 5 us; the engine itself is exact.
 
 use std::{collections::VecDeque, fmt};
 
@@ -9,28 +9,28 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Ns, Snapshot};
 
 use crate::job::{Job, LAUNCH, Step};
 
-/// The grain of the jobs' and the broker's time.
+/// Step of the jobs and the broker, ns.
 const STEP: Ns = 5_000;
 
-/// The broker looks at the lanes this often while somebody waits: the daemon naps 50 to 500 us on a
-/// small machine.
+/// Interval at which the broker looks at lanes while a job waits, ns: the daemon naps 50 to 500 us
+/// on a small machine.
 const LOOK: Ns = 100_000;
 
-/// From an order in the lane to the waking of the background job, and from a wait to the waking of
-/// the broker: 25-65 us a sleeping core.
+/// Time to wake a background job by an order, or the broker by a wait, ns: 25-65 us a sleeping
+/// core.
 const HOP: Ns = 50_000;
 
-/// A job's launches that the driver takes ahead: channels hold about a thousand.
+/// Launches that the driver takes ahead: channels hold about a thousand.
 const AHEAD: usize = 1_000;
 
-/// What a kernel that nobody knows is charged.
+/// Charge of an unknown kernel, ns.
 const UNKNOWN: Ns = 20_000;
 
 struct Process {
     job: Job,
     stream: StreamId,
     at: usize,
-    /// It is doing something else until then.
+    /// Busy on the host until then.
     busy_until: Ns,
     outstanding: VecDeque<(OpId, Ns)>,
     request_began: Ns,
@@ -43,7 +43,7 @@ struct Process {
     epochs: u64,
     issued: Ns,
     settled: Ns,
-    /// Waits with this kernel since then.
+    /// Kernel at the gate, its cost, and since when.
     waiting: Option<(u64, Ns, Ns)>,
     woken_at: Ns,
     records: Vec<Event>,
@@ -56,7 +56,7 @@ pub struct World {
     epochs: [u64; 10],
     now: Ns,
     next_look: Ns,
-    /// Orders on their way: when they arrive, for whom.
+    /// Orders on their way: arrival time, order, launch epochs above the job.
     orders: VecDeque<(Ns, Decision, u64)>,
 }
 
@@ -72,7 +72,7 @@ impl Outcome {
         self.latency_behind(name, 0, part)
     }
 
-    /// The same of those behind the first few.
+    /// A quantile of the latencies behind the `first` ones, ns.
     pub fn latency_behind(&self, name: &str, first: usize, part: f64) -> f64 {
         let (_, _, latencies) = self.job(name);
         let mut sorted = latencies.get(first..).unwrap_or_default().to_vec();
@@ -81,7 +81,7 @@ impl Outcome {
         sorted[at - 1] as f64
     }
 
-    /// The time the GPU ran a job's kernels, ns.
+    /// Time for which the GPU ran a job's kernels, ns.
     pub fn gpu(&self, name: &str) -> f64 {
         self.job(name).1
     }
@@ -116,7 +116,7 @@ impl fmt::Display for Outcome {
 }
 
 impl World {
-    /// Without a configuration the jobs share the GPU plainly.
+    /// Without a configuration the jobs share the GPU without a broker.
     pub fn new(config: Option<Config>) -> World {
         World {
             engine: Engine::new(Settings::default()),
@@ -158,7 +158,7 @@ impl World {
             records: Vec::new(),
         });
         self.tell(vec![attached]);
-        // Modes are there before the job runs.
+        // Modes are set before the job runs.
         self.arrive(Ns::MAX);
         self
     }
@@ -179,7 +179,7 @@ impl World {
             }
             self.broker();
         }
-        // Everything is told and answered at last.
+        // At the end everything is told and answered.
         self.arrive(Ns::MAX);
         self.next_look = 0;
         self.broker();
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// A job goes on as far as it gets at this time.
+    /// A job goes on as far as it can at this time.
     fn step(&mut self, index: usize) {
         loop {
             let now = self.now;
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// The gate, as the interposer has it.
+    /// The interposer's gate.
     fn may_launch(&mut self, index: usize, kernel: u64, time: Ns) -> bool {
         let now = self.now;
         let process = &mut self.processes[index];
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// Orders that have arrived by now change the lanes.
+    /// Applies orders that have arrived.
     fn arrive(&mut self, now: Ns) {
         while self.orders.front().is_some_and(|(at, _, _)| *at <= now) {
             let Some((_, order, epochs)) = self.orders.pop_front() else {
@@ -296,7 +296,7 @@ impl World {
                     }
                     process.credit += credit as i64;
                     (process.bound, process.epochs) = (bound, epochs);
-                    // The bell; who sleeps needs a moment.
+                    // The doorbell; a sleeping job needs a moment.
                     process.woken_at = self.now + HOP;
                     if let Some(left) = left {
                         self.tell(vec![Event::Revoked { client, left }]);
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// A turn of the broker, if one is due.
+    /// An iteration of the broker, if due.
     fn broker(&mut self) {
         let Some(core) = &self.core else { return };
         let due = core.next_wake(self.now).is_some_and(|wake| wake <= self.now);
@@ -359,7 +359,7 @@ impl World {
             core.handle(now, event, &mut decisions);
         }
         for decision in decisions {
-            // The lane is written at once; what takes time is that the background job wakes.
+            // The lane is written at once; waking the job takes time.
             let epochs = match decision {
                 Decision::Grant { client, .. } => {
                     let priority = usize::from(self.processes[client.0 as usize].job.priority);
