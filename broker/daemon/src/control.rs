@@ -1,8 +1,8 @@
-//! The control thread: the clients' messages that are not urgent, and their deaths.
+//! The control thread: clients' messages that are not urgent, and their deaths.
 //!
-//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds
-//! the channel open, the pidfd tells; it is looked at every [`PERIOD`]. What a client said before
-//! it died is read first.
+//! A death shows as a closed channel within some hundred microseconds. A forked child may hold the
+//! channel open; then the pidfd tells, checked every [`PERIOD`]. A dead client's messages are read
+//! first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,47 +28,47 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::{ToBroker, ToClient, Wants};
 
-/// How often newcomers are taken in and pidfds are looked at.
+/// How often arrivals and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors
+/// Kernels' working sets per message. A kernel's takes some hundred bytes, with a list of tensors
 /// some thousand.
 pub(super) const SETS_TOLD: usize = 16;
 
-/// How long the last words of a client may take to be read where others never stop talking.
-/// Besides, each look into the inbox hears at least one of those that have something to say, in
-/// turn: a client may go when there were as many looks as there are clients, however slowly this
-/// thread ran meanwhile.
+/// How long a dead client's last messages may take to be read while others keep talking.
+///
+/// Each look into the inbox also hears at least one talking client, in turn. So as many looks as
+/// clients are enough, however slowly this thread runs.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// With nobody attached the thread sleeps so long; a newcomer wakes it.
+/// Sleep with no client attached; an arrival ends it.
 const LONELY: Duration = Duration::from_secs(1);
 
 /// A client that has its lane.
 #[derive(Debug)]
 pub struct Arrival {
-    /// What is known of it.
+    /// The client's registry entry.
     pub entry: Arc<Entry>,
-    /// Its messages.
+    /// Messages from the client.
     pub receiver: FromClient,
-    /// The way to it.
+    /// Messages to the client.
     pub sender: ToTheClient,
-    /// Whether it lives.
+    /// Death notices of the client.
     pub life: Life,
 }
 
-/// What the thread and others tell one another.
+/// Values shared with the thread.
 #[derive(Debug, Clone, Default)]
 pub struct ControlFlags {
-    /// It is to end.
+    /// Set when the thread is to end.
     pub stop: Arc<AtomicBool>,
-    /// How often it went round.
+    /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
-    /// What is spent on each user.
+    /// CPU time accounts of the users.
     pub accounts: Accounts,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and [`ControlFlags::stop`] is
+/// Starts the thread. It ends once the returned sender is dropped and [`ControlFlags::stop`] is
 /// set.
 pub fn start(
     registry: Arc<Registry>,
@@ -110,12 +110,12 @@ struct Peer {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
-    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the
-    /// thread.
+    /// Whether a warning about the GPU was sent. One is enough, and a client that does not read
+    /// must not block the thread.
     warned: bool,
-    /// It waits for device memory, as the scheduler knows.
+    /// Whether the client waits for device memory, as last told to the scheduler.
     waits: bool,
-    /// Since when it is known to be dead, and after which look into the inbox.
+    /// Since when the client is known to be dead, and at which look into the inbox.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -127,17 +127,17 @@ struct Control {
     profile_writer: ProfileWriter,
     memory: Memory,
     admission: admission::AdmissionHandle,
-    /// What a kernel is charged that nothing is known of, not even by its job's profile.
+    /// Charge for a kernel that neither profile nor samples know, ns.
     unknown_cost: Ns,
-    /// What is spent on each user.
+    /// CPU time accounts of the users.
     accounts: Accounts,
-    /// The last look into the inbox found it empty.
+    /// Whether the last look into the inbox found it empty.
     all_heard: bool,
     /// Looks into the inbox so far.
     looks: u64,
-    /// Whether an MPS daemon is there, for clients whose driver does not tell of what they share.
+    /// Whether an MPS daemon runs, for clients whose driver does not say.
     mps: mps::Look,
-    /// Counts how often the thread went round: others see by it that it lives.
+    /// Rounds so far; other threads see by it that this one lives.
     rounds: Arc<AtomicU64>,
 }
 
@@ -149,8 +149,8 @@ impl Control {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Of those whom the broker before this one left, who ended meanwhile never
-                        // comes to be looked for else.
+                        // Jobs of an earlier broker may end without attaching again; only this
+                        // finds them gone.
                         self.admission.tick();
                         continue;
                     }
@@ -184,7 +184,7 @@ impl Control {
         }
     }
 
-    /// A round is paid by those who had something to say, a part for each message.
+    /// Charges a round's CPU time to the users that sent messages, in equal parts per message.
     fn charge(&self, of_users: &[u32], time: Duration) {
         let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
         let Some(part) = time.checked_div(messages) else { return };
@@ -196,8 +196,8 @@ impl Control {
         }
     }
 
-    /// Who waits for device memory has no role among those who run, and has one again before it
-    /// begins.
+    /// Tells the scheduler which clients wait for device memory: they have no role until they
+    /// begin.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
@@ -218,11 +218,11 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        // A guest was told by the thread that let it in: this one waits for no one who does not
-        // read.
+        // A guest was told by the thread that let it in. This thread waits for no client that does
+        // not read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
-            // One message each would be thousands; all in one might not fit the channel.
+            // One message each would be thousands; a single one might not fit the channel.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
             }
@@ -291,11 +291,11 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
                     if !std::mem::replace(&mut peer.warned, true) {
-                        // First what it is charged from now on, then that it is: its own table
-                        // goes, and the profile's typical cost with it.
+                        // The default cost changes before the client forgets its table: the
+                        // profile's typical cost must go too.
                         let unknown = &entry.lane.orders.unknown_cost;
                         unknown.store(self.unknown_cost, Ordering::Relaxed);
-                        // A client that is gone already charges nobody.
+                        // Fails only for a client that is gone and charges no more.
                         let _ = peer.sender.send(ToClient::ForgetCosts);
                         warn(&peer.sender, &trouble);
                     }
@@ -325,7 +325,7 @@ impl Control {
                 }
             }
             ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
-            // It lies where it lay; who is given it again says so.
+            // The memory stays in place; a new owner reports it.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
@@ -349,9 +349,10 @@ impl Control {
         }
     }
 
-    /// Two looks with an empty inbox between them: what the client said before it died was read.
-    /// Where others never stop talking, patience ends it. Of whom the scheduler has let go because
-    /// its lane lied nothing stays either.
+    /// Ends clients that died, or whose lane the scheduler detached.
+    ///
+    /// A dead client ends after two looks with an empty inbox between them, so its last messages
+    /// were read. While others keep talking, `LAST_WORDS` bounds the wait.
     fn look_for_deaths(&mut self) {
         let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
@@ -398,13 +399,13 @@ impl Control {
         }
     }
 
-    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the
-    /// broker's own decision, else as the client took its leave.
+    /// Drops everything of a client: connection, lane, descriptors. `ending`: set if the broker
+    /// decided it, else taken from the client's last state.
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
         self.admission.gone(client);
-        /// What [`weft_protocol::lane::Reports::state`] says after a clean end.
+        /// Value of [`weft_protocol::lane::Reports::state`] after a clean end.
         const LEFT: u32 = 2;
         let well =
             peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
@@ -421,15 +422,15 @@ impl Control {
         if let Some(trouble) = peer.entry.misfit(1) {
             log::warn!("client {client}: {trouble}");
         }
-        // A detached client was told of before; the scheduler no longer knows it.
+        // The scheduler no longer knows a detached client.
         if self.registry.get(client).is_some() {
             self.to_scheduler.tell(Notice::Gone(client, ending));
         }
     }
 }
 
-/// Has the job's side say that its profile is of no use.
+/// Sends the job's side a warning that its profile is of no use.
 fn warn(sender: &ToTheClient, trouble: &str) {
-    // A client that is gone already needs no warning.
+    // Fails only for a client that is gone.
     let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));
 }

@@ -1,10 +1,9 @@
-//! One client's lane, as the scheduler thread sees it: reads what the client reports, writes what
-//! the core decided.
+//! One client's lane, as the scheduler thread sees it: reads reports, writes the core's decisions.
 //!
-//! A lane is an allegation. Its records are copied and checked before they become events: times lie
-//! between the last turn and now, what is no record is counted, and a lane whose header changes or
-//! whose records make no sense is let go ([`Lie`]). Nothing a client writes can make this code
-//! wait, loop or panic.
+//! A lane is an allegation. Records are copied and checked before they become events. Their times
+//! are clamped to the last second, and malformed records are counted. A lane with a changed header
+//! or malformed records is detached ([`Lie`]). Nothing a client writes can make this code wait,
+//! loop or panic.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,67 +21,66 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// A ring costs a foreground job some 2 us (a system call that wakes another core): 0.2 % of its
-/// time at most.
+/// Least time between two rings that a napping broker asks of a foreground job. A ring costs some 2
+/// us (a system call that wakes another core), so 0.2 % of its time.
 const RING_PAUSE: Ns = 1_000_000;
 
-/// Of a lane that was written faster than it was read, so many of the newest records are read in a
-/// turn. What it tells has holes then, however much is read. Old records would make a job that
-/// launches without a pause look as if it had been idle since, and background jobs would be woken
-/// for credit that is void; and each record that is read takes a cache line from the thread that
-/// launches, and time from a core that a job could use.
+/// The newest records read per iteration of a lane that overran its reader.
+///
+/// Such a lane has holes however much is read. Old records make a busy job look idle since, so
+/// background jobs would be woken for void credit. Each record read also costs the launching thread
+/// a cache line, and a core its time.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
-/// A wait that goes on is told again so often. The core may have taken it for over: by a launch of
-/// another thread of the client, whose record came late, or by a change of the mode and back that
-/// the client slept through. Nothing else would bring it back, and its gate would stay closed for
-/// the longest wait. 1000 clients that wait make 50,000 such tellings a second, of which nearly all
-/// are found to be known.
+/// How often a lasting wait is reported to the core again, ns.
+///
+/// The core may have taken the wait for over: by a late record of another thread's launch, or by a
+/// mode change and back that the client slept through. Without a new report the gate stays closed
+/// for the longest wait. 1000 waiting clients make 50,000 reports/s, nearly all already known.
 const TOLD_AGAIN: Ns = 20_000_000;
 
-/// A record may be told this late at most; older ones count as this old. A parked broker reads
-/// after 0.2 s.
+/// The oldest age of a record, ns; older times are clamped to it. A parked broker reads after 0.2
+/// s.
 const OLDEST: Ns = 1_000_000_000;
 
-/// Guesses kept of a client: more than it keeps back samples for.
+/// Guesses kept per client: more than a client holds back samples for.
 const GUESSES: usize = 16_384;
 
-/// Why a lane was let go.
+/// Why a lane was detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
-    /// The magic is gone.
+    /// The magic changed.
     #[error("its lane is no lane any more")]
     Magic,
     /// The version changed.
     #[error("its lane turned into one of version {0}")]
     Version(u32),
-    /// Records that no client writes.
+    /// Malformed records, and how many.
     #[error("{0} of its records make no sense")]
     Records(u64),
 }
 
-/// A stage-1 sample or a launch, for the profile.
+/// A stage-1 sample or launches, for the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// A kernel was launched so many times.
+    /// Kernel and number of launches.
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
-    /// A launch that was timed while its job was served, and when it was made. The scheduler says
-    /// in which company.
+    /// A launch timed while its job was served, and its time. The scheduler adds the co-runners.
     Served(Timed, Ns),
 }
 
-/// What a turn found in a lane.
+/// What one iteration found in a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// A launch among them: what raises a foreground job's launch epoch.
+    /// Whether a launch was among them, which bumps a foreground job's launch epoch.
     pub launches: bool,
-    /// Anything new at all.
+    /// Whether anything is new.
     pub news: bool,
-    /// A launch waits at the gate.
+    /// Whether a launch waits at the gate.
     pub waits: bool,
 }
 
@@ -92,30 +90,29 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
-    /// Of its device, on the epoch page.
+    /// Row of the client's device on the epoch page.
     row: usize,
-    /// Issued, settled, renewed.
+    /// Issued, settled, renewed, ns.
     progress: (Ns, Ns, Ns),
-    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a background
-    /// job that passed and waits again for the same kernel between two looks has begun another
-    /// wait.
+    /// Kernel, cost and start of the last reported wait. The start tells a new wait for the same
+    /// kernel from the old one.
     waiting: Option<(u64, Ns, Ns)>,
-    /// When it was told.
+    /// When the wait was reported.
     told_at: Ns,
-    /// The figures were told between two looks.
+    /// Whether [`LaneWatch::books`] reported the figures between two reads.
     told_early: bool,
     /// When the client was last asked to ring for its idleness.
     naps_since: Option<Ns>,
-    /// What it told at a rate that it did not know yet.
+    /// Samples taken at a clock rate that the client did not know yet.
     guessed: Vec<Record>,
-    /// Of a guest's: which turns it is looked at in.
+    /// Of a guest's lane: its slot in the rota.
     slot: Option<Slot>,
-    /// Its launches are timed because the core wants it.
+    /// Whether launches are timed because the core asked.
     timed: bool,
 }
 
 impl LaneWatch {
-    /// Begins to watch.
+    /// Starts in mode `Alone`.
     pub fn new(entry: Arc<Entry>) -> LaneWatch {
         LaneWatch {
             entry,
@@ -133,7 +130,7 @@ impl LaneWatch {
         }
     }
 
-    /// One of a guest's, who may have many.
+    /// Puts a guest's lane in the rota, since a guest may have many.
     pub fn in_rota(self, slot: Slot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
@@ -141,32 +138,32 @@ impl LaneWatch {
         }
     }
 
-    /// A launch of its waited at the gate when it was looked at last.
+    /// Whether a launch waited at the gate at the last read.
     pub fn waits(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Whether it is looked at in this turn.
+    /// Whether the lane is read in this iteration.
     pub fn is_due(&self, turn: u64) -> bool {
         self.slot.as_ref().is_none_or(|slot| slot.is_due(turn))
     }
 
-    /// Whose it is.
+    /// The lane's client.
     pub fn client(&self) -> Client {
         Client(self.entry.client)
     }
 
-    /// What is known of it.
+    /// The client's registry entry.
     pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// The mode it was told last.
+    /// The mode last told.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Reads all that is new, as events with their times.
+    /// Reads all new records as events with their times.
     pub fn drain(
         &mut self,
         now: Ns,
@@ -183,7 +180,7 @@ impl LaneWatch {
             other => return Err(Lie::Version(other)),
         }
         let mut found = Found::default();
-        // One turn round its ring at most, then the others have theirs.
+        // One ring's length at most, so that other lanes get their turn.
         let mut most = RECORDS;
         let lost = self.reader.lost();
         while found.records < most
@@ -224,7 +221,7 @@ impl LaneWatch {
         let kernel = record.kernel;
         let (name, event) = match record.kind {
             Kind::Launch | Kind::Graph => {
-                // In any other mode it counts them itself and says so now and then.
+                // In other modes the client counts launches itself and reports them as `Counted`.
                 if self.entry.profiling && self.mode == Mode::Background {
                     seen.push(Seen::Launches(kernel, 1));
                 }
@@ -234,14 +231,14 @@ impl LaneWatch {
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
             Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
-            // The report beside the ring says the same and is never lost.
+            // The report beside the ring says so too and is never lost.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
                 seen.push(Seen::Launches(kernel, record.a));
                 return;
             }
             Kind::Sample => {
-                // All that was guessed comes again.
+                // The client sends all guesses again.
                 let guesses = std::mem::take(&mut self.guessed).len();
                 let samples = &self.entry.figures.samples;
                 samples.fetch_sub(guesses as u64, Ordering::Relaxed);
@@ -294,19 +291,19 @@ impl LaneWatch {
         Some(Seen::Served(timed, record.at))
     }
 
-    /// The client is gone: what it had only guessed will not be known any better.
+    /// Takes the guesses of an ended client as samples: no better ones will come.
     pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
         let guessed = std::mem::take(&mut self.guessed);
         seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
 
-    /// What stands beside the ring. Told when it changed.
+    /// Reads the reports beside the ring; makes events of what changed.
     fn reports(&mut self, now: Ns, lane: &lane::Lane, events: &mut Vec<(Ns, Event)>) -> bool {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
-        // The wait before and after the figures: whoever waits has reported what he launched
-        // before, and whoever has reported the launch he waited with waits no more.
+        // The wait is read before and after the figures. A waiting client has reported its earlier
+        // launches; a client that reported the awaited launch waits no more.
         let look = || {
             let waits = reports.waiting.load(Ordering::Acquire) == 1;
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
@@ -314,8 +311,8 @@ impl LaneWatch {
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
         let settled = reports.settled.load(Ordering::Acquire);
-        // After what was issued with it, and after what ended for it: the books then have no moment
-        // in which neither counts.
+        // Renewed credit is read after issued and settled, so the books have no moment in which
+        // neither counts.
         let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
@@ -341,15 +338,14 @@ impl LaneWatch {
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        // Told again after other news: what another thread of the client launched may have been
-        // taken for this wait's end. And now and then without any.
+        // Reported again after other news, since another thread's launch may pass for this wait's
+        // end; and periodically without news.
         let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after what is reported: what was taken before and is in neither is on its
-                // way.
+                // Read after the reports: credit taken before, and in neither, is on its way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }
@@ -369,16 +365,16 @@ impl LaneWatch {
         events.len() > before
     }
 
-    /// Whether the client is asked to ring. Set before the broker sleeps, taken back after.
+    /// Asks the client to ring, or not to. Set before the broker sleeps, cleared after.
     pub fn want_bell(&mut self, wanted: bool) {
         self.naps_since = None;
         let wanted = if wanted { bells::ALL } else { bells::NONE };
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Before a turn after which the broker may nap: a background job is asked to ring for whatever
-    /// it has to say, a foreground job for the moment it becomes idle. That one is asked at most
-    /// once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
+    /// Asks for rings before an iteration that may precede a nap: a background job for any record,
+    /// a foreground job for its idleness. A foreground job is asked at most once per
+    /// [`RING_PAUSE`], since a job that synchronises after each kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL
@@ -401,8 +397,8 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. Credit never survives a change into background job or out of it, nor does a
-    /// debt: what was in the word is returned.
+    /// Tells the mode. Neither credit nor debt survives a change to or from background; the rest of
+    /// the word is returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
@@ -424,18 +420,18 @@ impl LaneWatch {
         self.tell_epoch();
     }
 
-    /// Tells the row of its device on the epoch page.
+    /// Tells the device's row on the epoch page.
     pub fn tell_row(&mut self, row: usize) {
         self.row = row;
         self.tell_epoch();
     }
 
-    /// The row of its device on the epoch page.
+    /// The device's row on the epoch page.
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// Its launch epoch on the epoch page.
+    /// Index of the client's launch epoch on the epoch page.
     pub fn epoch(&self) -> usize {
         epoch_page::epoch(self.row, usize::from(self.entry.priority.load(Ordering::Relaxed)))
     }
@@ -449,8 +445,8 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Gives credit. Where it is bound to other launch epochs than the credit that is left, that is
-    /// taken back first and returned.
+    /// Grants credit, predicted ns. Remaining credit bound to other launch epochs is taken back
+    /// first and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -461,7 +457,8 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
-    /// What came back into the word before it was emptied is told before what was in it.
+    /// Progress and renewed credit that must reach the core before a `Revoked` event: credit that
+    /// came back before the word was emptied.
     pub fn books(&mut self) -> Vec<Event> {
         let (client, reports) = (self.client(), &self.entry.lane.reports);
         let issued = reports.issued.load(Ordering::Acquire);
@@ -480,14 +477,14 @@ impl LaneWatch {
         vec![figures, Event::Renewed { client, total }]
     }
 
-    /// Says what the client may do with its credit by itself.
+    /// Sets the client's run-ahead window.
     pub fn set_window(&self, window: Option<RunAheadWindow>) {
         self.entry.lane.orders.set_window(window);
         self.ring();
     }
 
-    /// Has launches timed by the device now and then, or no more. A broker that refines profiles
-    /// has all of them timed all the time.
+    /// Turns timing of launches by the device on or off. A broker that refines profiles times all
+    /// launches anyway.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {
@@ -497,7 +494,7 @@ impl LaneWatch {
         }
     }
 
-    /// Takes back what is left.
+    /// Takes back the remaining credit and returns it.
     pub fn revoke(&self) -> i64 {
         self.entry.lane.orders.set_window(None);
         let left = self.entry.lane.orders.take_back();
@@ -506,13 +503,13 @@ impl LaneWatch {
         left
     }
 
-    /// Counts the change and wakes who sleeps on it.
+    /// Counts the change and wakes threads that sleep on it.
     fn ring(&self) {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A foreground job never sleeps on its bell; the call costs nothing there worth saving, and
-        // modes change seldom.
+        // A foreground job never sleeps on its bell. Mode changes are too rare for this call to be
+        // worth saving.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }
@@ -526,7 +523,7 @@ fn launched(client: Client, kernel: u64, cost: Ns, at: Ns) -> Event {
     }
 }
 
-/// A time as it can be: not after now, not long ago.
+/// Clamps a reported time to `[now - OLDEST, now]`.
 fn plausible(at: Ns, now: Ns) -> Ns {
     at.clamp(now.saturating_sub(OLDEST), now)
 }

@@ -1,5 +1,5 @@
-//! What clients share with a broker besides their lanes: epoch pages and doorbells. No house is
-//! read or written here but its bell.
+//! What clients share with a broker besides their lanes: epoch pages and doorbells. Here only bells
+//! are read or written.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,18 +13,18 @@ use rustix::io::Errno;
 use weft_protocol::transport::map::SharedEpochPage;
 use weft_protocol::transport::{Error, fds};
 
-/// What clients share with a broker besides their lanes: all of them with a private one, those of a
-/// user with a shared one.
+/// Epoch page and doorbell, shared by all clients of a private broker, or by one user's clients of
+/// a shared one.
 #[derive(Debug)]
 pub struct UserPage {
     /// The epoch page.
     pub epoch_page: SharedEpochPage,
-    /// The doorbell that clients ring: an eventfd, not blocking.
+    /// The doorbell that clients ring: a non-blocking eventfd.
     pub bell: OwnedFd,
 }
 
 impl UserPage {
-    /// Makes a epoch page and a doorbell.
+    /// Makes an epoch page and a doorbell.
     pub fn make() -> Result<UserPage, Error> {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
@@ -35,35 +35,34 @@ impl UserPage {
     }
 }
 
-/// What a broker shares with its clients. Of a shared broker this is its own house, where no client
-/// is, and the others are its guests'.
+/// A broker's own page and, if shared, its users' pages. A shared broker's own page has no clients.
 #[derive(Debug)]
 pub struct Host {
     own: UserPage,
     guests: Option<Guests>,
 }
 
-/// The houses of a shared broker's users.
+/// The per-user pages of a shared broker.
 #[derive(Debug)]
 struct Guests {
     houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
-    /// Who rang how often of late.
+    /// Recent rings, by user.
     rang: Mutex<BTreeMap<u32, Rang>>,
-    /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since
-    /// whoever else has it could have made a read of it wait.
+    /// An epoll of all bells, edge-triggered: each ring is reported once, and no bell is read.
+    /// Another holder of a bell could make a read wait.
     rings: OwnedFd,
 }
 
-/// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever
-/// has one can ring it a million times a second, and each ring is a turn of the scheduler's. It
-/// naps beside a background job that waits, so honest jobs of that user are then looked at a little
-/// later.
+/// Rings per [`SPELL`] after which a bell is ignored for its rest.
+///
+/// A client can ring a million times a second, and each ring costs an iteration. The scheduler naps
+/// while a background job waits, so that user's honest jobs are seen only a little later.
 const RINGS: u32 = 50;
 
-/// So long. The scheduler waits no longer while a bell is not heard.
+/// The period of [`RINGS`]. The scheduler waits no longer while a bell is ignored.
 const SPELL: Duration = Duration::from_millis(10);
 
-/// Rings of a user's since then.
+/// A user's rings since a time.
 #[derive(Debug, Clone, Copy)]
 struct Rang {
     since: Instant,
@@ -84,8 +83,7 @@ impl Guests {
         houses.get(&uid).and_then(Weak::upgrade)
     }
 
-    /// Bells that were not heard are heard again when their time has come. How long until the next
-    /// one's has.
+    /// Listens again to bells whose time is up. Returns the time until the next one's.
     fn hear_again(&self, now: Instant) -> Option<Duration> {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
         rang.retain(|uid, rang| {
@@ -94,7 +92,7 @@ impl Guests {
                 && rang.count > RINGS
                 && let Some(house) = self.house(*uid)
             {
-                // A user without a house has no bell either.
+                // A user without a page has no bell either.
                 let _ = self.listen(*uid, &house.bell, true);
             }
             !over
@@ -105,7 +103,7 @@ impl Guests {
             .min()
     }
 
-    /// Takes the rings that are there.
+    /// Takes the pending rings.
     fn take(&self, now: Instant) {
         let mut heard = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -137,7 +135,7 @@ impl std::ops::Deref for Host {
 }
 
 impl Host {
-    /// Of a private broker.
+    /// Makes a private broker's page.
     pub fn make() -> Result<Host, Error> {
         Ok(Host {
             own: UserPage::make()?,
@@ -145,7 +143,7 @@ impl Host {
         })
     }
 
-    /// Of a shared broker.
+    /// Makes a shared broker's page and an empty set of users.
     pub fn shared() -> Result<Host, Error> {
         let rings =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
@@ -159,8 +157,8 @@ impl Host {
         })
     }
 
-    /// The house of a user. It stands as long as somebody holds it. `None` in a private broker,
-    /// where all are in the one.
+    /// The page of a user, made if needed; it lives while it is held. `None` in a private broker,
+    /// where all clients share one page.
     pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +179,7 @@ impl Host {
         Ok(Some(house))
     }
 
-    /// Waits until a client rings or the time is up, and takes all rings. True if somebody rang.
+    /// Waits until a client rings or the time is up, and takes all rings. Returns whether one rang.
     pub fn wait(&self, within: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + within;
         let Some(guests) = &self.guests else {
@@ -217,7 +215,7 @@ impl Host {
     fn take_rings(&self, rang: bool) {
         if rang {
             let mut count = [0u8; 8];
-            // Another thread may have been faster; there is nothing to do about any error here.
+            // Another thread may have read it first; no error here needs handling.
             let _ = rustix::io::read(&self.bell, &mut count);
         }
     }
@@ -252,7 +250,7 @@ mod tests {
         assert_eq!(guests.rang.lock().expect("whole")[&BEA].count, 1, "another's is");
         assert!(guests.hear_again(now).is_some_and(|left| left <= SPELL));
         assert_eq!(guests.hear_again(now + SPELL), None);
-        // What was rung meanwhile is told then.
+        // The ring from meanwhile is reported then.
         assert!(host.wait(LONG).expect("waited"), "heard again");
         assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, 1);
     }
