@@ -1,4 +1,5 @@
-//! In which company a served job's launches were timed: what a sample is worth for its profile.
+//! The co-runners beside which a served job's launches were timed: what a sample is worth for its
+//! profile.
 #![forbid(unsafe_code)]
 
 use weft_profiles::refine::Beside;
@@ -7,7 +8,7 @@ use super::lanes::{LaneWatch, Seen};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-/// Who is there, and since when nobody came, went or became something else.
+/// Attached jobs by role, and since when none came, went or changed mode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoRunners {
     since: Ns,
@@ -16,7 +17,7 @@ pub(super) struct CoRunners {
 }
 
 impl CoRunners {
-    /// Of these, among whom nothing has changed `since`.
+    /// Counts these lanes, unchanged `since`.
     pub(super) fn of(lanes: &[LaneWatch], since: Ns) -> CoRunners {
         let count = |mode| lanes.iter().filter(|lane| lane.mode() == mode).count();
         CoRunners {
@@ -26,8 +27,8 @@ impl CoRunners {
         }
     }
 
-    /// Says it of what a client in this mode timed. What was launched before somebody came or went
-    /// may have met either.
+    /// Labels the samples of a client in this mode. Launches from before the last change stay
+    /// `Others`.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,

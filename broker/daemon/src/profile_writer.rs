@@ -1,9 +1,9 @@
 //! The profile writer: turns stage-1 samples into profiles and writes them, on a thread of its own
 //! since disks are slow.
 //!
-//! A profile is written every few seconds while samples come, when one of its clients ends, and when
-//! `weft profile` asks. So a killed job loses the last seconds at most. Samples of a served job
-//! enter its profile at its end (`refining`). A failed write changes no file and shows in
+//! A profile is written every few seconds while samples come, when one of its clients ends, and
+//! when `weft profile` asks. So a killed job loses the last seconds at most. Samples of a served
+//! job enter its profile at its end (`refining`). A failed write changes no file and shows in
 //! `weft status`.
 #![forbid(unsafe_code)]
 
