@@ -1,6 +1,6 @@
-//! The acceptor, the broker's main thread: lets clients in, answers questions, notices when to end.
+//! The acceptor, the broker's main thread: lets clients in, answers questions, notices the end.
 //!
-//! A slow client delays only the thread made for it. A refused client is told why.
+//! Slow clients delay only threads made for them. Refused clients are told why.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -30,39 +30,37 @@ use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use weft_protocol::transport::Error;
 use weft_protocol::{Ns, PRIORITIES};
 
-/// How often the thread checks whether the broker is to end.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Most clients at once, if the process may have the descriptors.
+/// Most clients at once, given descriptors.
 const MOST: usize = 4096;
 
-/// Most descriptors of a client: connection, lane, process, and both ends of a private broker's
-/// channel.
+/// Most descriptors per client: connection, lane, process, both ends of a private channel.
 const DESCRIPTORS: u64 = 5;
 
-/// Descriptors for the rest: threads' files, questions, half-open connections.
+/// Descriptors for all else: threads' files, questions, half-open connections.
 const OTHERS: u64 = 256;
 
-/// One guest may have this fraction, 1/4, of a shared broker's clients.
+/// A guest may have `1 / GUESTS_PART` of a shared broker's clients.
 const GUESTS_PART: usize = 4;
 
-/// Clients of one guest let in at once, a thread each. Their raw profiles take 64 MiB at most; they
-/// are parsed one by one.
+/// A guest's clients let in at once. Unparsed, their profiles take 64 MiB at most; parsing is one
+/// by one.
 const ENTER_AT_ONCE: usize = 16;
 
-/// Questions of one guest answered at once. An answer may copy all that is known, and may wait.
+/// A guest's questions answered at once; an answer may be large, and may be waited for.
 const ANSWERS_AT_ONCE: usize = 4;
 
-/// Questions of one guest that may wait for an answer.
+/// A guest's questions that may wait.
 const QUESTIONS: usize = 256;
 
-/// Tasks at once for root, the broker's own user, and in a private broker.
+/// Tasks at once for all but guests.
 const OWNERS_AT_ONCE: usize = 256;
 
 /// Longest kept name of a guest's profile.
 const LONGEST_NAME: usize = 200;
 
-/// Time in all for a guest to read its kernels' times and working sets on arrival.
+/// Time for a guest to read its kernels' times and working sets.
 const READS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Kernel times per message.
@@ -105,8 +103,8 @@ pub struct Acceptor {
     pub elsewhere: Elsewhere,
 }
 
-/// Most clients this process can have at once. With few descriptors the number is lower, so that
-/// one user cannot take them all.
+/// Most clients of this process. With few descriptors there are fewer, so that one user cannot take
+/// them all.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
@@ -169,7 +167,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether this user of a shared broker is neither root nor its owner: limits of guests apply.
+    /// Whether the limits of guests apply: the broker is shared, and the user neither root nor its
+    /// owner.
     fn is_guest(&self, uid: u32) -> bool {
         self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
     }
@@ -351,17 +350,16 @@ impl Acceptor {
     }
 }
 
-/// Limits for users other than guests. A single thread would be slow; a thread each for thousands
-/// of questions is no faster.
+/// Limits for all but guests: one thread would be slow, one per question no faster.
 const OWNERS: Most = Most {
     at_once: OWNERS_AT_ONCE,
     waiting: MOST,
 };
 
-/// Writes a lane's orders from before the scheduler knows the client.
+/// Writes a lane's first orders.
 pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
-    // The first device's row, until the client names its own.
+    // The first device's row, for now.
     let epoch = epoch_page::epoch(0, usize::from(priority));
     orders.epoch.store(epoch as u32, Ordering::Relaxed);
     let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
@@ -374,8 +372,7 @@ pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, un
 
 type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);
 
-/// A profile's absolute name, the loaded profile, and why it could not be loaded. A sampling client
-/// needs none loaded.
+/// A profile's absolute name, the profile unless the client samples, and any trouble.
 fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     let Some(called) = called.filter(|called| !called.is_empty()) else {
         let trouble =
@@ -395,8 +392,7 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     }
 }
 
-/// Sends a guest its priority warning and working sets. Later no thread waits for this client to
-/// read.
+/// Sends a guest its priority warning and working sets. Later no thread waits for it to read.
 fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
     if let Some((asked, allowed)) = lowered {
         let line = format!(
@@ -409,7 +405,7 @@ fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(
         let left = || end.saturating_duration_since(Instant::now());
         let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
         if let Err(Error::Nonsense(_)) = sent {
-            // Too much for one packet: sent one by one; those too large alone are left out.
+            // Too much for a packet: one by one, without those too large alone.
             for set in sets {
                 let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
             }

@@ -1,7 +1,8 @@
-//! Questions and answers of `weft status`, `queue`, `set`, `profile` and `stop`.
+//! Questions and answers of `weft status`, `queue`, `set`, `profile` and `stop`, as JSON over the
+//! broker's socket.
 //!
-//! They travel as JSON over the broker's socket. Its transport checks that both sides are one
-//! user's, or says whose the question is. They reach the scheduler only through its own queue.
+//! The transport checks that both sides are one user's, or says whose the question is. Questions
+//! reach the scheduler only through its mailbox.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::places::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::transport::{self, client};
 
-/// Longest time for an answer. A broker answers from memory; only writing a profile takes long.
+/// Longest wait for an answer. Only writing a profile to a slow disk takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A question to the broker.
@@ -23,9 +24,9 @@ pub enum Question {
     Ping,
     /// Asks for the whole status.
     Status,
-    /// Asks for the jobs that wait for device memory or have it.
+    /// The jobs that wait for device memory or have it.
     Queue,
-    /// Asks which device fits a job best that has not begun.
+    /// The best device for a job that has not begun.
     Place(Box<super::admission::Seeker>),
     /// Sets the priority of matching clients.
     Set {
@@ -36,14 +37,14 @@ pub enum Question {
         /// 0 (most important) to 9.
         priority: u8,
     },
-    /// Sets a user's weight among those that wait for device memory.
+    /// Sets a user's weight in waiting for device memory.
     Weight {
         /// The user's label.
         user: String,
-        /// Number of users that this one counts for, at least 1.
+        /// The weight, at least 1.
         weight: u32,
     },
-    /// Makes a profile from an ended job's observed usage.
+    /// Makes a profile of an ended job's usage.
     ProfileKeep {
         /// The profile's name.
         name: String,
@@ -55,12 +56,12 @@ pub enum Question {
         /// The profile's name.
         name: String,
     },
-    /// Writes the samples to disk and asks how far sampling came.
+    /// Writes the samples; asks how far sampling came.
     ProfileFlush {
         /// The profile's name.
         name: String,
     },
-    /// Ends sampling: the profile is written and the samples are forgotten.
+    /// Ends sampling; writes the profile.
     ProfileEnd {
         /// The profile's name.
         name: String,
@@ -92,7 +93,7 @@ pub enum Answer {
     Placed(super::admission::Place),
     /// Number of clients with the new priority.
     Set(usize),
-    /// A job's observed usage; with a shared broker the asking process writes the profile.
+    /// A job's observed usage; the asking process writes the profile.
     Learnt(super::admission::Took),
     /// The written profile.
     Kept(super::status::Kept),
@@ -105,7 +106,7 @@ pub enum Answer {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The broker was not reached, or did not answer in time.
+    /// Not reached, or not in time.
     #[error(transparent)]
     Transport(#[from] transport::Error),
     /// The answer could not be parsed.

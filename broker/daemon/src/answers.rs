@@ -45,7 +45,7 @@ pub struct Answers {
     pub longest_wait: Duration,
     /// Assumed dilation of the device.
     pub dilation: f64,
-    /// Whether the broker is shared: each user may look, and change only its own jobs.
+    /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
     /// Rights of its users.
     pub rights: Rights,
@@ -128,7 +128,7 @@ impl Answers {
         }
     }
 
-    /// Why this user may not ask this question. Only its own user reaches a private broker.
+    /// Why this user may not ask this. Only its own user reaches a private broker.
     fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
         if !self.shared {
             return None;
@@ -146,18 +146,18 @@ impl Answers {
         }
     }
 
-    /// The only user whose details the asker may see; `None`: all. In a shared broker other users'
-    /// jobs show only their presence and use.
+    /// The only user whose jobs the asker may see in detail; `None`: all. Of others' jobs in a
+    /// shared broker only presence and use show.
     fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
         (self.shared && !asker.is_owner()).then_some(asker.uid)
     }
 
-    /// Label of the only user whose observed usage the asker may see; `None`: all.
+    /// The only user of whose usage the asker may learn; `None`: all.
     fn whose(&self, asker: Asker) -> Option<String> {
         (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
     }
 
-    /// A seeker's own words, corrected in a shared broker by the kernel's.
+    /// A seeker's words, corrected by the kernel's.
     fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
         let label = |said: &str| clean(said, LONGEST_LABEL);
         let (user, gang) = identity(asker.uid, self.shared, &label(&seeker.user), &label(&seeker.gang));
@@ -288,10 +288,10 @@ impl Answers {
     }
 }
 
-/// Most devices a job may choose from; above what any machine has, instances included.
+/// Most devices to choose from, above any machine's, instances included.
 const MOST_DEVICES: usize = 128;
 
-/// Whether the seeker's devices are named as a driver names them.
+/// Whether the devices are named as by a driver.
 fn is_sound(seeker: &Seeker) -> bool {
     seeker.devices.len() <= MOST_DEVICES && seeker.devices.iter().all(|device| is_uuid(&device.uuid))
 }

@@ -1,9 +1,9 @@
-//! The heartbeat of admission slots: jobs wait for device memory while it moves, and begin without
-//! it when it stands (`DEAD_BEAT` in the interposer's `admission_slot`).
+//! The heartbeat of admission slots. While it moves, jobs wait for device memory; without it they
+//! begin (`DEAD_BEAT` in the interposer's `admission_slot`).
 //!
-//! This thread touches only one word of each lane and takes no lock of the control thread. So a
-//! short stall of that thread lets no job begin beside others' memory. The heart beats while the
-//! control thread made a round within [`STANDS`], so that a dead queue holds no job for ever.
+//! This thread touches one word per lane and takes no lock of the control thread, so that thread's
+//! short stalls let no job begin early. It beats while the control thread made a round within
+//! [`STANDS`]: a dead queue holds no job for ever.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::registry::Registry;
 
-/// Time between two beats. A waiting job takes 10 s without one for the broker's end.
+/// Time between beats; a job waits 10 s without one.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Longest stall of the control thread before waiting jobs are let go.
+/// Longest stall of the control thread before the beat stops.
 const STANDS: Duration = Duration::from_secs(30);
 
-/// Starts the thread. `rounds` counts the control thread's rounds. Dropping the result ends the
-/// thread.
+/// Starts the thread. `rounds`: those of the control thread. Dropping the result ends it.
 pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Beat> {
     let (over, ends) = channel();
     let thread = std::thread::Builder::new()

@@ -1,5 +1,7 @@
-//! Work beside the acceptor: clients are welcomed and questions answered on threads, so many per
-//! user at once. Further work waits, so a slow or busy user delays only itself.
+//! Threads beside the acceptor that welcome clients and answer questions, a bounded number per
+//! user.
+//!
+//! Further work waits, so a slow or busy user delays only itself.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -55,8 +57,8 @@ fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
 }
 
 impl<W: Send + 'static> Beside<W> {
-    /// Starts without work. Threads have this name and charge `accounts`. Their rank is the
-    /// caller's, or the last for a user that wants much.
+    /// Starts without work. `name` is the threads' name. Their rank is the caller's, or the last
+    /// for a user that wants much.
     pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
         Beside {
             name,
@@ -79,8 +81,8 @@ impl<W: Send + 'static> Beside<W> {
         lines.get(&uid).map_or(0, |line| line.busy + line.waiting.len())
     }
 
-    /// Runs `does` on the work, now or after the user's earlier work. Work without room is
-    /// returned; work without a thread is dropped.
+    /// Runs `does`, now or after the user's earlier work. Without room the work is returned;
+    /// without a thread, dropped.
     pub fn take(&self, uid: u32, work: W, most: Most, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
         let mut lines = lock(&self.lines);
         let line = lines.entry(uid).or_insert_with(|| Line {
@@ -130,8 +132,8 @@ struct Turn<W> {
 }
 
 impl<W> Turn<W> {
-    /// The next work. Without any, the thread counts as ended, under the same lock: later work then
-    /// starts another thread.
+    /// The next work. `None` ends the thread under the same lock, so that later work starts
+    /// another.
     fn next(&mut self) -> Option<W> {
         let mut lines = lock(&self.lines);
         let work = lines.get_mut(&self.uid).and_then(|line| line.waiting.pop_front());

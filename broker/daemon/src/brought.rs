@@ -1,7 +1,7 @@
 //! Profiles that a shared broker's guests bring.
 //!
-//! What holds: a user has one copy of each content, and all of its profiles take at most
-//! [`OF_A_USER`]. One is decoded at a time, since a short file may hold a large profile.
+//! What holds: a user has one copy of each content, [`OF_A_USER`] bytes at most in all. One is
+//! decoded at a time, since a short file may hold a large profile.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use weft_profiles::{Profile, codec};
 
-/// Most bytes in memory for all profiles of a user's clients.
+/// Most bytes in memory for a user's profiles.
 pub const OF_A_USER: usize = 64 << 20;
 
 /// The profiles of all users.
 #[derive(Debug, Default)]
 pub struct Brought {
     users: Mutex<BTreeMap<u32, His>>,
-    /// Keyed per process, so no client can make two contents with one hash.
+    /// Keyed per process, so no client can make collisions.
     state: RandomState,
 }
 
@@ -33,12 +33,11 @@ struct One {
 }
 
 impl Brought {
-    /// The profile of these bytes, named `called` by the client. An error says what is wrong with
-    /// the bytes.
+    /// The profile of these bytes, which the client calls `called`. An error says what is wrong.
     pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
         let kept = {
             let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-            // Forgets users without profiles. A list held elsewhere is in use.
+            // Forgets users without profiles; a list held elsewhere is in use.
             users.retain(|_, kept| {
                 Arc::strong_count(kept) > 1
                     || kept

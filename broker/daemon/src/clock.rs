@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use weft_protocol::Ns;
 
-/// `CLOCK_MONOTONIC` now, ns; the same in every process of the machine.
+/// `CLOCK_MONOTONIC` now, ns; one clock for all processes.
 pub fn now() -> Ns {
     let time = clock_gettime(ClockId::Monotonic);
     // Never negative by definition.
@@ -29,8 +29,7 @@ mod tests {
         }
     }
 
-    /// People and time servers set the wall clock, so no decision may depend on it. Only a
-    /// profile's date comes from it.
+    /// The wall clock can be set, so no decision depends on it; only a profile's date does.
     #[test]
     fn nothing_that_decides_reads_the_clock_on_the_wall() {
         let broker = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,7 +40,7 @@ mod tests {
             sources(&broker.join(part).join("src"), &mut all);
         }
         assert!(all.len() > 50, "{} files", all.len());
-        // Assembled here, so that this file does not contain the names.
+        // Assembled, so that this file does not contain them.
         let names = [
             ["System", "Time"].concat(),
             ["Clock", "Id::Real"].concat(),

@@ -1,5 +1,4 @@
-//! The co-runners beside which a served job's launches were timed: what a sample is worth for its
-//! profile.
+//! Co-runners of a served job's timed launches: what a sample is worth for its profile.
 #![forbid(unsafe_code)]
 
 use weft_profiles::refine::Beside;
@@ -8,7 +7,7 @@ use super::lanes::{LaneWatch, Seen};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-/// Attached jobs by role, and since when none came, went or changed mode.
+/// Jobs by role, unchanged `since`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoRunners {
     since: Ns,
@@ -27,8 +26,7 @@ impl CoRunners {
         }
     }
 
-    /// Labels the samples of a client in this mode. Launches from before the last change stay
-    /// `Others`.
+    /// Labels samples of a client in this mode; launches before `since` may have met others.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,

@@ -1,8 +1,7 @@
-//! The control thread: clients' messages that are not urgent, and their deaths.
+//! The control thread: clients' less urgent messages, and their deaths.
 //!
-//! A death shows as a closed channel within some hundred microseconds. A forked child may hold the
-//! channel open; then the pidfd tells, checked every [`PERIOD`]. A dead client's messages are read
-//! first.
+//! A closed channel tells of a death within some 100 us. If a forked child holds the channel open,
+//! the pidfd tells, each [`PERIOD`]. A dead client's messages are read first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -31,17 +30,16 @@ use weft_protocol::control::{ToBroker, ToClient, Wants};
 /// How often arrivals and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Kernels' working sets per message. A kernel's takes some hundred bytes, with a list of tensors
-/// some thousand.
+/// Working sets per message; each takes some 100 bytes, with a list of tensors some 1000.
 pub(super) const SETS_TOLD: usize = 16;
 
-/// How long a dead client's last messages may take to be read while others keep talking.
+/// Time to read a dead client's last messages while others keep talking.
 ///
-/// Each look into the inbox also hears at least one talking client, in turn. So as many looks as
-/// clients are enough, however slowly this thread runs.
+/// Each look also hears at least one talking client, in turn. So as many looks as clients are
+/// enough, however slow this thread.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Sleep with no client attached; an arrival ends it.
+/// Sleep without clients; an arrival ends it.
 const LONELY: Duration = Duration::from_secs(1);
 
 /// A client that has its lane.
@@ -68,8 +66,7 @@ pub struct ControlFlags {
     pub accounts: Accounts,
 }
 
-/// Starts the thread. It ends once the returned sender is dropped and [`ControlFlags::stop`] is
-/// set.
+/// Starts the thread. It ends when the sender is dropped and [`ControlFlags::stop`] set.
 pub fn start(
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
@@ -110,12 +107,11 @@ struct Peer {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
-    /// Whether a warning about the GPU was sent. One is enough, and a client that does not read
-    /// must not block the thread.
+    /// Warned of its GPU. Once is enough: a client that does not read must not block the thread.
     warned: bool,
-    /// Whether the client waits for device memory, as last told to the scheduler.
+    /// Waits for device memory, as last told to the scheduler.
     waits: bool,
-    /// Since when the client is known to be dead, and at which look into the inbox.
+    /// When its death was noticed, and after which look.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -127,17 +123,16 @@ struct Control {
     profile_writer: ProfileWriter,
     memory: Memory,
     admission: admission::AdmissionHandle,
-    /// Charge for a kernel that neither profile nor samples know, ns.
+    /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
     /// CPU time accounts of the users.
     accounts: Accounts,
-    /// Whether the last look into the inbox found it empty.
     all_heard: bool,
     /// Looks into the inbox so far.
     looks: u64,
-    /// Whether an MPS daemon runs, for clients whose driver does not say.
+    /// For clients whose driver does not say.
     mps: mps::Look,
-    /// Rounds so far; other threads see by it that this one lives.
+    /// Rounds so far, the thread's sign of life.
     rounds: Arc<AtomicU64>,
 }
 
@@ -149,8 +144,7 @@ impl Control {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Jobs of an earlier broker may end without attaching again; only this
-                        // finds them gone.
+                        // Else an earlier broker's jobs that ended meanwhile are never looked for.
                         self.admission.tick();
                         continue;
                     }
@@ -184,7 +178,7 @@ impl Control {
         }
     }
 
-    /// Charges a round's CPU time to the users that sent messages, in equal parts per message.
+    /// Charges a round's CPU time to users, per message.
     fn charge(&self, of_users: &[u32], time: Duration) {
         let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
         let Some(part) = time.checked_div(messages) else { return };
@@ -196,8 +190,7 @@ impl Control {
         }
     }
 
-    /// Tells the scheduler which clients wait for device memory: they have no role until they
-    /// begin.
+    /// Tells the scheduler which clients wait for device memory; they have no role meanwhile.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
@@ -218,11 +211,10 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        // A guest was told by the thread that let it in. This thread waits for no client that does
-        // not read.
+        // Guests were told while let in; this thread waits for no client that does not read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
-            // One message each would be thousands; a single one might not fit the channel.
+            // One each would be thousands; one for all may not fit.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
             }
@@ -291,11 +283,11 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
                     if !std::mem::replace(&mut peer.warned, true) {
-                        // The default cost changes before the client forgets its table: the
-                        // profile's typical cost must go too.
+                        // The default cost first: the profile's typical cost must go with the
+                        // client's table.
                         let unknown = &entry.lane.orders.unknown_cost;
                         unknown.store(self.unknown_cost, Ordering::Relaxed);
-                        // Fails only for a client that is gone and charges no more.
+                        // Fails only for an ended client.
                         let _ = peer.sender.send(ToClient::ForgetCosts);
                         warn(&peer.sender, &trouble);
                     }
@@ -325,7 +317,7 @@ impl Control {
                 }
             }
             ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
-            // The memory stays in place; a new owner reports it.
+            // It stays in place; a new owner reports it.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
@@ -349,10 +341,10 @@ impl Control {
         }
     }
 
-    /// Ends clients that died, or whose lane the scheduler detached.
+    /// Ends clients that died or were detached.
     ///
-    /// A dead client ends after two looks with an empty inbox between them, so its last messages
-    /// were read. While others keep talking, `LAST_WORDS` bounds the wait.
+    /// Two looks with an empty inbox between them prove that a dead client's messages were read.
+    /// While others keep talking, `LAST_WORDS` bounds the wait.
     fn look_for_deaths(&mut self) {
         let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
@@ -399,8 +391,8 @@ impl Control {
         }
     }
 
-    /// Drops everything of a client: connection, lane, descriptors. `ending`: set if the broker
-    /// decided it, else taken from the client's last state.
+    /// Drops a client's connection, lane and descriptors. `ending`: the broker's decision, else the
+    /// client's own state counts.
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
@@ -429,7 +421,7 @@ impl Control {
     }
 }
 
-/// Sends the job's side a warning that its profile is of no use.
+/// Warns the job that its profile is of no use.
 fn warn(sender: &ToTheClient, trouble: &str) {
     // Fails only for a client that is gone.
     let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));

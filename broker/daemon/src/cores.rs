@@ -1,18 +1,16 @@
-//! One scheduling core per device; devices do not wait for one another.
-//!
-//! A MIG instance has its own UUID and counts as a device. A process on several devices is several
+//! One scheduling core per device (a MIG instance is one). A process on several devices is several
 //! clients.
 //!
-//! A client attaches first and names its device before its first context, hence before its first
-//! launch. Until then it belongs to the first device heard of, so a one-device machine has one
-//! core. With several devices, clients without a device are in the extra core `nowhere`.
+//! A client names its device before its first context, hence before its first launch. Until then it
+//! belongs to the first device heard of, so a one-device machine has one core. With several devices
+//! it is in the core `nowhere`.
 //!
 //! Each client says whether it shares its device under MPS ([`Cores::shares`]), as its driver tells
-//! it. One client that does not makes the device count as time-sliced, with the switch cost. Once
-//! all such clients have left, the cost stays until another speaks.
+//! it. One that does not makes the device time-sliced, with the switch cost. The last word stands
+//! after its client has left.
 //!
-//! What holds: a client is in one core at a time. A core hears of a client's arrival, events and
-//! end in that order.
+//! What holds: a client is in one core at a time, which hears of its arrival, events and end in
+//! that order.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -24,8 +22,8 @@ use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
 use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
 
-/// Most devices, above what any machine has, instances included. Further UUIDs map to the first
-/// device, which bounds what a client can cause with invented ones.
+/// Most devices, above any machine's, instances included. Further UUIDs map to the first, which
+/// bounds the cost of invented ones.
 const MOST: usize = 128;
 
 /// Index in [`Cores::all`] of the first device heard of.
@@ -54,7 +52,7 @@ pub struct View {
 /// All cores, and which client is in which.
 #[derive(Debug)]
 pub(super) struct Cores {
-    /// Its `switch_cost` is that of a device not wholly under MPS.
+    /// Its `switch_cost` applies to time-sliced devices.
     config: Config,
     /// Whether the clients' words on MPS count.
     listens: bool,
@@ -65,8 +63,8 @@ pub(super) struct Cores {
     of: HashMap<Client, Option<usize>>,
     /// Clients that named their device, and its UUID.
     said: HashMap<Client, String>,
-    /// Clients that wait for device memory. They have no work and are in no core, so no job makes
-    /// room for them.
+    /// Clients that wait for device memory: without work, in no core, so no job makes room for
+    /// them.
     aside: HashSet<Client>,
     /// Whether a client shares its device under MPS, by its own word.
     mps: HashMap<Client, bool>,
@@ -133,7 +131,7 @@ impl Cores {
         self.switches(now, at, out);
     }
 
-    /// Updates a device's switch cost from its clients' words.
+    /// Updates a device's switch cost.
     fn switches(&mut self, now: Ns, at: Option<usize>, out: &mut Vec<Decision>) {
         let Some(at) = at.filter(|_| self.listens) else { return };
         let cost = match self.words(at) {
@@ -160,8 +158,8 @@ impl Cores {
 
     /// The core of a client.
     fn core_of(&mut self, client: Client) -> &mut Core {
-        // One device needs no lookup, so a launch costs nothing more. The first core counts an
-        // unknown client as a stranger.
+        // With one device a launch needs no lookup. Unknown clients count as strangers in the first
+        // core.
         let at = match self.all.len() {
             1 => Some(FIRST),
             _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
@@ -172,8 +170,7 @@ impl Cores {
         }
     }
 
-    /// Notes a client's device; the first word counts. Returns the device's row on the epoch page,
-    /// if this was the first.
+    /// Notes a client's device; the first word counts and returns its row on the epoch page.
     pub(super) fn says(
         &mut self,
         now: Ns,
@@ -203,7 +200,7 @@ impl Cores {
         row
     }
 
-    /// Takes a client out of its core while it waits for device memory, and back.
+    /// Keeps a client out of its core while it waits for device memory.
     pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: Newcomer, out: &mut Vec<Decision>) {
         if !self.of.contains_key(&client) || self.aside.contains(&client) == waits {
             return;
@@ -449,7 +446,7 @@ mod tests {
         world.says(2, 5, "b");
         shares(&mut world, 2, false);
         assert_eq!((cost(&world, 0), cost(&world, 1)), (0, sliced));
-        // One client without MPS makes the device switch for all, while it is there.
+        // One client without MPS makes the device switch for all.
         world.comes(3, 5);
         world.says(3, 5, "a");
         assert_eq!(cost(&world, 0), 0, "it has said nothing yet");

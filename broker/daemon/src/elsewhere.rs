@@ -1,14 +1,13 @@
-//! Other brokers that have a GPU of this one: another user's, in a container, or behind a job's own
+//! Other brokers with a GPU of this one: another user's, in a container, or behind a job's own
 //! `/tmp`.
 //!
-//! Their jobs are not scheduled with this broker's, so both sides tell their users.
+//! Their jobs are not scheduled with this broker's, so both sides tell their users. Each takes a
+//! name per used device in the network namespace ([`Claim`]), or calls its owner: so each side
+//! learns of the other. The acceptor looks every [`PERIOD`] and never waits. Another network
+//! namespace stays unseen.
 //!
-//! For each device in use the broker takes a name in the network namespace ([`Claim`]). A broker
-//! that finds the name taken calls its owner, so each side learns of the other. The acceptor does
-//! this every [`PERIOD`] and never waits. A broker in another network namespace stays unseen.
-//!
-//! An invented device costs a descriptor: at most [`EACH`] per user and [`MOST`] in all. Devices of
-//! most users come first.
+//! An invented device costs a descriptor, [`EACH`] per user and [`MOST`] in all; those of most
+//! users come first.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,14 +41,13 @@ pub struct Elsewhere(Arc<Mutex<Inside>>);
 struct Inside {
     looked: Option<Instant>,
     devices: BTreeMap<String, Device>,
-    /// When the log last named a device, including devices no longer in use; bounded.
+    /// When the log last named a device, used or not; bounded.
     said: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Device {
     claim: Option<Claim>,
-    /// When each broker was first and last heard of.
     others: BTreeMap<Who, (Instant, Instant)>,
 }
 
@@ -58,8 +56,7 @@ impl Elsewhere {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes names and hears callers, if [`PERIOD`] has passed. `used` yields each client's device
-    /// and user; it is called only then.
+    /// Takes names and hears callers, each [`PERIOD`]. `used`: each client's device and user.
     pub fn tend<I: Iterator<Item = (String, u32)>>(&self, used: impl FnOnce() -> I) {
         let mut inside = self.inside();
         let now = Instant::now();
@@ -140,7 +137,7 @@ impl Device {
 fn chosen(used: impl Iterator<Item = (String, u32)>) -> BTreeSet<String> {
     let mut users: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (uuid, uid) in used {
-        // A driver that does not tell its UUID gives zeros.
+        // Zeros: the driver does not tell.
         if uuid.bytes().any(|byte| byte != b'0') {
             users.entry(uuid).or_default().insert(uid);
         }

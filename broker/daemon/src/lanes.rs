@@ -1,9 +1,8 @@
-//! One client's lane, as the scheduler thread sees it: reads reports, writes the core's decisions.
+//! One client's lane, as the scheduler thread sees it: reads reports, writes orders.
 //!
-//! A lane is an allegation. Records are copied and checked before they become events. Their times
-//! are clamped to the last second, and malformed records are counted. A lane with a changed header
-//! or malformed records is detached ([`Lie`]). Nothing a client writes can make this code wait,
-//! loop or panic.
+//! A lane is an allegation. Records are copied, checked and counted; their times are clamped to the
+//! last second. A changed header or malformed records detach the lane ([`Lie`]). Nothing a client
+//! writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,29 +20,27 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// Least time between two rings that a napping broker asks of a foreground job. A ring costs some 2
-/// us (a system call that wakes another core), so 0.2 % of its time.
+/// Least time, ns, between rings of a foreground job that a napping broker asks for. A ring costs
+/// it 2 us, so 0.2 %.
 const RING_PAUSE: Ns = 1_000_000;
 
-/// The newest records read per iteration of a lane that overran its reader.
+/// Newest records read per iteration of an overrun lane.
 ///
-/// Such a lane has holes however much is read. Old records make a busy job look idle since, so
-/// background jobs would be woken for void credit. Each record read also costs the launching thread
-/// a cache line, and a core its time.
+/// It has holes in any case. Old records make a busy job look idle since, and wake background jobs
+/// for void credit. Each read also takes a cache line from the launching thread, and core time.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
-/// How often a lasting wait is reported to the core again, ns.
+/// How often a lasting wait is reported again, ns.
 ///
-/// The core may have taken the wait for over: by a late record of another thread's launch, or by a
-/// mode change and back that the client slept through. Without a new report the gate stays closed
-/// for the longest wait. 1000 waiting clients make 50,000 reports/s, nearly all already known.
+/// The core may have taken it for over: a late record of another thread, or a mode change and back
+/// during the client's sleep. Else the gate stays closed for the longest wait. 1000 clients make
+/// 50,000 reports/s, nearly all known.
 const TOLD_AGAIN: Ns = 20_000_000;
 
-/// The oldest age of a record, ns; older times are clamped to it. A parked broker reads after 0.2
-/// s.
+/// Greatest age of a record, ns; a parked broker reads after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
 
-/// Guesses kept per client: more than a client holds back samples for.
+/// Guesses kept, more than a client holds back samples for.
 const GUESSES: usize = 16_384;
 
 /// Why a lane was detached.
@@ -67,7 +64,7 @@ pub enum Seen {
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
-    /// A launch timed while its job was served, and its time. The scheduler adds the co-runners.
+    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
     Served(Timed, Ns),
 }
 
@@ -76,7 +73,7 @@ pub enum Seen {
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// Whether a launch was among them, which bumps a foreground job's launch epoch.
+    /// A launch among them: it bumps a foreground job's launch epoch.
     pub launches: bool,
     /// Whether anything is new.
     pub news: bool,
@@ -94,20 +91,19 @@ pub struct LaneWatch {
     row: usize,
     /// Issued, settled, renewed, ns.
     progress: (Ns, Ns, Ns),
-    /// Kernel, cost and start of the last reported wait. The start tells a new wait for the same
-    /// kernel from the old one.
+    /// Kernel, cost and start of the reported wait; a new start is a new wait.
     waiting: Option<(u64, Ns, Ns)>,
     /// When the wait was reported.
     told_at: Ns,
-    /// Whether [`LaneWatch::books`] reported the figures between two reads.
+    /// The figures were reported between two reads.
     told_early: bool,
-    /// When the client was last asked to ring for its idleness.
+    /// When a ring for idleness was last asked for.
     naps_since: Option<Ns>,
-    /// Samples taken at a clock rate that the client did not know yet.
+    /// Samples at a clock rate not yet known.
     guessed: Vec<Record>,
     /// Of a guest's lane: its slot in the rota.
     slot: Option<Slot>,
-    /// Whether launches are timed because the core asked.
+    /// The core asked for timed launches.
     timed: bool,
 }
 
@@ -130,7 +126,7 @@ impl LaneWatch {
         }
     }
 
-    /// Puts a guest's lane in the rota, since a guest may have many.
+    /// Puts a guest's lane in the rota.
     pub fn in_rota(self, slot: Slot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
@@ -138,7 +134,7 @@ impl LaneWatch {
         }
     }
 
-    /// Whether a launch waited at the gate at the last read.
+    /// Whether a launch waited at the last read.
     pub fn waits(&self) -> bool {
         self.waiting.is_some()
     }
@@ -180,7 +176,7 @@ impl LaneWatch {
             other => return Err(Lie::Version(other)),
         }
         let mut found = Found::default();
-        // One ring's length at most, so that other lanes get their turn.
+        // One ring's length at most, then other lanes.
         let mut most = RECORDS;
         let lost = self.reader.lost();
         while found.records < most
@@ -221,7 +217,7 @@ impl LaneWatch {
         let kernel = record.kernel;
         let (name, event) = match record.kind {
             Kind::Launch | Kind::Graph => {
-                // In other modes the client counts launches itself and reports them as `Counted`.
+                // In other modes the client sends `Counted`.
                 if self.entry.profiling && self.mode == Mode::Background {
                     seen.push(Seen::Launches(kernel, 1));
                 }
@@ -231,7 +227,7 @@ impl LaneWatch {
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
             Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
-            // The report beside the ring says so too and is never lost.
+            // Also reported beside the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
                 seen.push(Seen::Launches(kernel, record.a));
@@ -291,7 +287,7 @@ impl LaneWatch {
         Some(Seen::Served(timed, record.at))
     }
 
-    /// Takes the guesses of an ended client as samples: no better ones will come.
+    /// Takes an ended client's guesses as samples.
     pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
         let guessed = std::mem::take(&mut self.guessed);
         seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
@@ -302,8 +298,8 @@ impl LaneWatch {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
-        // The wait is read before and after the figures. A waiting client has reported its earlier
-        // launches; a client that reported the awaited launch waits no more.
+        // Read before and after the figures. A waiting client has reported its earlier launches;
+        // one that reported the awaited launch no longer waits.
         let look = || {
             let waits = reports.waiting.load(Ordering::Acquire) == 1;
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
@@ -311,8 +307,7 @@ impl LaneWatch {
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
         let settled = reports.settled.load(Ordering::Acquire);
-        // Renewed credit is read after issued and settled, so the books have no moment in which
-        // neither counts.
+        // Read after issued and settled, so no moment exists in which neither counts.
         let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
@@ -338,14 +333,14 @@ impl LaneWatch {
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        // Reported again after other news, since another thread's launch may pass for this wait's
-        // end; and periodically without news.
+        // Again after other news, since another thread's launch may pass for this wait's end; and
+        // periodically.
         let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after the reports: credit taken before, and in neither, is on its way.
+                // Read after the reports: credit in neither is on its way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }
@@ -365,16 +360,18 @@ impl LaneWatch {
         events.len() > before
     }
 
-    /// Asks the client to ring, or not to. Set before the broker sleeps, cleared after.
+    /// Asks the client to ring, or not. Set before the broker sleeps, cleared after.
     pub fn want_bell(&mut self, wanted: bool) {
         self.naps_since = None;
         let wanted = if wanted { bells::ALL } else { bells::NONE };
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Asks for rings before an iteration that may precede a nap: a background job for any record,
-    /// a foreground job for its idleness. A foreground job is asked at most once per
-    /// [`RING_PAUSE`], since a job that synchronises after each kernel would ring for each.
+    /// Asks for rings before a possible nap: a background job for any record, a foreground job for
+    /// idleness.
+    ///
+    /// The latter once per [`RING_PAUSE`], since a job that synchronises after each kernel would
+    /// ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL
@@ -397,8 +394,7 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. Neither credit nor debt survives a change to or from background; the rest of
-    /// the word is returned.
+    /// Tells the mode. To or from background, credit and debt end and are returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
@@ -445,8 +441,7 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Grants credit, predicted ns. Remaining credit bound to other launch epochs is taken back
-    /// first and returned.
+    /// Grants predicted ns. Credit bound to other launch epochs is first taken back and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -457,8 +452,7 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
-    /// Progress and renewed credit that must reach the core before a `Revoked` event: credit that
-    /// came back before the word was emptied.
+    /// Progress and credit that came back before the word was emptied. Told before `Revoked`.
     pub fn books(&mut self) -> Vec<Event> {
         let (client, reports) = (self.client(), &self.entry.lane.reports);
         let issued = reports.issued.load(Ordering::Acquire);
@@ -483,8 +477,7 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Turns timing of launches by the device on or off. A broker that refines profiles times all
-    /// launches anyway.
+    /// Turns timed launches on or off; a refining broker has all launches timed anyway.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {
@@ -508,8 +501,7 @@ impl LaneWatch {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A foreground job never sleeps on its bell. Mode changes are too rare for this call to be
-        // worth saving.
+        // A foreground job never sleeps here; mode changes are too rare to save the call.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }
