@@ -6,8 +6,8 @@
 //! it is in the core `nowhere`.
 //!
 //! Each client says whether it shares its device under MPS ([`Cores::shares`]), as its driver tells
-//! it. One that does not makes the device time-sliced, with the switch cost. The last word stands
-//! after its client has left.
+//! it. One that does not makes the device time-sliced, with the switch cost. When all clients with
+//! a word have left, the cost stays.
 //!
 //! What holds: a client is in one core at a time, which hears of its arrival, events and end in
 //! that order.

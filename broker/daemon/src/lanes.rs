@@ -370,8 +370,8 @@ impl LaneWatch {
     /// Asks for rings before a possible nap: a background job for any record, a foreground job for
     /// idleness.
     ///
-    /// The latter once per [`RING_PAUSE`], since a job that synchronises after each kernel would
-    /// ring for each.
+    /// A foreground job is asked once per [`RING_PAUSE`], since one that synchronises after each
+    /// kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL

@@ -101,7 +101,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
     memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
-    // A shared broker must not read or write one user's knowledge of jobs.
+    // A shared broker neither uses nor fills one user's knowledge.
     let known = match options.door.is_shared() {
         true => places.known(),
         false => store::folder().join(admission::KNOWN),
@@ -164,7 +164,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         places.socket().display(),
         options.core.policy
     );
-    // Earlier threads keep their rank; threads started from here on get this one or a lower one.
+    // Later threads get this rank or a lower one.
     if options.door.is_shared() {
         Rank::Door.take();
     }

@@ -1,7 +1,6 @@
-//! The broker's log: a thread writes lines to stderr, so that an unread stderr blocks no other
-//! thread.
+//! The broker's log: a thread writes to stderr, which may be unread.
 //!
-//! Logging never waits. Lines that do not fit are dropped; the next line that fits says how many.
+//! Logging never waits. Lines that do not fit are dropped, and counted in the next that fits.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

@@ -1,7 +1,6 @@
-//! The scheduler thread's mailbox: what other threads send it and see of it.
+//! The scheduler thread's mailbox.
 //!
-//! A module of its own, so that threads which the scheduler itself tells (profile writer, memory)
-//! do not depend on the scheduler.
+//! A module of its own, so that threads which the scheduler tells need not depend on it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,8 +30,8 @@ pub enum Notice {
     Shares(u64, bool),
     /// Whether a client waits for device memory.
     Waits(u64, bool),
-    /// A client's memory does not fit beside others', so it takes turns of this length, ns; `None`:
-    /// it fits again.
+    /// A client's memory does not fit beside others': it takes turns of this length, ns. `None`: it
+    /// fits again.
     Crowded(u64, Option<Ns>),
     /// A client's profile does not fit its device.
     Unprofiled(u64),
@@ -108,8 +107,7 @@ impl SchedulerHandle {
         told
     }
 
-    /// The state of each device, the first one heard of first; `None` if the thread does not answer
-    /// in time.
+    /// Each device's state, the first one heard of first; `None`: no answer in time.
     pub fn look(&self) -> Option<Vec<View>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();

@@ -1,8 +1,7 @@
-//! Whether NVIDIA's multi-process service runs; under it processes share the device without
-//! switching.
+//! Whether NVIDIA's multi-process service runs; under it processes do not switch.
 //!
-//! Asked only for clients whose driver does not say (before CUDA 12.4). A running daemon need not
-//! serve the client, and one in another container is not seen.
+//! For clients whose driver does not say (before CUDA 12.4). A daemon need not serve the client;
+//! one in another container stays unseen.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -30,8 +30,7 @@ impl Spin {
         }
     }
 
-    /// Whether to spin on this machine. On two cores a spinning broker takes the core of a job's
-    /// own thread.
+    /// The decision on this machine. On two cores, a spin takes the core of a job's own thread.
     pub fn decided(self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -42,27 +41,26 @@ impl Spin {
     }
 }
 
-/// Default bound on a launch's wait at the gate.
+/// Default bound on a wait at the gate.
 ///
-/// The core prevents starvation, and a dead broker's clients free themselves. So this is the last
-/// resort: one launch per second passes whatever else fails.
+/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. A
+/// launch per second passes whatever fails.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Most important priority of a shared broker's users without a setting; also a job's default
-/// priority.
+/// Default limit on users' priorities: that of a job which asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
 
-/// Rights that the owner of a shared broker gives its users, by uid.
+/// Rights of a shared broker's users, by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Users that a user counts for when memory is shared; default 1.
+    /// Weights of users; default 1.
     pub weights: BTreeMap<u32, u32>,
-    /// Most important priority of a user's jobs; default [`USUAL_PRIORITY`].
+    /// Most important priority of users' jobs; default [`USUAL_PRIORITY`].
     pub priorities: BTreeMap<u32, u8>,
 }
 
 impl Rights {
-    /// The priority that a job of this user gets for the one it asked for.
+    /// The priority that a user's job gets.
     pub fn allows(&self, uid: u32, asked: u8) -> u8 {
         asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))
     }
@@ -75,10 +73,9 @@ pub struct Options {
     pub door: Door,
     /// Rights of a shared broker's users.
     pub rights: Rights,
-    /// Settings of the core. Unless the owner set the switch cost, it is 0 where all clients share
-    /// the device under MPS.
+    /// Settings of the core. Unless set by the owner, the switch cost is 0 under MPS.
     pub core: Config,
-    /// Whether the owner set the switch cost, so that no client's word changes it.
+    /// Whether the owner set the switch cost: clients' words do not count.
     pub switch_cost_said: bool,
     /// Ends the broker after so long without a client.
     pub idle_exit: Option<Duration>,
@@ -86,7 +83,7 @@ pub struct Options {
     pub longest_wait: Duration,
     /// Whether the scheduler thread may spin.
     pub spin: Spin,
-    /// Whether clients take samples while they serve, to correct their profiles.
+    /// Whether served jobs are sampled, to correct their profiles.
     pub refine: bool,
     /// How many times slower than a real device this one is.
     pub dilation: f64,

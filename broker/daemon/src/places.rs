@@ -1,8 +1,7 @@
-//! Paths of a broker's files.
+//! Paths of a broker's files, all beside its socket.
 //!
-//! All are beside the socket, in one directory that only the user may enter (0700). A shared
-//! broker's may be changed only by its owner (0755). Each name is a function of the socket's path,
-//! so two sockets share nothing.
+//! Only the user may enter the directory (0700), or only the owner of a shared broker may change it
+//! (0755). Each name follows from the socket's path, so two sockets share nothing.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -22,14 +21,14 @@ impl Places {
         Places { socket: socket.into() }
     }
 
-    /// The files of the broker that this user's jobs use: `WEFT_SOCKET`, else a present shared
-    /// broker, else the user's own.
+    /// The broker of this user's jobs: `WEFT_SOCKET`, else a present shared broker, else the user's
+    /// own.
     pub fn of_environment() -> Places {
         Places::at(path::socket())
     }
 
-    /// The files of this user's own broker: `WEFT_SOCKET` unless that is a shared broker's, else
-    /// the well-known place.
+    /// This user's own broker: `WEFT_SOCKET` unless that is a shared broker's, else the well-known
+    /// place.
     pub fn own() -> Places {
         let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
         let said = said.map(PathBuf::from).filter(|socket| !path::is_shared(socket));
@@ -69,8 +68,7 @@ impl Places {
         self.beside("admission_slots")
     }
 
-    /// A shared broker's knowledge of devices and jobs; a private broker's is beside its user's
-    /// profiles.
+    /// A shared broker's knowledge; a private one's is beside its user's profiles.
     pub fn known(&self) -> PathBuf {
         self.beside("known.json")
     }
@@ -83,7 +81,7 @@ impl Places {
         }
     }
 
-    /// Makes the directory (0700) if missing. Refuses one that another user could change.
+    /// Makes the directory (0700) if missing; refuses one that others could change.
     pub fn prepare(&self) -> Result<(), Error> {
         path::check_folder(&self.socket, true)
     }

@@ -1,10 +1,8 @@
-//! The profile writer: turns stage-1 samples into profiles and writes them, on a thread of its own
-//! since disks are slow.
+//! The profile writer: makes profiles of stage-1 samples, on a thread since disks are slow.
 //!
-//! A profile is written every few seconds while samples come, when one of its clients ends, and
-//! when `weft profile` asks. So a killed job loses the last seconds at most. Samples of a served
-//! job enter its profile at its end (`refining`). A failed write changes no file and shows in
-//! `weft status`.
+//! It writes every few seconds while samples come, when a client ends, and when `weft profile`
+//! asks. A killed job loses the last seconds. Samples of served jobs enter profiles at the job's
+//! end (`refining`). A failed write changes no file and shows in `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -32,7 +30,7 @@ const FLUSH: Duration = Duration::from_secs(3);
 /// A message to the profile writer.
 #[derive(Debug)]
 pub enum ProfileMessage {
-    /// A client attached that samples, or whose profile is refined.
+    /// A client attached that samples or refines its profile.
     Attached(Arc<Entry>),
     /// A client named a kernel: client, hash, identity.
     Named(u64, u64, KernelId),
@@ -72,7 +70,7 @@ impl ProfileWriter {
 
     /// Sends a message. Never waits.
     pub fn tell(&self, tell: ProfileMessage) {
-        // The thread ends last. If it died, profiles are lost and nothing else.
+        // It ends last; if it died, only profiles are lost.
         let _ = self.tells.send(tell);
     }
 
@@ -83,7 +81,7 @@ impl ProfileWriter {
         }
     }
 
-    /// Sends a question and waits for the answer, hence the disk; `None` after 8 s.
+    /// Asks, and waits for the disk; `None` after 8 s.
     pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> ProfileMessage) -> Option<Sampled> {
         const PATIENCE: Duration = Duration::from_secs(8);
         let (way, answer) = channel();
@@ -156,11 +154,10 @@ impl Job {
         }
     }
 
-    /// Adds the clients' memory peaks and run times to the profile.
+    /// Adds the clients' memory peaks and run times.
     ///
-    /// Clients present at the same time are summed, each at its own peak: too much is safer for
-    /// admission than too little. A later client takes the place of one that ended. Must run before
-    /// each client is removed.
+    /// Peaks of clients present together are summed: for admission, too much is safer. A later
+    /// client takes an ended one's place. Called before each client is removed.
     fn measure(&mut self) {
         let mut together = 0u64;
         for entry in self.active.values() {
@@ -357,7 +354,7 @@ impl Thread {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
         let saved = store::locate(called).and_then(|(store, name)| {
-            // `weft profile` samples anew; the older profile may be the better one and is kept.
+            // `weft profile` samples anew; the old profile may be better.
             if job.asked_for && !job.set_aside {
                 job.kept = store.set_aside(&name)?;
                 job.set_aside = true;
@@ -434,7 +431,7 @@ mod tests {
         }
         thread.take(ProfileMessage::Gone(first));
         assert_eq!(taken(&thread), 5_000);
-        // The second's peak after the first's end does not add to the first's.
+        // After the first's end, the second's peak does not add.
         second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
         thread.take(ProfileMessage::Gone(second));
         assert_eq!(taken(&thread), 5_000);

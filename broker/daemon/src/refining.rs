@@ -1,9 +1,7 @@
-//! Refinement of profiles: samples of a job's processes while they are served, until the last has
-//! ended.
+//! Refinement of profiles by samples of served jobs, on the profile writer's thread.
 //!
-//! Runs on the profile writer's thread. The disk is touched once, at the job's end, when the
-//! profile is read again. A profile taken anew meanwhile, or unreadable, stays as it is.
-//! [`weft_profiles::refine`] decides what may change.
+//! At the end of a job's last process its profile is read again and written. A profile taken anew
+//! meanwhile, or unreadable, stays. [`weft_profiles::refine`] decides what changes.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -39,7 +37,7 @@ struct Job {
     launches: u64,
     memory_peak: u64,
     ran: u64,
-    /// Date of the profile that the job began with; `None`: there was none.
+    /// Date of the profile at the job's start, if any.
     taken: Option<u64>,
 }
 
@@ -81,7 +79,7 @@ impl Refining {
         }
     }
 
-    /// Ends a process. The last one's end writes the job's samples into the profile.
+    /// Ends a process; with the job's last, its samples enter the profile.
     pub fn gone(&mut self, entry: &Entry) -> Outcome {
         let Some(called) = self.of.remove(&entry.client) else {
             return Outcome::Goes;
@@ -125,9 +123,9 @@ fn ended(called: &str, job: &Job) -> Outcome {
     };
     let mut profile = match store.load(&name) {
         Ok(profile) if job.taken.is_none_or(|taken| taken == profile.taken) => profile,
-        // Stage 1 took the profile anew meanwhile, which is better.
+        // Stage 1 took it anew meanwhile, which is better.
         Ok(_) => return Outcome::Stays,
-        // The profile was removed meanwhile: do not bring it back.
+        // Removed meanwhile: not to be brought back.
         Err(Error::Missing { .. }) if job.taken.is_some() => return Outcome::Stays,
         Err(Error::Missing { .. }) => {
             let mut new = Profile {

@@ -36,9 +36,9 @@ pub const LONGEST_NOTE: usize = 400;
 pub struct Entry {
     /// Client number.
     pub client: u64,
-    /// Process id from the kernel, else the client's own word; see [`Entry::process`].
+    /// Process id from the kernel, else the client's word: [`Entry::process`].
     pub pid: u32,
-    /// Whether `pid` is the client's own word, from a pid namespace that cannot be seen from here.
+    /// `pid` is of another pid namespace and means nothing here.
     unseen: bool,
     /// The command line.
     pub command: String,
@@ -48,7 +48,7 @@ pub struct Entry {
     pub loaded: Option<Arc<Profile>>,
     /// Whether the client takes stage-1 samples.
     pub profiling: bool,
-    /// Whether samples taken while the job is served correct its profile.
+    /// Whether samples of serving correct its profile.
     pub refines: bool,
     /// When the client attached.
     pub since: Instant,
@@ -58,7 +58,7 @@ pub struct Entry {
     pub priority: AtomicU8,
     /// Whether the client said goodbye.
     pub goodbye: AtomicBool,
-    /// Whether the client has ended; its connection is dropped too.
+    /// Whether the client has ended, and its connection is to go.
     pub over: AtomicBool,
     /// Kernels the client named.
     pub kernels: AtomicU64,
@@ -73,7 +73,7 @@ pub struct Entry {
     talk: Mutex<Talk>,
 }
 
-/// Figures of one client that the scheduler thread writes and others read.
+/// Figures of a client, written by the scheduler thread.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// A [`Mode`].
@@ -165,7 +165,7 @@ impl Entry {
         }
     }
 
-    /// Lets samples taken while the job is served correct its profile.
+    /// Lets samples of serving correct the profile.
     pub fn refining(self) -> Entry {
         Entry { refines: true, ..self }
     }
@@ -193,16 +193,16 @@ impl Entry {
         Entry { uid, house, ..self }
     }
 
-    /// Fair-share label and gang name, from the job's own `user` and `gang`; no other user can
-    /// claim them.
+    /// Fair-share label and gang name, which no other user can claim; `user` and `gang` are the
+    /// job's words.
     ///
-    /// In a shared broker the kernel says which user's the job is. In a private broker all jobs are
-    /// one user's, and that user's labels divide them.
+    /// In a shared broker the kernel names the user. In a private one all jobs are one user's,
+    /// whose label divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
     }
 
-    /// Whether the profile writer wants the names and device of this client.
+    /// Whether the profile writer wants its kernels and device.
     pub fn is_kept(&self) -> bool {
         self.profiling || self.refines
     }
@@ -220,8 +220,8 @@ impl Entry {
         }
     }
 
-    /// A line saying that the profile is of other code, once the client made `least` launches. A
-    /// profile without kernels only states memory and cannot misfit.
+    /// Says that the profile is of other code, after `least` launches. Without kernels a profile
+    /// only states memory.
     pub fn misfit(&self, least: u64) -> Option<String> {
         let profile = self.loaded.as_ref()?;
         let counters = &self.lane.counters;
@@ -392,7 +392,7 @@ pub struct Registry {
     records: AtomicU64,
 }
 
-/// How clients ended so far, and how many of their records were read and lost.
+/// Ends of clients, and their records read and lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Clients that said goodbye.
@@ -441,7 +441,7 @@ impl Registry {
         all
     }
 
-    /// Device UUID and user of each client that has a device, in no order.
+    /// Device UUID and user of clients with a device, in no order.
     pub fn devices(&self) -> Vec<(String, u32)> {
         let each = self.clients.iter();
         each.filter_map(|entry| Some((entry.device_uuid()?, entry.uid)))
@@ -471,7 +471,7 @@ impl Registry {
             .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut last = entry.status();
         last.waiting = false;
-        // No more launches will come, so any number of them is judged.
+        // No more launches come.
         last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.truncate(HISTORY - 1);
@@ -496,7 +496,7 @@ impl Registry {
             .collect()
     }
 
-    /// How clients ended, and records of ended and attached clients.
+    /// Ends so far, and records of all clients.
     pub fn sums(&self) -> Sums {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut sums = Sums {

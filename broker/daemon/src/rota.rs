@@ -1,9 +1,8 @@
-//! Which lanes an iteration reads: all of a user with few; of a guest with many, [`AT_ONCE`] in
-//! rotation.
+//! The lanes that an iteration reads: of a guest with many, [`AT_ONCE`] in rotation.
 //!
-//! Reading a lane takes time, and a guest may have a thousand silent ones that would delay each
-//! iteration. What holds: each lane is read once in as many iterations as its user has groups of
-//! [`AT_ONCE`]. A lane without a slot, as in a private broker, is read in each.
+//! A guest may have a thousand silent lanes, and each read delays the iteration. What holds: a lane
+//! is read once in as many iterations as its user has groups of [`AT_ONCE`]. A lane without a slot,
+//! as in a private broker, is read in each.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 /// Longest label of a job's user or group, characters.
 pub const LONGEST_LABEL: usize = 200;
 
-/// At most `most` characters of a client's words, with blanks for characters that a terminal obeys:
-/// control characters, line breaks, direction marks.
+/// At most `most` characters of `said`, blanks for what a terminal obeys: control characters, line
+/// breaks, direction marks.
 pub fn clean(said: &str, most: usize) -> String {
     let shown = |c: char| if obeyed(c) { ' ' } else { c };
     said.chars().take(most).map(shown).collect()

@@ -1,8 +1,8 @@
 //! The scheduler thread: reads all lanes, tells the core, carries out its decisions, waits.
 //!
-//! Only this thread touches the core and writes orders. An iteration reads first the epoch page's
-//! launch epochs, then the lanes, then asks the core. Credit is bound to that first reading, so a
-//! foreground launch that the core has not seen voids it.
+//! Only this thread touches the core and writes orders. It reads the launch epochs, then the lanes,
+//! then asks the core. Credit is bound to that first reading, so a launch that the core has not
+//! seen voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -29,9 +29,8 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
-/// Rounds of decisions and answers per iteration. An answer may bring a decision: credit taken back
-/// may go to another client. A few rounds settle that; an endless core continues in the next
-/// iteration.
+/// Rounds per iteration. Answers bring decisions, as when credit taken back is given to another. A
+/// few settle it; an endless core goes on in the next iteration.
 const ROUNDS: usize = 16;
 
 /// The parts of a scheduler.
@@ -53,7 +52,7 @@ pub struct Setup {
     pub trace: Trace,
     /// Plans memory.
     pub memory: Memory,
-    /// The clock of all weft processes; tests have their own.
+    /// The clock of all weft processes, or a test's.
     pub clock: fn() -> Ns,
 }
 
@@ -65,7 +64,7 @@ pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)>
     let thread = std::thread::Builder::new()
         .name("weft-scheduler".into())
         .spawn(move || {
-            // 50 us is the usual timer slack; it would double a nap of 50 us.
+            // The usual slack, 50 us, would double a nap of 50 us.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
             Rank::First.take();
             Scheduler::new(setup, incoming, gauges).run();
@@ -195,8 +194,7 @@ impl Scheduler {
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            // With several per-user pages, a foreground job must ring: others' background jobs do
-            // not see its launch epoch.
+            // Others' background jobs do not see its launch epoch.
             lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
         }
     }
@@ -204,7 +202,7 @@ impl Scheduler {
     /// Asks for rings, looks once more, sleeps.
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
-        // All lanes: news from before the bell was wanted is seen here.
+        // All lanes: earlier news is seen here.
         if !self.look(None).news && !self.stopping {
             self.pause(time);
         }
@@ -214,7 +212,7 @@ impl Scheduler {
     /// Waits for a ring, `time` at most.
     fn pause(&self, time: Duration) {
         if self.host.wait(time).is_err() {
-            // Waiting on the bell failed: a short pause avoids a busy loop.
+            // A failing bell must not become a busy loop.
             std::thread::sleep(time.min(Duration::from_millis(1)));
         }
     }
@@ -251,7 +249,7 @@ impl Scheduler {
         });
     }
 
-    /// One iteration over everything; of a guest with many lanes, over those that are due.
+    /// One iteration: of a guest with many lanes, those due.
     pub(super) fn turn(&mut self) -> Turn {
         self.turns += 1;
         self.look(Some(self.turns))
@@ -261,8 +259,8 @@ impl Scheduler {
     fn look(&mut self, at: Option<u64>) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
-            // Asked before the look, so later news rings and prevents the next nap. The first of a
-            // row of naps gets no rings; it is short.
+            // Before the look: later news rings and ends the next nap. The first of a row gets no
+            // rings; it is short.
             let now = (self.clock)();
             for lane in self
                 .lanes
@@ -281,7 +279,7 @@ impl Scheduler {
         self.drain(at, &mut turn);
         let now = (self.clock)();
         let mut events = std::mem::take(&mut self.events);
-        // By time over all lanes. The sort is stable, so each lane keeps its order.
+        // By time over all lanes; stable, so each lane keeps its order.
         events.sort_by_key(|(at, _)| *at);
         for (_, event) in events.drain(..) {
             self.tell(now, event);
@@ -311,7 +309,7 @@ impl Scheduler {
                     turn.background_waits |= found.waits && lane.mode() == Mode::Background;
                     if found.records > 0 {
                         self.last_record = now;
-                        // Only launches: idleness would void credit granted for that very gap.
+                        // Not idleness: others' credit is granted for that very moment.
                         if found.launches && lane.mode() == Mode::Foreground {
                             self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
                         }
@@ -410,8 +408,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a client: reads its last records, frees its lane, tells the core and the profile
-    /// writer.
+    /// Ends a client: reads its last records, frees its lane, tells core and profile writer.
     fn gone(&mut self, client: u64, ending: Ending) {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
@@ -425,13 +422,13 @@ impl Scheduler {
         });
         if ending != Ending::Detached {
             let mut seen = Vec::new();
-            // Its launches no longer matter, its samples do. A lie found now changes nothing.
+            // Only samples matter now; a lie changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
             lane.takes_guesses(&mut seen);
             company.say(lane.mode(), &mut seen);
             self.profile_writer.seen(client, seen);
         }
-        // A detached client lives on and must not wait for credit.
+        // A detached client lives and must not wait.
         lane.tell_mode(Mode::Free);
         let now = (self.clock)();
         self.company_since = now;

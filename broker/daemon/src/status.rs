@@ -1,6 +1,4 @@
-//! The broker's account of itself: the source of `weft status`, its JSON and the tests.
-//!
-//! Units are in the fields' names or docs.
+//! What the broker tells of itself: source of `weft status`, its JSON and the tests.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -54,7 +52,7 @@ pub struct BrokerStatus {
     pub refused: u64,
     /// Clients that said goodbye.
     pub goodbyes: u64,
-    /// Clients that ended without a goodbye: killed, crashed, or without running destructors.
+    /// Clients without a goodbye: killed, crashed, without destructors.
     pub vanished: u64,
     /// Clients detached because their lane lied.
     pub detached: u64,
@@ -70,8 +68,7 @@ pub struct BrokerStatus {
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
-    /// The core's own view, of the first device heard of; `None`: the scheduler thread did not
-    /// answer.
+    /// Core of the first device heard of; `None`: no answer from the scheduler thread.
     pub core: Option<serde_json::Value>,
     /// Each device that a job has used.
     #[serde(default)]
@@ -81,7 +78,7 @@ pub struct BrokerStatus {
     pub others: Vec<OtherBroker>,
 }
 
-/// Another broker that has one of this broker's devices: their jobs are not scheduled together.
+/// Another broker with a device of this one; their jobs do not meet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OtherBroker {
     /// The device's UUID, in hexadecimal.
@@ -135,20 +132,18 @@ pub struct ClientStatus {
     /// User id, from the kernel.
     #[serde(default)]
     pub uid: u32,
-    /// Command line. [`ClientStatus::hide`] empties it, the profile and the notes for other users
-    /// of a shared broker.
+    /// Command line; see [`ClientStatus::hide`].
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// `alone`, `foreground`, `background` or `free`; `waits for memory` before admission, when the
-    /// client has no role.
+    /// `alone`, `foreground`, `background`, `free`, or `waits for memory` before any role.
     pub mode: String,
-    /// Seconds of the present wait for device memory, to begin or for more; `None`: no wait.
+    /// Seconds that it waits for device memory now, if so.
     #[serde(default)]
     pub waits_for_memory_s: Option<f64>,
     /// The profile that the client serves with or samples into.
     pub profile: Option<String>,
-    /// Why the client runs without its profile, or that the profile is of other code.
+    /// Why it has no profile, or that the profile is of other code.
     pub profile_trouble: Option<String>,
     /// Named kernels of which the profile has times.
     #[serde(default)]
@@ -171,8 +166,8 @@ pub struct ClientStatus {
     pub waited_ns: u64,
     /// Waits that ended at their bound: the launch passed.
     pub waits_expired: u64,
-    /// Launches let past the gate on purpose: inside a tuning burst, or collectives that other
-    /// devices wait for.
+    /// Launches passed on purpose: inside tuning bursts, or collectives that other devices wait
+    /// for.
     pub unsplit: u64,
     /// Launches deferred at a closed gate (`WEFT_QUEUE`).
     #[serde(default)]
@@ -199,8 +194,8 @@ pub struct ClientStatus {
     pub memory_peak: u64,
     /// The managed part of `memory`, bytes.
     pub managed: u64,
-    /// Host memory left by the control groups of a client with managed memory, bytes; 0: no limit
-    /// seen. The broker evicts no more than that.
+    /// Host memory that control groups leave a managed job, bytes; 0: no limit seen. It bounds
+    /// evictions.
     #[serde(default)]
     pub host_left: u64,
     /// Managed memory that the job allocated itself, bytes; not part of `memory`.
@@ -209,23 +204,21 @@ pub struct ClientStatus {
     pub unmanaged: u64,
     /// Managed memory on the device, bytes; an estimate like [`ClientStatus::faulted`].
     pub resident: u64,
-    /// Managed memory that came to the device by faults, bytes: a launch touched it before it
-    /// arrived.
+    /// Managed memory that came by faults, bytes: touched before it was brought.
     ///
-    /// An estimate, since no driver reports it, in granules of 2 MiB. It follows from predicted
-    /// touches, moves made for the job, and the driver's order of eviction.
+    /// An estimate in granules of 2 MiB, since no driver tells: from predicted touches, moves for
+    /// the job, and the driver's order of eviction.
     #[serde(default)]
     pub faulted: u64,
-    /// Working set: the managed memory that the job is known to touch, bytes.
+    /// Managed memory that the job is known to touch, bytes.
     pub working_set: u64,
-    /// Measured rate of moves to the device, bytes/s; 0: not measured, the plan assumes a rate.
+    /// Measured rate of moves to the device, bytes/s; 0: none, a rate is assumed.
     #[serde(default)]
     pub to_device_bytes_per_s: u64,
-    /// Measured rate of moves to the host, bytes/s; 0: not measured.
+    /// Measured rate of moves to the host, bytes/s; 0: none.
     #[serde(default)]
     pub to_host_bytes_per_s: u64,
-    /// Length of the client's turns with the device's memory, ns; 0: it fits beside the others and
-    /// takes none.
+    /// Length of turns with the device's memory, ns; 0: no need of turns.
     pub turn_ns: u64,
     /// Turns so far.
     pub turns: u64,
@@ -237,13 +230,13 @@ pub struct ClientStatus {
     pub evicted: u64,
     /// Bytes given up without a copy.
     pub discarded: u64,
-    /// Page operations refused by the driver or the client; that memory moves on demand.
+    /// Page operations refused by driver or client; that memory moves on demand.
     pub page_ops_refused: u64,
     /// Page operations that took more than 1 s.
     pub page_ops_late: u64,
     /// Time that launches waited for arriving memory, ns.
     pub memory_waited_ns: u64,
-    /// Launches whose memory did not arrive in time and came on demand.
+    /// Launches whose memory was late and came on demand.
     pub memory_waits_expired: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
@@ -264,8 +257,7 @@ pub struct ClientStatus {
 }
 
 impl ClientStatus {
-    /// Clears the fields that only the client's user and the broker's owner may see: command,
-    /// profile, notes.
+    /// Clears what only the client's user and the broker's owner may see.
     pub fn hide(&mut self) {
         self.command.clear();
         self.notes.clear();

@@ -1,7 +1,6 @@
-//! A profile's place on disk, by its name: in the user's folder, or `FOLDER/NAME`.
+//! A profile's place on disk: by name in the user's folder, or by `FOLDER/NAME`.
 //!
-//! `weft run` passes the absolute form on, because a broker may run with another folder than the
-//! job.
+//! `weft run` passes the absolute form, because the broker's folder may differ from the job's.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

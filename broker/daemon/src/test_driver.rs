@@ -1,8 +1,7 @@
-//! The daemon's scheduler without its thread and clock, for tests: the caller runs iterations and
-//! sets the time.
+//! The daemon's scheduler without its thread, clock and socket, for tests.
 //!
-//! Lanes are in real shared memory, and the ways to wait are the daemon's. Only the socket is
-//! missing: clients come and go by functions of this file.
+//! Lanes are real shared memory, and the ways to wait are the daemon's. The caller runs iterations,
+//! sets the time, and attaches and ends clients.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -97,8 +96,7 @@ impl TestDriver {
         self.0.choose(turn)
     }
 
-    /// Prepares a sleep: asks for rings and looks once more. Returns true if there was news, so
-    /// that no sleep begins.
+    /// Asks for rings before a sleep and looks once more. True: there was news, no sleep begins.
     pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
         self.0.want_bells(by_anybody);
         self.0.turn().news

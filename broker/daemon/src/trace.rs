@@ -130,8 +130,7 @@ impl Trace {
         self.lines.is_some()
     }
 
-    /// A second handle to the file. It must be dropped before the first, which waits for the last
-    /// line.
+    /// A second handle. Drop it before the first, which waits for the last line.
     pub fn another(&self) -> Trace {
         Trace {
             lines: self.lines.clone(),

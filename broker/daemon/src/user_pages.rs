@@ -1,10 +1,9 @@
-//! The epoch pages as the scheduler reads them: one in a private broker, one per user in a shared
-//! broker. So no client can write what another user's clients read.
+//! The epoch pages as the scheduler reads them: one, or one per user of a shared broker. So no
+//! client can write what another user's reads.
 //!
-//! A foreground launch voids the credit of its own user's background jobs at once, by the launch
-//! epoch that both see. For other users' jobs the broker bumps that epoch on their pages when it
-//! reads of the launch. Until then they go on, but with no more than their credit, which bounds the
-//! foreground job's delay.
+//! A foreground launch voids its own user's credit at once, by the epoch that both see. On other
+//! users' pages the broker bumps that epoch when it reads of the launch. Until then their jobs have
+//! no more than their credit, which bounds the delay.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -65,7 +64,7 @@ impl UserPages {
         }
     }
 
-    /// The sum above a priority at the start of the iteration, as the client's page had it.
+    /// The sum above a priority at the iteration's start.
     pub fn sum_above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
         let rows = match house {
             None => Some(&self.own),
@@ -80,10 +79,10 @@ impl UserPages {
         row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
     }
 
-    /// Bumps a foreground launch's epoch on the pages of other users.
+    /// Bumps a foreground launch's epoch on other users' pages.
     ///
-    /// This iteration's decisions know of the launch, so the reading is bumped too. Credit bound to
-    /// the older sums would be void when granted.
+    /// Decisions of this iteration know of it, so the reading is bumped too: credit bound to older
+    /// sums would be void at once.
     pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {

@@ -19,29 +19,28 @@ use std::time::Duration;
 
 use weft_protocol::Ns;
 
-/// A gap this near, ns, is worth a spin. A nap would end after it: timer slack and wake-up take
-/// 25-65 us.
+/// A gap worth a spin, ns: a nap would end after it (timer slack and wake-up: 25-65 us).
 const NEAR: Ns = 100_000;
 
-/// The shortest nap, ns. Less would be a spin with system calls.
+/// The shortest nap, ns; less is a spin with system calls.
 const SHORTEST_NAP: Ns = 50_000;
 
-/// The longest nap, ns: how late an unforeseen gap may be seen while a background job waits.
+/// The longest nap, ns: how late a background job may see an unforeseen gap.
 const LONGEST_NAP: Ns = 200_000;
 
-/// A doze, ns, while records come without rings. A lane holds 4096 of them: 8 ms at one per 2 us.
+/// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE: Ns = 2_000_000;
 
-/// A doze beside a single client, ns. Only stage 1 makes such a client write, and no job waits.
+/// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes it write.
 ///
-/// Each wake-up takes a core from the job being learnt: on two cores, 500 wake-ups/s cost it
-/// several per cent. 3000 records at one per 2 us.
+/// No job waits, and each wake-up takes a core from the job being learnt. On two cores 500
+/// wake-ups/s cost it several per cent.
 const DOZE_ALONE: Ns = 6_000_000;
 
-/// A sleep, ns. The heartbeat on the epoch page beats at least this often.
+/// A sleep, ns; the broker's heart beats at least this often.
 const SLEEP: Ns = 200_000_000;
 
-/// A lane whose records are further apart than this, ns, may as well ring.
+/// Records further apart than this, ns, may as well ring.
 const QUIET: Ns = 20_000_000;
 
 /// The situation to wait in.
@@ -62,11 +61,11 @@ pub struct Scene {
 pub enum Wait {
     /// No wait: the next iteration is due or very near.
     Spin,
-    /// This long at most; background jobs ring, and a foreground job that becomes idle.
+    /// Bounded; background jobs ring, and a foreground job that becomes idle.
     Nap(Duration),
-    /// This long at most; all but foreground jobs ring.
+    /// Bounded; all but foreground jobs ring.
     Doze(Duration),
-    /// This long at most; all clients ring.
+    /// Bounded; all clients ring.
     Sleep(Duration),
 }
 
@@ -90,10 +89,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// `spin`: a core is to spare. `reaction`: silence after which the core takes a gap as open,
-    /// ns.
+    /// `spin`: a core is to spare. `reaction`: silence, ns, after which a gap is open.
     ///
-    /// A nap is `reaction / 4`, or `reaction / 2` where it takes a core that a job needs.
+    /// A nap is `reaction / 4`, or `reaction / 2` if it takes a core that a job needs.
     pub fn new(spin: bool, reaction: Ns) -> Waiting {
         let nap = if spin { reaction / 4 } else { reaction / 2 };
         Waiting {

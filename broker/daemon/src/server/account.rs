@@ -1,9 +1,8 @@
-//! CPU time that a shared broker spends on each guest, and which guests have had their share.
+//! CPU time that a shared broker spends on each guest.
 //!
-//! Work for a guest's connections, questions and messages is charged to that guest: [`SHARE`] of a
-//! core in the long run, [`AHEAD`] in a burst. The rest is done later. Hundreds of jobs started
-//! together stay below that. Each user has an account, so no other user waits; the owner's is never
-//! checked.
+//! Work for a guest is charged to it: [`SHARE`] of a core in the long run, [`AHEAD`] in a burst,
+//! the rest later. Hundreds of jobs started together stay below. Accounts are per user, so no other
+//! user waits; the owner's is never checked.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -20,8 +19,8 @@ const SHARE: u32 = 20;
 /// CPU time that an idle guest may use at once.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// Most CPU time beyond [`AHEAD`] on an account, so a wait lasts at most `DEBT * SHARE` = 2 s.
-/// Clients give a broker up that reads nothing for 5 s.
+/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s, and clients wait 5 s for
+/// a broker.
 const DEBT: Duration = Duration::from_millis(100);
 
 /// Accounts above which empty ones are removed.
@@ -31,7 +30,7 @@ const ACCOUNTS: usize = 256;
 #[derive(Debug, Clone, Default)]
 pub struct Accounts(Arc<Mutex<BTreeMap<u32, Account>>>);
 
-/// A leaky bucket: spent time drains at [`SHARE`]; a full one means waiting.
+/// A leaky bucket that drains at [`SHARE`]; a full one means waiting.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     spent: Duration,
@@ -85,12 +84,12 @@ impl Accounts {
         done
     }
 
-    /// How long until work for this user may go on; `None`: now.
+    /// Time until work for this user may go on; `None`: now.
     pub fn waits(&self, uid: u32) -> Option<Duration> {
         self.waits_at(uid, Instant::now())
     }
 
-    /// Whether the user has used more than `AHEAD / 4`, so that its work runs at the last rank.
+    /// Whether more than `AHEAD / 4` is used: the last rank.
     pub fn is_high(&self, uid: u32) -> bool {
         let all = self.all();
         all.get(&uid)

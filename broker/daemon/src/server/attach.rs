@@ -1,6 +1,6 @@
-//! Attaching a client: its lane, the handshake, its death notices.
+//! Attaching a client: lane, handshake, death notices.
 //!
-//! Each handshake is bounded in time and belongs on a thread of its own.
+//! A handshake is bounded in time; each belongs on its own thread.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,8 +67,8 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the process has ended. Never waits. The pidfd tells even if a forked child keeps the
-    /// socket open.
+    /// Whether the process has ended. Never waits. The pidfd tells even if a forked child holds the
+    /// socket.
     pub fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
@@ -81,17 +81,17 @@ impl Life {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
 
-    /// Descriptors that become readable, or hang up, when the client may be gone.
+    /// Descriptors that become readable or hang up when the client may be gone.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
     }
 }
 
 impl Pending {
-    /// Receives the profile that a sampling-free client of a shared broker sends: its bytes, or why
-    /// there are none.
+    /// The profile's bytes, or why there are none. For clients of a shared broker that name one and
+    /// take no samples.
     ///
-    /// Takes at most [`LARGEST_PROFILE`] bytes and [`HANDSHAKE`]. After an error the connection is
+    /// At most [`LARGEST_PROFILE`] bytes in [`HANDSHAKE`]. After an error the connection is
     /// unusable.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
         let deadline = Instant::now() + HANDSHAKE;
@@ -121,8 +121,8 @@ impl Pending {
         let _ = fds::send(&self.socket, &Packet::Refused(why), &[], Instant::now() + HANDSHAKE);
     }
 
-    /// Attaches the client: makes the lane, calls `orders` for its first orders, finishes the
-    /// handshake. With an honest client this takes about [`HANDSHAKE`] at most.
+    /// Makes the lane, has `orders` fill it, finishes the handshake. An honest client takes about
+    /// [`HANDSHAKE`] at most.
     pub fn welcome(
         self,
         host: &Host,
@@ -144,8 +144,8 @@ impl Pending {
             Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
-        // `accept()` has no time limit. The client says that it connected, so its connection is
-        // first in the queue. Otherwise ours is first and ends at once.
+        // `accept()` has no time limit. If the client did connect, it is first in the queue; else
+        // ours is, and ends at once.
         let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;

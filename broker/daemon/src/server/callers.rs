@@ -1,12 +1,11 @@
-//! Connections to the broker: counted by user, and closed where no other user waits for it.
+//! Connections to the broker: counted by user, and closed where no other user waits.
 //!
-//! The last close of a descriptor can take as long as its sender likes: a lingering TCP socket, a
-//! file on a dead server. Closing a socket also closes the descriptors unread in it. So no packet
-//! may bring a descriptor: from Linux 6.16 the kernel refuses them on the broker's socket, and a
-//! close is harmless.
+//! The last close of a descriptor may take as long as its sender likes: a lingering TCP socket, a
+//! file on a dead server. Closing a socket closes unread descriptors too. From Linux 6.16 the
+//! kernel refuses packets with descriptors on the broker's socket, so a close is harmless.
 //!
-//! On older kernels own threads close connections, one per user at a time, so a user delays at most
-//! one thread. A connection counts as its user's until it is really closed.
+//! On older kernels threads close connections, one per user at a time: a user delays at most one
+//! thread. Until really closed, a connection counts as its user's.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Accounts;
 use weft_protocol::transport::peer;
 
-/// Most closing threads, hence users whose closes may hang at once without delaying others.
+/// Closing threads at most: so many users' closes may hang without delaying others.
 const CLOSERS: usize = 64;
 
 /// All connections.
@@ -33,7 +32,7 @@ pub(super) struct Callers {
 struct State {
     /// Open connections, by user.
     open: BTreeMap<u32, usize>,
-    /// Connections to close, by user. An entry has at least one, or one is being closed.
+    /// Connections to close, by user; no entry is empty and idle.
     closing: BTreeMap<u32, Closing>,
     closers: usize,
 }
@@ -103,7 +102,7 @@ impl Callers {
         }
     }
 
-    /// Closes until each user left has a close under way.
+    /// Closes all but those of users with a close under way.
     fn close_all(&self) {
         loop {
             let mut state = self.state();
@@ -170,7 +169,7 @@ impl Connection {
         &self.callers.accounts
     }
 
-    /// Whether the connection is root's or the broker's own user's: no limits of guests apply.
+    /// Whether the user is root or the broker's own: no limits of guests.
     pub(super) fn is_owners(&self) -> bool {
         is_owner(self.uid)
     }
@@ -224,7 +223,7 @@ pub(super) mod tests {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
     }
 
-    /// A descriptor whose last close lasts until the second stream is dropped.
+    /// A descriptor whose last close waits for the second stream's drop.
     pub(in super::super) fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("connected");

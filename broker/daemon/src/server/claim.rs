@@ -1,9 +1,8 @@
-//! A name that one process at a time has in the network namespace: an abstract socket. It needs no
-//! folder, so a process with another `/tmp` sees it, and it ends with its process.
+//! A name of one process in the network namespace: an abstract socket. It needs no folder, so
+//! another `/tmp` does not hide it, and ends with its process.
 //!
-//! A process that finds a name taken connects. Both sides then know the other's process and user
-//! from the kernel; no data is sent. Any process may take a name or connect, so the result is only
-//! a line for people. No call here waits.
+//! A process that finds the name taken connects, and both learn the other's process and user from
+//! the kernel. Any process may do either, so the result is only a line for people. No call waits.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -13,10 +12,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use weft_protocol::transport::peer;
 
-/// Callers that may wait to be looked at. The next caller learns only that the name is taken.
+/// Callers in the queue; further ones learn only that the name is taken.
 const BACKLOG: i32 = 16;
 
-/// Another process with this name, as far as the kernel says.
+/// Another process with this name, from the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
     /// Process id; `None`: in a pid namespace outside this process's, or unknown.
@@ -30,8 +29,7 @@ pub struct Who {
 pub struct Claim(OwnedFd);
 
 impl Claim {
-    /// Takes the name, or says which process has it. `None`: the system has no such names, or the
-    /// name just became free.
+    /// Takes the name, or says which process has it. `None`: no such names here, or just freed.
     pub fn take(name: &str) -> Option<Result<Claim, Who>> {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         let socket = socket()?;
@@ -100,7 +98,7 @@ mod tests {
         assert_eq!(first.callers(), []);
         assert_eq!(Claim::take(&name).expect("a socket").expect_err("it is taken"), own);
         assert_eq!(first.callers(), [own]);
-        // An owner that never takes its callers delays no caller; further ones stay unknown to it.
+        // Callers beyond the queue stay unknown; none is delayed.
         let many: Vec<Who> = (0..3 * BACKLOG)
             .map(|_| Claim::take(&name).expect("a socket").expect_err("it is taken"))
             .collect();

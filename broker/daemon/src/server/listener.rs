@@ -1,6 +1,5 @@
-//! The well-known socket: taken by one broker at a time, its connections heard side by side.
-//!
-//! No connection is waited for beyond `HANDSHAKE`.
+//! The well-known socket: one broker at a time, connections heard side by side and never waited for
+//! beyond `HANDSHAKE`.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,32 +24,30 @@ use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
 
-/// Connections without a first packet. Beyond this, the oldest of the user with most of them is
-/// dropped.
+/// Connections without a first packet; beyond, the oldest of the user with most is dropped.
 const HALF_OPEN: usize = 1024;
 
-/// Such connections of one guest; beyond this the guest's oldest is dropped. Clients send their
-/// first packet at once, so even hundreds that start together rarely count here.
+/// Such connections per guest; beyond, its oldest is dropped. Clients send at once, so even
+/// hundreds rarely count here.
 const HALF_OPEN_OF_A_GUEST: usize = 256;
 
-/// Connections of one guest in all: clients, unanswered questions, half-open ones, and those not
-/// yet really closed ([`super::callers`]).
+/// Connections per guest in all: of clients, open questions, half-open, and not really closed
+/// ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
 
-/// Connections accepted in a row before the older ones are looked at again.
+/// Connections accepted before older ones are looked at.
 const AT_ONCE: usize = 64;
 
-/// Connections that the kernel may queue. 300 jobs started at once are an aim; the kernel's own cap
-/// is 4096 by default.
+/// The kernel's queue. 300 jobs started at once are an aim; the kernel's default cap is 4096.
 const BACKLOG: i32 = 4096;
 
-/// How often connections of users beyond their CPU share are looked at again.
+/// How often users beyond their CPU share are looked at.
 const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
 
-/// Connections of one user that may wait for that.
+/// Connections of a user that may wait for that.
 const LATER_OF_A_GUEST: usize = 64;
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept without descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(10);
 
 /// The users a broker serves.
@@ -81,8 +78,7 @@ pub struct Listener {
     inode: (u64, u64),
     /// Connections without a first packet, oldest first.
     half_open: Vec<HalfOpen>,
-    /// Connections of users beyond their CPU share, oldest first. They are not read until the user
-    /// may be heard.
+    /// Connections of users beyond their CPU share, oldest first; unread meanwhile.
     later: VecDeque<HalfOpen>,
     /// When `later` was last looked at.
     looked: Instant,
@@ -109,7 +105,7 @@ pub enum Incoming {
 }
 
 impl Listener {
-    /// Takes the socket at `path` for a private broker. Replaces a stale socket, but not a live
+    /// Takes the socket at `path` for a private broker. Replaces a stale socket, not a live
     /// broker's ([`Error::Taken`]).
     pub fn bind(path: &Path) -> Result<Listener, Error> {
         Listener::open(path, Door::Private)
@@ -122,8 +118,7 @@ impl Listener {
             Door::Shared { .. } => path::check_shared_folder(path)?,
         }
         let lock = lock(path)?;
-        // The lock proves that no broker of this build lives, unless the lock file was removed: so
-        // ask.
+        // No broker of this build lives, unless the lock file was removed: ask.
         if client::answers(path) {
             return Err(Error::Taken(path.to_path_buf()));
         }
@@ -136,7 +131,7 @@ impl Listener {
             });
         }
         raise_descriptor_limit();
-        // Bound under another name, then renamed: no client sees a socket that does not listen.
+        // Bound elsewhere, then renamed: no client sees a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
         let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
@@ -146,7 +141,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::system("making a socket"))?;
-        // Set before any client connects, since accepted sockets inherit it.
+        // Before any client connects: accepted sockets inherit it.
         let passes = !process::pass_descriptors(&socket, false);
         bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
         let mode = match door {
@@ -182,18 +177,18 @@ impl Listener {
         &self.path
     }
 
-    /// Whether the socket is still in place. Without it the broker is unreachable and should end.
+    /// Whether the socket is still in place; a broker without it should end.
     pub fn in_place(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
-    /// The CPU time accounts of this broker's users.
+    /// CPU time accounts of the users.
     pub fn accounts(&self) -> Accounts {
         self.callers.accounts().clone()
     }
 
-    /// The next connection with a first packet; `None` when the time is up. Silent, malformed,
-    /// foreign or outdated connections are answered and dropped here and delay no other.
+    /// The next first packet; `None` when the time is up. Silent, malformed, foreign or outdated
+    /// connections end here and delay no other.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
@@ -233,7 +228,7 @@ impl Listener {
         }
     }
 
-    /// Lets users back in whose CPU share allows it, and drops expired connections.
+    /// Hears users again that their CPU share allows; drops expired connections.
     fn look_who_waited(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
             return;
@@ -274,7 +269,7 @@ impl Listener {
         }
     }
 
-    /// Takes a newly accepted connection. Most have already sent their first packet.
+    /// Takes an accepted connection; most have sent their packet.
     fn comes(&mut self, socket: Connection) {
         let (uid, is_guest) = (socket.uid(), self.door.is_shared() && !socket.is_owners());
         if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
@@ -283,7 +278,7 @@ impl Listener {
             return;
         }
         if self.callers.accounts().waits(uid).is_some() {
-            // Beyond this the connection is closed unread, the cheapest answer.
+            // Further ones are closed unread, the cheapest answer.
             if self.later.iter().filter(|one| one.socket.uid() == uid).count() < LATER_OF_A_GUEST {
                 let deadline = Instant::now() + HANDSHAKE;
                 self.later.push_back(HalfOpen { socket, deadline });
@@ -319,7 +314,7 @@ impl Listener {
         }
     }
 
-    /// Reads from the half-open connections that are ready.
+    /// Reads half-open connections that are ready.
     fn hear(&mut self, ready: &[bool]) {
         let mut heard = Vec::new();
         let mut ready = ready.iter();
@@ -379,7 +374,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         return refuse(Refusal::User);
     }
     if door.is_shared() && peer.pid.is_none() {
-        // The client's own word for its process could name another's.
+        // Its own word could name another's process.
         return refuse(Refusal::Unseen);
     }
     match said {
@@ -414,8 +409,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock that a broker holds while it lives. The lock file stays: with a new one, two
-/// brokers could hold two locks.
+/// Takes the lock of a living broker. The file stays: two files would be two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .write(true)
@@ -431,8 +425,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// Raises the soft limit. A client takes about five descriptors, so the usual 1024 ends at some 200
-/// clients.
+/// A client takes about five descriptors; the usual limit of 1024 ends at 200 clients.
 fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -15,8 +15,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Socket option (Linux 6.16): whether packets may bring descriptors. Not in `libc` yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// A descriptor that becomes readable when the connected process ends. `None`: the system has none,
-/// and only the socket tells. [`Error::Gone`]: the process has ended.
+/// A descriptor that becomes readable at the connected process's end. `None`: the system has none.
+/// [`Error::Gone`]: already ended.
 pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedFd>, Error> {
     let mut found: libc::c_int = -1;
     let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
@@ -48,8 +48,8 @@ fn by_number(pid: Option<u32>) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Sets whether packets may bring descriptors on this socket and those accepted from it; if not,
-/// the kernel refuses them. Returns false if the kernel lacks the option.
+/// Sets whether this socket and those accepted from it take packets with descriptors. Returns false
+/// if the kernel lacks the option.
 pub(super) fn pass_descriptors(listener: impl AsFd, may: bool) -> bool {
     let may = libc::c_int::from(may);
     // SAFETY: the pointer is to a local that outlives the call, and the length is its size.

@@ -11,12 +11,11 @@ use weft_protocol::transport::fds::{ready, take_with};
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE};
 
-/// Takes one packet that is already there, without any descriptor.
+/// Takes one packet that is there, without descriptors.
 ///
-/// The last close of a descriptor may take as long as its sender likes, and the kernel closes a
-/// descriptor that is not taken within the same call. So where senders may pass some (`passes`), a
-/// packet with descriptors is left unread. The socket must then be closed where no other user waits
-/// for it.
+/// The kernel closes those not taken within the same call, and a last close may take as long as the
+/// sender likes. So where senders may pass some (`passes`), such a packet stays unread. Its socket
+/// must be closed where no other user waits.
 pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
     if passes && brings_descriptors(&socket) {
         return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));

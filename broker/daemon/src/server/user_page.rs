@@ -1,5 +1,4 @@
-//! What clients share with a broker besides their lanes: epoch pages and doorbells. Here only bells
-//! are read or written.
+//! Epoch pages and doorbells, which clients share with the broker. Only bells are used here.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,8 +12,7 @@ use rustix::io::Errno;
 use weft_protocol::transport::map::SharedEpochPage;
 use weft_protocol::transport::{Error, fds};
 
-/// Epoch page and doorbell, shared by all clients of a private broker, or by one user's clients of
-/// a shared one.
+/// Epoch page and doorbell of all clients of a private broker, or of one user of a shared one.
 #[derive(Debug)]
 pub struct UserPage {
     /// The epoch page.
@@ -35,7 +33,7 @@ impl UserPage {
     }
 }
 
-/// A broker's own page and, if shared, its users' pages. A shared broker's own page has no clients.
+/// A broker's own page (without clients in a shared broker), and its users' pages.
 #[derive(Debug)]
 pub struct Host {
     own: UserPage,
@@ -48,18 +46,18 @@ struct Guests {
     houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
     /// Recent rings, by user.
     rang: Mutex<BTreeMap<u32, Rang>>,
-    /// An epoll of all bells, edge-triggered: each ring is reported once, and no bell is read.
-    /// Another holder of a bell could make a read wait.
+    /// An edge-triggered epoll of all bells: each ring is told once. No bell is read, since other
+    /// holders could make the read wait.
     rings: OwnedFd,
 }
 
-/// Rings per [`SPELL`] after which a bell is ignored for its rest.
+/// Rings per [`SPELL`] after which a bell is ignored.
 ///
-/// A client can ring a million times a second, and each ring costs an iteration. The scheduler naps
-/// while a background job waits, so that user's honest jobs are seen only a little later.
+/// A client can ring a million times/s, each an iteration. The scheduler naps beside waiting
+/// background jobs, so that user's other jobs are seen only a little later.
 const RINGS: u32 = 50;
 
-/// The period of [`RINGS`]. The scheduler waits no longer while a bell is ignored.
+/// The period of [`RINGS`], and the longest wait while a bell is ignored.
 const SPELL: Duration = Duration::from_millis(10);
 
 /// A user's rings since a time.
@@ -83,7 +81,7 @@ impl Guests {
         houses.get(&uid).and_then(Weak::upgrade)
     }
 
-    /// Listens again to bells whose time is up. Returns the time until the next one's.
+    /// Listens again to bells whose time is up; returns the time to the next.
     fn hear_again(&self, now: Instant) -> Option<Duration> {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
         rang.retain(|uid, rang| {
@@ -157,8 +155,7 @@ impl Host {
         })
     }
 
-    /// The page of a user, made if needed; it lives while it is held. `None` in a private broker,
-    /// where all clients share one page.
+    /// A user's page, alive while held. `None` in a private broker, with one page for all.
     pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +176,7 @@ impl Host {
         Ok(Some(house))
     }
 
-    /// Waits until a client rings or the time is up, and takes all rings. Returns whether one rang.
+    /// Waits for a ring, `within` at most, and takes all. Returns whether one came.
     pub fn wait(&self, within: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + within;
         let Some(guests) = &self.guests else {
@@ -215,7 +212,7 @@ impl Host {
     fn take_rings(&self, rang: bool) {
         if rang {
             let mut count = [0u8; 8];
-            // Another thread may have read it first; no error here needs handling.
+            // Another thread may have been faster; errors need no handling.
             let _ = rustix::io::read(&self.bell, &mut count);
         }
     }
