@@ -65,7 +65,6 @@ fn run(registry: &Registry, rounds: &AtomicU64, ends: &Receiver<()>) {
     }
 }
 
-/// When the control thread last made a round.
 #[derive(Debug)]
 struct Pulse {
     round: u64,

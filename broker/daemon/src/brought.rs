@@ -22,7 +22,6 @@ pub struct Brought {
     state: RandomState,
 }
 
-/// One user's profiles.
 type His = Arc<Mutex<Vec<One>>>;
 
 #[derive(Debug)]

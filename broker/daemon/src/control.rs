@@ -39,7 +39,7 @@ pub(super) const SETS_TOLD: usize = 16;
 /// enough, however slow this thread.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Sleep without clients; an arrival ends it.
+/// Sleep without clients, unless one arrives.
 const LONELY: Duration = Duration::from_secs(1);
 
 /// A client that has its lane.
@@ -62,7 +62,7 @@ pub struct ControlFlags {
     pub stop: Arc<AtomicBool>,
     /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
-    /// CPU time accounts of the users.
+    /// CPU time accounts.
     pub accounts: Accounts,
 }
 
@@ -109,9 +109,8 @@ struct Peer {
     sender: ToTheClient,
     /// Warned of its GPU. Once is enough: a client that does not read must not block the thread.
     warned: bool,
-    /// Waits for device memory, as last told to the scheduler.
     waits: bool,
-    /// When its death was noticed, and after which look.
+    /// Time and look at which its death was noticed.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -125,7 +124,7 @@ struct Control {
     admission: admission::AdmissionHandle,
     /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
-    /// CPU time accounts of the users.
+    /// CPU time accounts.
     accounts: Accounts,
     all_heard: bool,
     /// Looks into the inbox so far.

@@ -59,9 +59,9 @@ pub(super) struct Cores {
     all: Vec<One>,
     /// Clients that named no device while there were several.
     nowhere: Core,
-    /// Each client's device index; `None`: `nowhere`.
+    /// Device index; `None`: `nowhere`.
     of: HashMap<Client, Option<usize>>,
-    /// Clients that named their device, and its UUID.
+    /// UUID of each named device.
     said: HashMap<Client, String>,
     /// Clients that wait for device memory: without work, in no core, so no job makes room for
     /// them.
@@ -146,7 +146,7 @@ impl Cores {
         }
     }
 
-    /// Clients of a device that share it under MPS, and that do not.
+    /// Numbers of clients under MPS and not.
     fn words(&self, at: usize) -> (usize, usize) {
         let of = |client: &Client| self.of.get(client).copied().flatten();
         let words = self.mps.iter().filter(|(client, _)| of(client) == Some(at));

@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How long a caller counts as present; it calls every [`PERIOD`].
 const STAYS: Duration = Duration::from_secs(5);
 
-/// Least time between two log lines on one device.
+/// Time between log lines on one device.
 const QUIET: Duration = Duration::from_secs(600);
 
 /// Most devices with a name, in all and for one user's clients.
@@ -106,7 +106,7 @@ impl Inside {
 }
 
 impl Device {
-    /// Looks once; returns whether a new broker was found.
+    /// Returns whether a new broker was found.
     fn look(&mut self, uuid: &str, now: Instant) -> bool {
         let found = match &self.claim {
             Some(claim) => claim.callers(),

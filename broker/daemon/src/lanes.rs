@@ -20,8 +20,8 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// Least time, ns, between rings of a foreground job that a napping broker asks for. A ring costs
-/// it 2 us, so 0.2 %.
+/// Least time, ns, between rings that a napping broker asks of a foreground job. One costs 2 us, a
+/// system call that wakes another core: 0.2 % at most.
 const RING_PAUSE: Ns = 1_000_000;
 
 /// Newest records read per iteration of an overrun lane.
@@ -87,7 +87,6 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
-    /// Row of the client's device on the epoch page.
     row: usize,
     /// Issued, settled, renewed, ns.
     progress: (Ns, Ns, Ns),
@@ -97,11 +96,9 @@ pub struct LaneWatch {
     told_at: Ns,
     /// The figures were reported between two reads.
     told_early: bool,
-    /// When a ring for idleness was last asked for.
     naps_since: Option<Ns>,
     /// Samples at a clock rate not yet known.
     guessed: Vec<Record>,
-    /// Of a guest's lane: its slot in the rota.
     slot: Option<Slot>,
     /// The core asked for timed launches.
     timed: bool,

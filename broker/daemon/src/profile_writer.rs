@@ -24,7 +24,7 @@ use super::registry::Entry;
 use super::status::Sampled;
 use super::store;
 
-/// How often a profile is written while samples come.
+/// Time between writes of a profile.
 const FLUSH: Duration = Duration::from_secs(3);
 
 /// A message to the profile writer.
@@ -189,7 +189,7 @@ fn launches(entry: &Entry) -> u64 {
 
 struct Thread {
     jobs: HashMap<String, Job>,
-    /// The profile each client samples into.
+    /// Profile by client.
     of: HashMap<u64, String>,
     /// Profiles corrected by the jobs served with them.
     refining: Refining,

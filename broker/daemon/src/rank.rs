@@ -2,7 +2,7 @@
 //!
 //! | thread | nice | why |
 //! |---|---|---|
-//! | scheduler | -15 | jobs wait for its iterations of some us. At nice 0 a woken thread waits 0.4 ms for a core (measured), and background jobs get a third |
+//! | scheduler | -15 | jobs wait for its iterations of some us. At nice 0 a woken thread waits 0.4 ms for a core (measured), and background jobs get a third of what they could |
 //! | control, memory, profile writer, beat | 0 | as jobs |
 //! | a shared broker's acceptor, and threads that let guests in and answer them | 10 | any user may knock at any rate |
 //! | those threads for a user that wanted much of late; the log | 19 | even a flood of small work must not delay a job's waking thread |
@@ -13,7 +13,7 @@
 
 use rustix::process::setpriority_process;
 
-/// The rank of a thread.
+/// A thread's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rank {
     /// The scheduler, for whose iterations jobs wait.

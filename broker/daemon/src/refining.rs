@@ -28,12 +28,11 @@ pub enum Outcome {
     Trouble(String),
 }
 
-/// One job.
 #[derive(Debug, Default)]
 struct Job {
     served: Served,
     active: HashMap<u64, Arc<Entry>>,
-    /// Launches of its ended processes.
+    /// Launches of ended processes.
     launches: u64,
     memory_peak: u64,
     ran: u64,

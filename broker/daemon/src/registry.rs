@@ -64,9 +64,9 @@ pub struct Entry {
     pub kernels: AtomicU64,
     /// Named kernels of which the profile has times.
     known: AtomicU64,
-    /// Figures kept by the scheduler thread.
+    /// Written by the scheduler thread.
     pub figures: Figures,
-    /// User id, from the kernel.
+    /// User id by the kernel.
     pub uid: u32,
     /// The per-user page of a shared broker; `None` in a private one.
     pub house: Option<Arc<UserPage>>,
@@ -92,7 +92,7 @@ pub struct Figures {
     pub resident: AtomicU64,
     /// Managed memory that came to the device by faults so far, bytes; an estimate.
     pub faulted: AtomicU64,
-    /// Working set: managed memory that the job is known to touch, bytes.
+    /// Working set, bytes.
     pub working_set: AtomicU64,
     /// Measured rate of moves to the device, bytes/s; 0: not measured.
     pub to_device: AtomicU64,
@@ -170,12 +170,12 @@ impl Entry {
         Entry { refines: true, ..self }
     }
 
-    /// Marks the process as one that cannot be seen from here.
+    /// Marks the process as not visible here.
     pub fn unseen(self) -> Entry {
         Entry { unseen: true, ..self }
     }
 
-    /// The process, as far as it can be seen.
+    /// The process, as far as visible.
     pub fn process(&self) -> Process {
         match self.unseen {
             true => Process::unseen(self.pid),

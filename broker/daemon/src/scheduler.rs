@@ -108,7 +108,6 @@ pub(super) struct Scheduler {
     lanes: Vec<LaneWatch>,
     houses: UserPages,
     rota: Rota,
-    /// Iterations so far.
     turns: u64,
     /// When a client last came, went or changed its mode.
     company_since: Ns,
@@ -234,7 +233,6 @@ impl Scheduler {
         self.cores.first()
     }
 
-    /// Passes an event to the core.
     fn tell(&mut self, now: Ns, event: Event) {
         let Some(watcher) = &mut self.watcher else {
             return self.cores.handle(now, event, &mut self.decisions);

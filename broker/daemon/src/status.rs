@@ -83,9 +83,9 @@ pub struct BrokerStatus {
 pub struct OtherBroker {
     /// The device's UUID, in hexadecimal.
     pub device: String,
-    /// Process id, from the kernel; `None`: its pid namespace cannot be seen from here.
+    /// Process id by the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
-    /// User id, from the kernel.
+    /// User id by the kernel.
     pub uid: Option<u32>,
     /// Seconds since this broker heard of the other.
     pub since_s: f64,
@@ -129,7 +129,7 @@ pub struct ClientStatus {
     pub client: u64,
     /// Process id.
     pub pid: u32,
-    /// User id, from the kernel.
+    /// User id by the kernel.
     #[serde(default)]
     pub uid: u32,
     /// Command line; see [`ClientStatus::hide`].
@@ -210,7 +210,7 @@ pub struct ClientStatus {
     /// the job, and the driver's order of eviction.
     #[serde(default)]
     pub faulted: u64,
-    /// Managed memory that the job is known to touch, bytes.
+    /// Working set: what the job is known to touch, bytes.
     pub working_set: u64,
     /// Measured rate of moves to the device, bytes/s; 0: none, a rate is assumed.
     #[serde(default)]

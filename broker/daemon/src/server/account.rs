@@ -19,8 +19,8 @@ const SHARE: u32 = 20;
 /// CPU time that an idle guest may use at once.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s, and clients wait 5 s for
-/// a broker.
+/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s. Clients give a broker up
+/// after 5 s.
 const DEBT: Duration = Duration::from_millis(100);
 
 /// Accounts above which empty ones are removed.

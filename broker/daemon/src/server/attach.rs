@@ -26,9 +26,9 @@ use weft_protocol::transport::{Error, HANDSHAKE, LARGEST_PROFILE, fds};
 pub struct Pending {
     /// The process's first message.
     pub hello: Hello,
-    /// User id, from the kernel.
+    /// User id by the kernel.
     pub uid: u32,
-    /// Process id, from the kernel; `None`: its pid namespace cannot be seen from here.
+    /// Process id by the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
     /// Readable once the process has ended.
     pub pidfd: Option<OwnedFd>,
@@ -43,9 +43,9 @@ pub struct Attached {
     pub client: u64,
     /// The client's first message.
     pub hello: Hello,
-    /// Process id, from the kernel.
+    /// Process id by the kernel.
     pub pid: Option<u32>,
-    /// User id, from the kernel.
+    /// User id by the kernel.
     pub uid: u32,
     /// The user's page; `None` in a private broker.
     pub house: Option<Arc<UserPage>>,

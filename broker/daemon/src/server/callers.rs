@@ -23,14 +23,14 @@ const CLOSERS: usize = 64;
 pub(super) struct Callers {
     /// Whether packets may bring descriptors.
     passes: bool,
-    /// CPU time accounts of the users.
+    /// CPU time accounts.
     accounts: Accounts,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Open connections, by user.
+    /// Open ones by user.
     open: BTreeMap<u32, usize>,
     /// Connections to close, by user; no entry is empty and idle.
     closing: BTreeMap<u32, Closing>,
@@ -40,7 +40,6 @@ struct State {
 #[derive(Debug, Default)]
 struct Closing {
     sockets: VecDeque<OwnedFd>,
-    /// Whether one is being closed.
     busy: bool,
 }
 
@@ -54,7 +53,7 @@ impl Callers {
         })
     }
 
-    /// CPU time accounts of the users.
+    /// CPU time accounts.
     pub(super) fn accounts(&self) -> &Accounts {
         &self.accounts
     }
@@ -69,7 +68,7 @@ impl Callers {
         }
     }
 
-    /// Number of a user's open connections.
+    /// A user's open connections.
     pub(super) fn count_of(&self, uid: u32) -> usize {
         self.state().open.get(&uid).copied().unwrap_or(0)
     }
@@ -154,7 +153,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// User id, from the kernel.
+    /// User id by the kernel.
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
@@ -164,7 +163,7 @@ impl Connection {
         self.callers.passes
     }
 
-    /// CPU time accounts of all users.
+    /// CPU time accounts.
     pub(super) fn accounts(&self) -> &Accounts {
         &self.callers.accounts
     }

@@ -41,7 +41,7 @@ const AT_ONCE: usize = 64;
 /// The kernel's queue. 300 jobs started at once are an aim; the kernel's default cap is 4096.
 const BACKLOG: i32 = 4096;
 
-/// How often users beyond their CPU share are looked at.
+/// How often connections of users beyond their CPU share are looked at.
 const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
 
 /// Connections of a user that may wait for that.
@@ -131,7 +131,7 @@ impl Listener {
             });
         }
         raise_descriptor_limit();
-        // Bound elsewhere, then renamed: no client sees a socket that does not listen.
+        // Bound under another name, then renamed: no client sees a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
         let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
@@ -182,13 +182,13 @@ impl Listener {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
-    /// CPU time accounts of the users.
+    /// CPU time accounts.
     pub fn accounts(&self) -> Accounts {
         self.callers.accounts().clone()
     }
 
-    /// The next first packet; `None` when the time is up. Silent, malformed, foreign or outdated
-    /// connections end here and delay no other.
+    /// The next connection with its first packet; `None` when the time is up. Silent, malformed,
+    /// foreign or outdated ones end here and delay no other.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
@@ -228,7 +228,7 @@ impl Listener {
         }
     }
 
-    /// Hears users again that their CPU share allows; drops expired connections.
+    /// Hears users again whose CPU share allows it; drops expired connections.
     fn look_who_waited(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
             return;
@@ -409,7 +409,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock of a living broker. The file stays: two files would be two locks.
+/// Takes the lock that a living broker holds. Without the file, two brokers could hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .write(true)
@@ -501,7 +501,6 @@ mod tests {
         process::pass_descriptors(&listener.socket, true);
         listener.callers = Callers::new(true);
         let uid = peer::own_uid();
-        // One descriptor is read, the other connection ends before it was.
         let ends: Vec<_> = (0..2)
             .map(|number| {
                 let (sender, silent) = lingering();

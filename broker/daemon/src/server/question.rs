@@ -15,7 +15,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 pub struct Asker {
     /// User id.
     pub uid: u32,
-    /// Process id; `None`: its pid namespace cannot be seen from here.
+    /// Process id; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
 }
 
