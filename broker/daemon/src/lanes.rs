@@ -20,21 +20,22 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// Least time, ns, between rings that a napping broker asks of a foreground job. One costs 2 us, a
-/// system call that wakes another core: 0.2 % at most.
+/// Least time, ns, between rings that a napping broker asks of a foreground job. A ring costs 2 us,
+/// a system call that wakes another core: 0.2 % at most.
 const RING_PAUSE: Ns = 1_000_000;
 
-/// Newest records read per iteration of an overrun lane.
+/// Newest records read per iteration of a lane that overran its reader.
 ///
-/// It has holes in any case. Old records make a busy job look idle since, and wake background jobs
-/// for void credit. Each read also takes a cache line from the launching thread, and core time.
+/// Such a lane has holes in any case. Old records make a busy job look idle since, and wake
+/// background jobs for void credit. Each read also takes a cache line from the launching thread,
+/// and core time.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
 /// How often a lasting wait is reported again, ns.
 ///
-/// The core may have taken it for over: a late record of another thread, or a mode change and back
-/// during the client's sleep. Else the gate stays closed for the longest wait. 1000 clients make
-/// 50,000 reports/s, nearly all known.
+/// The core may have taken the wait for over: a late record of another thread, or a mode change and
+/// back during the client's sleep. Else the gate stays closed for the longest wait. 1000 waiting
+/// clients make 50,000 reports/s, nearly all known.
 const TOLD_AGAIN: Ns = 20_000_000;
 
 /// Greatest age of a record, ns; a parked broker reads after 0.2 s.
@@ -337,7 +338,7 @@ impl LaneWatch {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after the reports: credit in neither is on its way.
+                // Read after the reports: credit that is in neither is on its way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }

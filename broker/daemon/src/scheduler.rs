@@ -1,8 +1,8 @@
 //! The scheduler thread: reads all lanes, tells the core, carries out its decisions, waits.
 //!
 //! Only this thread touches the core and writes orders. It reads the launch epochs, then the lanes,
-//! then asks the core. Credit is bound to that first reading, so a launch that the core has not
-//! seen voids it.
+//! then asks the core. Credit is bound to that first reading, so a foreground launch that the core
+//! has not seen voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -193,7 +193,8 @@ impl Scheduler {
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            // Others' background jobs do not see its launch epoch.
+            // With several pages a foreground job rings for background jobs that do not see its
+            // launch epoch.
             lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
         }
     }
@@ -201,7 +202,7 @@ impl Scheduler {
     /// Asks for rings, looks once more, sleeps.
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
-        // All lanes: earlier news is seen here.
+        // All lanes: news from before the bells were wanted is seen here.
         if !self.look(None).news && !self.stopping {
             self.pause(time);
         }
@@ -257,8 +258,8 @@ impl Scheduler {
     fn look(&mut self, at: Option<u64>) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
-            // Before the look: later news rings and ends the next nap. The first of a row gets no
-            // rings; it is short.
+            // Before the look: later news then rings and ends the nap. The first of a row of naps
+            // gets no rings; it is short.
             let now = (self.clock)();
             for lane in self
                 .lanes
@@ -307,7 +308,7 @@ impl Scheduler {
                     turn.background_waits |= found.waits && lane.mode() == Mode::Background;
                     if found.records > 0 {
                         self.last_record = now;
-                        // Not idleness: others' credit is granted for that very moment.
+                        // Idleness is no launch: others' credit is granted for that very moment.
                         if found.launches && lane.mode() == Mode::Foreground {
                             self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
                         }

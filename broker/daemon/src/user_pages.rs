@@ -1,9 +1,9 @@
 //! The epoch pages as the scheduler reads them: one, or one per user of a shared broker. So no
 //! client can write what another user's reads.
 //!
-//! A foreground launch voids its own user's credit at once, by the epoch that both see. On other
-//! users' pages the broker bumps that epoch when it reads of the launch. Until then their jobs have
-//! no more than their credit, which bounds the delay.
+//! A foreground launch voids the credit of its user's background jobs at once, by the epoch that
+//! both see. On other users' pages the broker bumps that epoch when it reads of the launch. Until
+//! then their jobs have no more than their credit, which bounds the foreground job's delay.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@
 //!
 //! A nap is too short for a second look. Rings are asked for before the iteration that precedes the
 //! nap, so only the first of a row of naps gets none. A launching foreground job is never asked to
-//! ring: a ring costs it a system call.
+//! ring, since a ring costs it a system call; its records wait in the lane.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -31,13 +31,14 @@ const LONGEST_NAP: Ns = 200_000;
 /// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE: Ns = 2_000_000;
 
-/// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes it write.
+/// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes such a
+/// client write.
 ///
 /// No job waits, and each wake-up takes a core from the job being learnt. On two cores 500
 /// wake-ups/s cost it several per cent.
 const DOZE_ALONE: Ns = 6_000_000;
 
-/// A sleep, ns; the broker's heart beats at least this often.
+/// A sleep, ns. The heartbeat on the epoch page beats at least this often.
 const SLEEP: Ns = 200_000_000;
 
 /// Records further apart than this, ns, may as well ring.

@@ -1,4 +1,5 @@
-//! Epoch pages and doorbells, which clients share with the broker. Only bells are used here.
+//! Epoch pages and doorbells, which clients share with the broker. This module reads only bells,
+//! never pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -53,8 +54,8 @@ struct Guests {
 
 /// Rings per [`SPELL`] after which a bell is ignored.
 ///
-/// A client can ring a million times/s, each an iteration. The scheduler naps beside waiting
-/// background jobs, so that user's other jobs are seen only a little later.
+/// A client can ring a million times/s, and each ring costs an iteration. The scheduler naps beside
+/// waiting background jobs, so that user's other jobs are seen only a little later.
 const RINGS: u32 = 50;
 
 /// The period of [`RINGS`], and the longest wait while a bell is ignored.
