@@ -35,8 +35,8 @@ pub(super) const SETS_TOLD: usize = 16;
 
 /// Time to read a dead client's last messages while others keep talking.
 ///
-/// Each look also hears at least one talking client, in turn. So as many looks as clients are
-/// enough, however slow this thread.
+/// Such a client also stays for as many looks as there are clients. Each look hears at least one
+/// talking client, in turn, so this holds however slow the thread.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Sleep without clients, unless one arrives.
@@ -213,7 +213,7 @@ impl Control {
         // Guests were told while let in; this thread waits for no client that does not read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
-            // One each would be thousands; one for all may not fit.
+            // One message each would be thousands; a single one may not fit.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
             }
@@ -316,7 +316,7 @@ impl Control {
                 }
             }
             ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
-            // It stays in place; a new owner reports it.
+            // The memory stays in place; a new owner reports it.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
@@ -342,8 +342,8 @@ impl Control {
 
     /// Ends clients that died or were detached.
     ///
-    /// Two looks with an empty inbox between them prove that a dead client's messages were read.
-    /// While others keep talking, `LAST_WORDS` bounds the wait.
+    /// A second look with an empty inbox proves that a dead client's messages were read. While
+    /// others keep talking, `LAST_WORDS` and the number of looks bound the wait.
     fn look_for_deaths(&mut self) {
         let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self

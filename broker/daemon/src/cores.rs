@@ -2,12 +2,12 @@
 //! clients.
 //!
 //! A client names its device before its first context, hence before its first launch. Until then it
-//! belongs to the first device heard of, so a one-device machine has one core. With several devices
-//! it is in the core `nowhere`.
+//! belongs to the first device heard of, so a one-device machine has one core. With several
+//! devices, an unnamed client is in the core `nowhere`.
 //!
 //! Each client says whether it shares its device under MPS ([`Cores::shares`]), as its driver tells
-//! it. One that does not makes the device time-sliced, with the switch cost. When all clients with
-//! a word have left, the cost stays.
+//! it. One that does not makes the device time-sliced, with the switch cost. With no such word
+//! left, the cost stays as it is until another client speaks.
 //!
 //! What holds: a client is in one core at a time, which hears of its arrival, events and end in
 //! that order.

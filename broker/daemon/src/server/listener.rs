@@ -374,7 +374,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         return refuse(Refusal::User);
     }
     if door.is_shared() && peer.pid.is_none() {
-        // Its own word could name another's process.
+        // The client's own word could name another's process.
         return refuse(Refusal::Unseen);
     }
     match said {
@@ -409,7 +409,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock that a living broker holds. Without the file, two brokers could hold two locks.
+/// Takes the lock that a living broker holds. The file stays: after a removal two brokers could
+/// hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .write(true)
@@ -425,7 +426,8 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// A client takes about five descriptors; the usual limit of 1024 ends at 200 clients.
+/// Raises the limit of open files. A client takes about five, so the usual 1024 ends at some 200
+/// clients.
 fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit {
