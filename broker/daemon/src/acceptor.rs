@@ -1,7 +1,6 @@
-//! The door: lets clients in, answers questions, notices when it is time to end. The broker's main
-//! thread.
+//! The acceptor, the broker's main thread: lets clients in, answers questions, notices the end.
 //!
-//! Whoever is slow holds up only the thread made for him. Whoever may not come in is told why.
+//! Slow clients delay only threads made for them. Refused clients are told why.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -31,59 +30,54 @@ use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
 use weft_protocol::transport::Error;
 use weft_protocol::{Ns, PRIORITIES};
 
-/// How often the launch epochs of the end are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Clients at once, where the process may have so many descriptors.
+/// Most clients at once, given descriptors.
 const MOST: usize = 4096;
 
-/// Descriptors of a client at most: its connection, its lane, its process, and the two ends of a
-/// private broker's channel.
+/// Most descriptors per client: connection, lane, process, both ends of a private channel.
 const DESCRIPTORS: u64 = 5;
 
-/// Descriptors for everything else: threads' files, questions, connections that have not said yet
-/// what they want.
+/// Descriptors for all else: threads' files, questions, half-open connections.
 const OTHERS: u64 = 256;
 
-/// Of the clients of a shared broker one guest may have this part.
+/// A guest may have `1 / GUESTS_PART` of a shared broker's clients.
 const GUESTS_PART: usize = 4;
 
-/// Of a guest's clients so many are let in at once, on a thread each: their profiles come to 64 MiB
-/// at most until they are taken apart, one by one.
+/// A guest's clients let in at once. Unparsed, their profiles take 64 MiB at most; parsing is one
+/// by one.
 const ENTER_AT_ONCE: usize = 16;
 
-/// Of a guest's questions so many are answered at once. An answer may be a copy of all that is
-/// known, and may be waited for.
+/// A guest's questions answered at once; an answer may be large, and may be waited for.
 const ANSWERS_AT_ONCE: usize = 4;
 
-/// Questions of a guest that wait for that.
+/// A guest's questions that may wait.
 const QUESTIONS: usize = 256;
 
-/// The same of the broker's own user and of root, and of a private broker.
+/// Tasks at once for all but guests.
 const OWNERS_AT_ONCE: usize = 256;
 
-/// The longest name of a guest's profile that is kept.
+/// Longest kept name of a guest's profile.
 const LONGEST_NAME: usize = 200;
 
-/// How long the thread that lets a guest in waits in all for it to read what is known of its
-/// kernels.
+/// Time for a guest to read its kernels' times and working sets.
 const READS_WITHIN: Duration = Duration::from_millis(500);
 
-/// What so many kernels may take goes in one message.
+/// Kernel times per message.
 const TIMES_TOLD: usize = 256;
 
-/// The longest reason that is kept why a client runs without its profile.
+/// Longest kept reason for a missing profile.
 const LONGEST_TROUBLE: usize = 1024;
 
-/// The longest command line that is kept.
+/// Longest kept command line.
 const LONGEST_COMMAND: usize = 1024;
 
-/// What the door needs.
+/// The acceptor's state.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     /// Epoch page and doorbell.
     pub host: Arc<Host>,
-    /// Who is attached.
+    /// Attached clients.
     pub registry: Arc<Registry>,
     /// The scheduler.
     pub to_scheduler: SchedulerHandle,
@@ -91,26 +85,26 @@ pub struct Acceptor {
     pub profile_writer: ProfileWriter,
     /// The control thread.
     pub control: Sender<Arrival>,
-    /// Who answers.
+    /// Answers questions.
     pub answers: Answers,
     /// Set when the broker is to end.
     pub stop: Arc<AtomicBool>,
-    /// What the broker was told at its start.
+    /// The broker's options.
     pub options: Arc<Options>,
-    /// Clients on their way in.
+    /// Clients being let in.
     pub entering: Beside<Pending>,
-    /// Questions that are being answered.
+    /// Questions being answered.
     pub asking: Beside<Question>,
     /// Guests' profiles.
     pub brought: Arc<Brought>,
-    /// Clients at once ([`most`]).
+    /// Most clients at once ([`most`]).
     pub most: usize,
-    /// Who else has a device of ours.
+    /// Other brokers that have a device of this one.
     pub elsewhere: Elsewhere,
 }
 
-/// So many clients this process can have at once: where it may open few files only, not so many
-/// that one user could take all of them.
+/// Most clients of this process. With few descriptors there are fewer, so that one user cannot take
+/// them all.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
@@ -118,7 +112,7 @@ pub fn most() -> usize {
 }
 
 impl Acceptor {
-    /// Stands at the door until it is time to end. Says why it was.
+    /// Serves until it is time to end, and returns why.
     pub fn keep(&self, listener: &mut Listener) -> &'static str {
         let mut alone_since = Instant::now();
         loop {
@@ -173,8 +167,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether it is a user whom a shared broker serves and who does not own it: the limits of
-    /// guests are his.
+    /// Whether the limits of guests apply: the broker is shared, and the user neither root nor its
+    /// owner.
     fn is_guest(&self, uid: u32) -> bool {
         self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
     }
@@ -186,7 +180,7 @@ impl Acceptor {
         let refusal = match pending.hello.priority {
             priority if usize::from(priority) >= PRIORITIES => Some(Refusal::Priority(priority)),
             _ if self.registry.count() + self.entering.count() >= self.most => Some(Refusal::Full(self.most)),
-            // One user leaves room for others.
+            // Leaves room for other users.
             _ if guest && here() >= guests => Some(Refusal::Full(guests)),
             _ => None,
         };
@@ -243,7 +237,7 @@ impl Acceptor {
                 hello.priority = allowed;
             }
         }
-        // It names the profile and the folder that the client said.
+        // The text contains names that the client chose.
         let trouble = trouble.map(|trouble| clean(&trouble, LONGEST_TROUBLE));
         if let Some(trouble) = &trouble {
             log::warn!("process {pid}: {trouble}");
@@ -271,7 +265,7 @@ impl Acceptor {
             Ok(attached) => attached,
             Err(error) => return self.did_not_come(pid, &error),
         };
-        // A client that does not read goes by what is charged.
+        // A client that does not read in time keeps to what it is charged.
         let end = Instant::now() + READS_WITHIN;
         if let Some(profile) = &loaded {
             for some in options.core.may_take(profile).chunks(TIMES_TOLD) {
@@ -330,8 +324,7 @@ impl Acceptor {
         }
     }
 
-    /// What is known of a guest of a shared broker, which opens no file for anybody and writes
-    /// none.
+    /// The profile that a guest sent. A shared broker opens and writes no files for guests.
     fn brought(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
@@ -357,17 +350,16 @@ impl Acceptor {
     }
 }
 
-/// Whoever is no guest: one at a time would be slow, and a thread each for thousands of questions
-/// makes nothing faster.
+/// Limits for all but guests: one thread would be slow, one per question no faster.
 const OWNERS: Most = Most {
     at_once: OWNERS_AT_ONCE,
     waiting: MOST,
 };
 
-/// What a lane says before the scheduler knows of it.
+/// Writes a lane's first orders.
 pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, unknown_cost: Ns, profiling: bool) {
     let orders = &lane.orders;
-    // The row of the device that was heard of first, until it says its own.
+    // The first device's row, for now.
     let epoch = epoch_page::epoch(0, usize::from(priority));
     orders.epoch.store(epoch as u32, Ordering::Relaxed);
     let longest = u64::try_from(longest_wait.as_nanos()).unwrap_or(u64::MAX);
@@ -380,8 +372,7 @@ pub(super) fn first_orders(lane: &Lane, priority: u8, longest_wait: Duration, un
 
 type Knowledge = (Option<String>, Option<Arc<weft_profiles::Profile>>, Option<String>);
 
-/// What is known under a name: its long form, the profile, and what is wrong with it. A client that
-/// samples needs none.
+/// A profile's absolute name, the profile unless the client samples, and any trouble.
 fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     let Some(called) = called.filter(|called| !called.is_empty()) else {
         let trouble =
@@ -401,7 +392,7 @@ fn knowledge(called: Option<&str>, profiling: bool) -> Knowledge {
     }
 }
 
-/// What a guest is told before it is one of many: later nobody waits for it to read.
+/// Sends a guest its priority warning and working sets. Later no thread waits for it to read.
 fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(u8, u8)>, end: Instant) {
     if let Some((asked, allowed)) = lowered {
         let line = format!(
@@ -414,7 +405,7 @@ fn tell_guest(sender: &ToTheClient, profile: Option<&Profile>, lowered: Option<(
         let left = || end.saturating_duration_since(Instant::now());
         let sent = sender.send_within(ToClient::WorkingSets(sets.to_vec()), left());
         if let Err(Error::Nonsense(_)) = sent {
-            // Too much for a packet: one by one, without those that are so by themselves.
+            // Too much for a packet: one by one, without those too large alone.
             for set in sets {
                 let _ = sender.send_within(ToClient::WorkingSets(vec![set.clone()]), left());
             }

@@ -1,9 +1,8 @@
-//! The questions of `weft status`, `weft queue`, `weft set`, `weft profile` and `weft stop`, and
-//! their answers.
+//! Questions and answers of `weft status`, `queue`, `set`, `profile` and `stop`, as JSON over the
+//! broker's socket.
 //!
-//! They travel as JSON over the broker's socket, whose transport checks that both sides are one
-//! user's, or says whose the question is. Nothing asked here touches the scheduling but through the
-//! scheduler's own queue.
+//! The transport checks that both sides are one user's, or says whose the question is. Questions
+//! reach the scheduler only through its mailbox.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -14,119 +13,118 @@ use super::places::Places;
 use super::status::{Sampled, Status};
 use weft_protocol::transport::{self, client};
 
-/// How long an answer may take. A broker answers from memory; only writing a profile to a slow disk
-/// takes long.
+/// Longest wait for an answer. Only writing a profile to a slow disk takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What can be asked.
+/// A question to the broker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// Who is there.
+    /// Asks which broker is there.
     Ping,
-    /// Everything.
+    /// Asks for the whole status.
     Status,
-    /// Who waits for device memory, and who has it.
+    /// The jobs that wait for device memory or have it.
     Queue,
-    /// On which device a job that has not begun fits best.
+    /// The best device for a job that has not begun.
     Place(Box<super::admission::Seeker>),
-    /// Another priority for the clients that match.
+    /// Sets the priority of matching clients.
     Set {
-        /// By the client's number.
+        /// Client number to match.
         client: Option<u64>,
-        /// By the process.
+        /// Process id to match.
         pid: Option<u32>,
         /// 0 (most important) to 9.
         priority: u8,
     },
-    /// A user counts for so many others where device memory is waited for.
+    /// Sets a user's weight in waiting for device memory.
     Weight {
-        /// Who.
+        /// The user's label.
         user: String,
-        /// One, or how many.
+        /// The weight, at least 1.
         weight: u32,
     },
-    /// What a job took that has ended becomes a profile.
+    /// Makes a profile of an ended job's usage.
     ProfileKeep {
-        /// What it is called.
+        /// The profile's name.
         name: String,
-        /// Its first process; none: the last job that ended.
+        /// The job's first process; `None`: the last job that ended.
         pid: Option<u32>,
     },
-    /// Sampling into a profile begins anew.
+    /// Starts sampling into a profile anew.
     ProfileBegin {
-        /// What it is called.
+        /// The profile's name.
         name: String,
     },
-    /// How far the sampling came; written to disk first.
+    /// Writes the samples; asks how far sampling came.
     ProfileFlush {
-        /// What it is called.
+        /// The profile's name.
         name: String,
     },
-    /// The sampling is over: written, then forgotten.
+    /// Ends sampling; writes the profile.
     ProfileEnd {
-        /// What it is called.
+        /// The profile's name.
         name: String,
     },
-    /// End the broker.
+    /// Ends the broker.
     Stop,
 }
 
-/// What is answered.
+/// The broker's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Done.
     Done,
-    /// The broker is there.
+    /// Answer to a ping.
     Pong {
-        /// Its process.
+        /// Process id.
         pid: u32,
-        /// Its protocol.
+        /// Protocol version.
         protocol: u32,
-        /// Version of the package.
+        /// Package version.
         version: String,
     },
-    /// Everything.
+    /// The whole status.
     Status(Box<Status>),
-    /// Who waits and who has it.
+    /// The jobs that wait for device memory or have it.
     Queue(Box<super::admission::Queue>),
-    /// There.
+    /// The best device.
     Placed(super::admission::Place),
-    /// So many clients have the new priority.
+    /// Number of clients with the new priority.
     Set(usize),
-    /// What a job took: whoever asked a shared broker makes the profile himself.
+    /// A job's observed usage; the asking process writes the profile.
     Learnt(super::admission::Took),
-    /// The profile that was written.
+    /// The written profile.
     Kept(super::status::Kept),
-    /// What became of the samples.
+    /// The samples so far.
     Sampled(Sampled),
-    /// It could not be done.
+    /// The question could not be served, and why.
     Sorry(String),
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not reached, or no answer in time.
+    /// Not reached, or not in time.
     #[error(transparent)]
     Transport(#[from] transport::Error),
-    /// It said something else.
+    /// The answer could not be parsed.
     #[error("the broker's answer is not understood; is it of another build?")]
     Unclear(#[from] serde_json::Error),
-    /// It said no.
+    /// The broker could not serve the question.
     #[error("{0}")]
     Sorry(String),
 }
 
 impl Error {
-    /// Whether nobody listens.
+    /// Whether no broker listens.
     pub fn is_nobody(&self) -> bool {
         matches!(self, Error::Transport(transport::Error::NoBroker(_)))
     }
 }
 
-/// Asks the broker one thing.
+/// Asks the broker one question.
 pub fn ask(places: &Places, question: &Question) -> Result<Answer, Error> {
     let answer = client::ask(places.socket(), &serde_json::to_string(question)?, PATIENCE)?;
     match serde_json::from_str(&answer)? {

@@ -1,4 +1,4 @@
-//! Answers people's questions.
+//! Answers to people's questions.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ use crate::server::Asker;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
 
-/// What answers are made of.
+/// The sources of answers.
 #[derive(Debug, Clone)]
 pub struct Answers {
-    /// Who has device memory.
+    /// The admission thread's state.
     pub admission: super::admission::AdmissionHandle,
-    /// Who is attached.
+    /// Attached clients.
     pub registry: Arc<Registry>,
     /// The scheduler.
     pub to_scheduler: SchedulerHandle,
@@ -35,26 +35,26 @@ pub struct Answers {
     pub stop: Arc<AtomicBool>,
     /// When the broker started.
     pub since: Instant,
-    /// Where it listens.
+    /// The socket's path.
     pub socket: PathBuf,
     /// The policy in force.
     pub policy: String,
     /// The delay bound.
     pub delay_bound: Duration,
-    /// The longest wait at the gate.
+    /// Longest wait of a launch at the gate.
     pub longest_wait: Duration,
-    /// How many times slower than it pretends the device is taken to be.
+    /// Assumed dilation of the device.
     pub dilation: f64,
-    /// Whether many users ask: everybody may look, and change what is his own.
+    /// Whether the broker is shared: users change only their own jobs.
     pub shared: bool,
-    /// What they may do.
+    /// Rights of its users.
     pub rights: Rights,
-    /// Who else has a device of ours.
+    /// Other brokers that have a device of this one.
     pub elsewhere: Elsewhere,
 }
 
 impl Answers {
-    /// Answers in JSON what was asked in JSON.
+    /// Answers a JSON question in JSON.
     pub fn line(&self, question: &str, asker: Asker) -> String {
         let answer = match serde_json::from_str(question) {
             Ok(question) => self.answer(question, asker),
@@ -102,7 +102,7 @@ impl Answers {
                 Answer::Done
             }
             Question::ProfileKeep { name, pid } => match self.admission.learnt(pid, self.whose(asker).as_deref()) {
-                // Whoever asks writes it where he may write.
+                // The asking process writes the profile with its own rights.
                 Some(took) if self.shared => Answer::Learnt(took),
                 Some(took) => {
                     store::add(&name, &took).map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept)
@@ -128,7 +128,7 @@ impl Answers {
         }
     }
 
-    /// Why somebody may not ask this. Of a private broker only its user can ask.
+    /// Why this user may not ask this. Only its own user reaches a private broker.
     fn forbids(&self, question: &Question, asker: Asker) -> Option<String> {
         if !self.shared {
             return None;
@@ -146,18 +146,18 @@ impl Answers {
         }
     }
 
-    /// In a shared broker what jobs are is their user's business, and the owner's: this user sees
-    /// of others that they are there and what they take.
+    /// The only user whose jobs the asker may see in detail; `None`: all. Of others' jobs in a
+    /// shared broker only presence and use show.
     fn sees_own_alone(&self, asker: Asker) -> Option<u32> {
         (self.shared && !asker.is_owner()).then_some(asker.uid)
     }
 
-    /// Of whom somebody may learn: of himself alone, in a shared broker.
+    /// The only user of whose usage the asker may learn; `None`: all.
     fn whose(&self, asker: Asker) -> Option<String> {
         (self.shared && !asker.is_owner()).then(|| asker.uid.to_string())
     }
 
-    /// What a job says of itself before it begins, in a shared broker as the kernel says it.
+    /// A seeker's words, corrected by the kernel's.
     fn known(&self, seeker: Seeker, asker: Asker) -> Seeker {
         let label = |said: &str| clean(said, LONGEST_LABEL);
         let (user, gang) = identity(asker.uid, self.shared, &label(&seeker.user), &label(&seeker.gang));
@@ -173,7 +173,7 @@ impl Answers {
                 unseen: false,
                 ..seeker
             },
-            // A number of another pid namespace says nothing of processes here.
+            // A process id of another pid namespace means nothing here.
             false => Seeker {
                 user,
                 unseen: asker.pid != Some(seeker.pid),
@@ -220,7 +220,7 @@ impl Answers {
             }
         }
         for entry in &found {
-            // Seen at once by whoever asks next; the scheduler tells the lane.
+            // Visible at once; the scheduler tells the lane.
             entry.priority.store(priority, Ordering::Relaxed);
             self.to_scheduler.tell(Notice::Priority(entry.client, priority));
             self.admission.priority(entry.client, priority);
@@ -228,7 +228,7 @@ impl Answers {
         Answer::Set(found.len())
     }
 
-    /// Everything.
+    /// The broker's whole status.
     pub fn status(&self) -> Status {
         let sums = self.registry.sums();
         let mut clients: Vec<_> = self.registry.all().iter().map(|entry| entry.status()).collect();
@@ -288,10 +288,10 @@ impl Answers {
     }
 }
 
-/// Devices that a job may choose from at most: more than any machine has, instances included.
+/// Most devices to choose from, above any machine's, instances included.
 const MOST_DEVICES: usize = 128;
 
-/// Whether the devices that a job may use are called as a driver calls them.
+/// Whether the devices are named as by a driver.
 fn is_sound(seeker: &Seeker) -> bool {
     seeker.devices.len() <= MOST_DEVICES && seeker.devices.iter().all(|device| is_uuid(&device.uuid))
 }

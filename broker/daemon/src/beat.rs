@@ -1,10 +1,9 @@
-//! The beat of the admission slots: those who wait for device memory wait as long as it moves, and
-//! begin without where it stands (`DEAD_BEAT` in the interposer's `admission_slot`).
+//! The heartbeat of admission slots. While it moves, jobs wait for device memory; without it they
+//! begin (`DEAD_BEAT` in the interposer's `admission_slot`).
 //!
-//! A thread of its own, which touches nothing of a client's but a word of its lane, and waits for
-//! no lock that the control thread holds: whatever holds that thread up for a moment lets nobody
-//! begin beside the memory of others. It beats as long as the control thread was seen to go round
-//! within [`STANDS`], so that a queue that nobody keeps holds nobody for ever.
+//! This thread touches one word per lane and takes no lock of the control thread, so that thread's
+//! short stalls let no job begin early. It beats while the control thread made a round within
+//! [`STANDS`]: a dead queue holds no job for ever.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,14 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::registry::Registry;
 
-/// Between two beats: who waits takes ten seconds without one for the end.
+/// Time between beats; a job waits 10 s without one.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// So long the control thread may stand before nobody is kept waiting for it any more.
+/// Longest stall of the control thread before the beat stops.
 const STANDS: Duration = Duration::from_secs(30);
 
-/// Starts it. `rounds`: how often the control thread went round. It ends when what is returned is
-/// dropped.
+/// Starts the thread. `rounds`: those of the control thread. Dropping the result ends it.
 pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Beat> {
     let (over, ends) = channel();
     let thread = std::thread::Builder::new()
@@ -34,7 +32,7 @@ pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result
     })
 }
 
-/// The thread.
+/// A handle to the thread.
 #[derive(Debug)]
 pub struct Beat {
     over: Option<Sender<()>>,
@@ -67,7 +65,6 @@ fn run(registry: &Registry, rounds: &AtomicU64, ends: &Receiver<()>) {
     }
 }
 
-/// When the control thread was seen to go round last.
 #[derive(Debug)]
 struct Pulse {
     round: u64,
@@ -79,7 +76,7 @@ impl Pulse {
         Pulse { round, seen: now }
     }
 
-    /// Whether those who wait go on waiting, when it went round so often by now.
+    /// Whether to beat, given the round count now.
     fn beats(&mut self, round: u64, now: Instant) -> bool {
         if round != self.round {
             *self = Pulse::new(round, now);

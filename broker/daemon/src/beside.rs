@@ -1,6 +1,7 @@
-//! What is done beside the door: clients are welcomed and questions answered on threads of their
-//! own, of each user so many at once. What is more waits for its turn, so that a user who is slow,
-//! or many at once, holds up nobody but himself.
+//! Threads beside the acceptor that welcome clients and answer questions, a bounded number per
+//! user.
+//!
+//! Further work waits, so a slow or busy user delays only itself.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rank::Rank;
 use crate::server::Accounts;
 
-/// Such work of one kind.
+/// Work of one kind.
 pub struct Beside<W> {
     name: &'static str,
     accounts: Accounts,
@@ -18,18 +19,18 @@ pub struct Beside<W> {
 
 type Lines<W> = BTreeMap<u32, Line<W>>;
 
-/// That of one user.
+/// Work of one user.
 struct Line<W> {
     busy: usize,
     waiting: VecDeque<W>,
 }
 
-/// Of one user at most.
+/// Limits for one user.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
-    /// Threads.
+    /// Threads at once.
     pub at_once: usize,
-    /// What waits for one of them.
+    /// Work that may wait for a thread.
     pub waiting: usize,
 }
 
@@ -56,8 +57,8 @@ fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
 }
 
 impl<W: Send + 'static> Beside<W> {
-    /// With nothing to do; its threads are called so, and what they do is charged there. They have
-    /// the rank of the thread that has it done; for who wants much, the last.
+    /// Starts without work. `name` is the threads' name. Their rank is the caller's, or the last
+    /// for a user that wants much.
     pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
         Beside {
             name,
@@ -66,7 +67,7 @@ impl<W: Send + 'static> Beside<W> {
         }
     }
 
-    /// What is under way or waits.
+    /// Work under way or waiting.
     pub fn count(&self) -> usize {
         lock(&self.lines)
             .values()
@@ -74,14 +75,14 @@ impl<W: Send + 'static> Beside<W> {
             .sum()
     }
 
-    /// The same of one user.
+    /// Work of one user under way or waiting.
     pub fn count_of(&self, uid: u32) -> usize {
         let lines = lock(&self.lines);
         lines.get(&uid).map_or(0, |line| line.busy + line.waiting.len())
     }
 
-    /// Has `does` do it, now or when others of his are done. What there is no room for comes back;
-    /// what there is no thread for is dropped.
+    /// Runs `does`, now or after the user's earlier work. Without room the work is returned;
+    /// without a thread, dropped.
     pub fn take(&self, uid: u32, work: W, most: Most, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
         let mut lines = lock(&self.lines);
         let line = lines.entry(uid).or_insert_with(|| Line {
@@ -116,7 +117,7 @@ impl<W: Send + 'static> Beside<W> {
             }
         });
         if let Err(error) = started {
-            // His other threads go on with what waits.
+            // The user's other threads take the waiting work.
             log::warn!("no thread for {}: {error}", self.name);
         }
         Ok(())
@@ -131,8 +132,8 @@ struct Turn<W> {
 }
 
 impl<W> Turn<W> {
-    /// The next one. With none it is over, and whoever comes next starts another thread: both under
-    /// one lock, so that nothing is left to wait for nobody.
+    /// The next work. `None` ends the thread under the same lock, so that later work starts
+    /// another.
     fn next(&mut self) -> Option<W> {
         let mut lines = lock(&self.lines);
         let work = lines.get_mut(&self.uid).and_then(|line| line.waiting.pop_front());
@@ -147,7 +148,7 @@ impl<W> Turn<W> {
 impl<W> Drop for Turn<W> {
     fn drop(&mut self) {
         if !self.over {
-            // It could not be started, or panicked.
+            // The thread could not be started, or panicked.
             ends(&mut lock(&self.lines), self.uid);
         }
     }
@@ -176,7 +177,7 @@ mod tests {
     fn a_user_who_is_slow_waits_for_himself_alone() {
         let beside = Beside::<(u32, Sender<u32>)>::new("test", Accounts::default());
         let (done, ended) = channel();
-        // Those of user 7 wait until they are told to go on.
+        // User 7's work waits until told to go on.
         let (go, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let slow = |number: u32| {

@@ -1,6 +1,7 @@
-//! Profiles that guests of a shared broker bring. What holds: of each content a user has one copy,
-//! all of his take at most [`OF_A_USER`], and one of his is taken apart at a time, since a short
-//! file may hold a large profile.
+//! Profiles that a shared broker's guests bring.
+//!
+//! What holds: a user has one copy of each content, [`OF_A_USER`] bytes at most in all. One is
+//! decoded at a time, since a short file may hold a large profile.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,18 +11,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use weft_profiles::{Profile, codec};
 
-/// Bytes that all profiles of a user's clients may take in memory together.
+/// Most bytes in memory for a user's profiles.
 pub const OF_A_USER: usize = 64 << 20;
 
-/// All of them.
+/// The profiles of all users.
 #[derive(Debug, Default)]
 pub struct Brought {
     users: Mutex<BTreeMap<u32, His>>,
-    /// Of this process alone: nobody makes two contents that look the same to it.
+    /// Keyed per process, so no client can make collisions.
     state: RandomState,
 }
 
-/// What a user has.
 type His = Arc<Mutex<Vec<One>>>;
 
 #[derive(Debug)]
@@ -32,13 +32,11 @@ struct One {
 }
 
 impl Brought {
-    /// The profile of these bytes, which a user's client calls so. An error says what is wrong with
-    /// it.
+    /// The profile of these bytes, which the client calls `called`. An error says what is wrong.
     pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
         let kept = {
             let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-            // Who has none any more is forgotten. One whose list somebody else holds is being
-            // served.
+            // Forgets users without profiles; a list held elsewhere is in use.
             users.retain(|_, kept| {
                 Arc::strong_count(kept) > 1
                     || kept
@@ -49,7 +47,7 @@ impl Brought {
             });
             Arc::clone(users.entry(uid).or_default())
         };
-        // As long as it is taken apart.
+        // Held while a profile is decoded.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(One::lives);
         let content = (self.state.hash_one(bytes), bytes.len());

@@ -1,14 +1,14 @@
-//! The clock of all weft's processes.
+//! The clock of all weft processes.
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
 
 use weft_protocol::Ns;
 
-/// `CLOCK_MONOTONIC` now. The same in every process of the machine.
+/// `CLOCK_MONOTONIC` now, ns; one clock for all processes.
 pub fn now() -> Ns {
     let time = clock_gettime(ClockId::Monotonic);
-    // Never negative by its definition.
+    // Never negative by definition.
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
@@ -29,8 +29,7 @@ mod tests {
         }
     }
 
-    /// The clock on the wall is set, by people and by time servers. What the broker decides hangs
-    /// on it nowhere: only the date that a profile bears comes from it.
+    /// The wall clock can be set, so no decision depends on it; only a profile's date does.
     #[test]
     fn nothing_that_decides_reads_the_clock_on_the_wall() {
         let broker = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,7 +40,7 @@ mod tests {
             sources(&broker.join(part).join("src"), &mut all);
         }
         assert!(all.len() > 50, "{} files", all.len());
-        // Put together here, so that this file does not name them.
+        // Assembled, so that this file does not contain them.
         let names = [
             ["System", "Time"].concat(),
             ["Clock", "Id::Real"].concat(),

@@ -1,4 +1,4 @@
-//! In which company a served job's launches were timed: what a sample is worth for its profile.
+//! Co-runners of a served job's timed launches: what a sample is worth for its profile.
 #![forbid(unsafe_code)]
 
 use weft_profiles::refine::Beside;
@@ -7,7 +7,7 @@ use super::lanes::{LaneWatch, Seen};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-/// Who is there, and since when nobody came, went or became something else.
+/// Jobs by role, unchanged `since`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoRunners {
     since: Ns,
@@ -16,7 +16,7 @@ pub(super) struct CoRunners {
 }
 
 impl CoRunners {
-    /// Of these, among whom nothing has changed `since`.
+    /// Counts these lanes, unchanged `since`.
     pub(super) fn of(lanes: &[LaneWatch], since: Ns) -> CoRunners {
         let count = |mode| lanes.iter().filter(|lane| lane.mode() == mode).count();
         CoRunners {
@@ -26,8 +26,7 @@ impl CoRunners {
         }
     }
 
-    /// Says it of what a client in this mode timed. What was launched before somebody came or went
-    /// may have met either.
+    /// Labels samples of a client in this mode; launches before `since` may have met others.
     pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,

@@ -1,8 +1,7 @@
-//! The control thread: the clients' messages that are not urgent, and their deaths.
+//! The control thread: clients' less urgent messages, and their deaths.
 //!
-//! A death shows as the closed channel within some hundred microseconds. Where a forked child holds
-//! the channel open, the pidfd tells; it is looked at every [`PERIOD`]. What a client said before
-//! it died is read first.
+//! A closed channel tells of a death within some 100 us. If a forked child holds the channel open,
+//! the pidfd tells, each [`PERIOD`]. A dead client's messages are read first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,48 +27,46 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::{ToBroker, ToClient, Wants};
 
-/// How often newcomers are taken in and pidfds are looked at.
+/// How often arrivals and pidfds are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Kernels' working sets in one message: a kernel's are some hundred bytes, of a list of tensors
-/// some thousand.
+/// Working sets per message; each takes some 100 bytes, with a list of tensors some 1000.
 pub(super) const SETS_TOLD: usize = 16;
 
-/// How long the last words of a client may take to be read where others never stop talking.
-/// Besides, each look into the inbox hears at least one of those that have something to say, in
-/// turn: a client may go when there were as many looks as there are clients, however slowly this
-/// thread ran meanwhile.
+/// Time to read a dead client's last messages while others keep talking.
+///
+/// Such a client also stays for as many looks as there are clients. Each look hears at least one
+/// talking client, in turn, so this holds however slow the thread.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// With nobody attached the thread sleeps so long; a newcomer wakes it.
+/// Sleep without clients, unless one arrives.
 const LONELY: Duration = Duration::from_secs(1);
 
 /// A client that has its lane.
 #[derive(Debug)]
 pub struct Arrival {
-    /// What is known of it.
+    /// The client's registry entry.
     pub entry: Arc<Entry>,
-    /// Its messages.
+    /// Messages from the client.
     pub receiver: FromClient,
-    /// The way to it.
+    /// Messages to the client.
     pub sender: ToTheClient,
-    /// Whether it lives.
+    /// Death notices of the client.
     pub life: Life,
 }
 
-/// What the thread and others tell one another.
+/// Values shared with the thread.
 #[derive(Debug, Clone, Default)]
 pub struct ControlFlags {
-    /// It is to end.
+    /// Set when the thread is to end.
     pub stop: Arc<AtomicBool>,
-    /// How often it went round.
+    /// Rounds of the thread so far.
     pub rounds: Arc<AtomicU64>,
-    /// What is spent on each user.
+    /// CPU time accounts.
     pub accounts: Accounts,
 }
 
-/// Starts the thread. It ends when the returned sender is dropped and [`ControlFlags::stop`] is
-/// set.
+/// Starts the thread. It ends when the sender is dropped and [`ControlFlags::stop`] set.
 pub fn start(
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
@@ -110,12 +107,10 @@ struct Peer {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
-    /// It was warned of its GPU. Once is enough, and a client that does not read cannot hold up the
-    /// thread.
+    /// Warned of its GPU. Once is enough: a client that does not read must not block the thread.
     warned: bool,
-    /// It waits for device memory, as the scheduler knows.
     waits: bool,
-    /// Since when it is known to be dead, and after which look into the inbox.
+    /// Time and look at which its death was noticed.
     dying_since: Option<(Instant, u64)>,
 }
 
@@ -127,17 +122,16 @@ struct Control {
     profile_writer: ProfileWriter,
     memory: Memory,
     admission: admission::AdmissionHandle,
-    /// What a kernel is charged that nothing is known of, not even by its job's profile.
+    /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
-    /// What is spent on each user.
+    /// CPU time accounts.
     accounts: Accounts,
-    /// The last look into the inbox found it empty.
     all_heard: bool,
     /// Looks into the inbox so far.
     looks: u64,
-    /// Whether an MPS daemon is there, for clients whose driver does not tell of what they share.
+    /// For clients whose driver does not say.
     mps: mps::Look,
-    /// Counts how often the thread went round: others see by it that it lives.
+    /// Rounds so far, the thread's sign of life.
     rounds: Arc<AtomicU64>,
 }
 
@@ -149,8 +143,7 @@ impl Control {
                 match incoming.recv_timeout(LONELY) {
                     Ok(arrival) => self.arrive(arrival),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Of those whom the broker before this one left, who ended meanwhile never
-                        // comes to be looked for else.
+                        // Else an earlier broker's jobs that ended meanwhile are never looked for.
                         self.admission.tick();
                         continue;
                     }
@@ -184,7 +177,7 @@ impl Control {
         }
     }
 
-    /// A round is paid by those who had something to say, a part for each message.
+    /// Charges a round's CPU time to users, per message.
     fn charge(&self, of_users: &[u32], time: Duration) {
         let messages = u32::try_from(of_users.len()).unwrap_or(u32::MAX);
         let Some(part) = time.checked_div(messages) else { return };
@@ -196,8 +189,7 @@ impl Control {
         }
     }
 
-    /// Who waits for device memory has no role among those who run, and has one again before it
-    /// begins.
+    /// Tells the scheduler which clients wait for device memory; they have no role meanwhile.
     fn look_who_waits(&mut self) {
         for (client, peer) in &mut self.peers {
             let waits = peer.entry.lane.admission_slot.state() == AdmissionState::Waits;
@@ -218,11 +210,10 @@ impl Control {
         if let Some(trouble) = arrival.entry.profile_trouble() {
             warn(&arrival.sender, &trouble);
         }
-        // A guest was told by the thread that let it in: this one waits for no one who does not
-        // read.
+        // Guests were told while let in; this thread waits for no client that does not read.
         let own = arrival.entry.house.is_none();
         if let Some(profile) = arrival.entry.loaded.as_ref().filter(|_| own) {
-            // One message each would be thousands; all in one might not fit the channel.
+            // One message each would be thousands; a single one may not fit.
             for sets in profile.working_sets.kernels.chunks(SETS_TOLD) {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
             }
@@ -291,11 +282,11 @@ impl Control {
                 if let Some(trouble) = entry.device(&gpu) {
                     log::warn!("client {client}: {trouble}");
                     if !std::mem::replace(&mut peer.warned, true) {
-                        // First what it is charged from now on, then that it is: its own table
-                        // goes, and the profile's typical cost with it.
+                        // The default cost first: the profile's typical cost must go with the
+                        // client's table.
                         let unknown = &entry.lane.orders.unknown_cost;
                         unknown.store(self.unknown_cost, Ordering::Relaxed);
-                        // A client that is gone already charges nobody.
+                        // Fails only for an ended client.
                         let _ = peer.sender.send(ToClient::ForgetCosts);
                         warn(&peer.sender, &trouble);
                     }
@@ -325,7 +316,7 @@ impl Control {
                 }
             }
             ToBroker::Touched { starts } => self.memory.tell(memory::MemoryMessage::Touched(client, starts)),
-            // It lies where it lay; who is given it again says so.
+            // The memory stays in place; a new owner reports it.
             ToBroker::Resting { .. } => {}
             ToBroker::Wants(wants) => {
                 self.to_scheduler.tell(Notice::Device(client, wants.uuid.clone()));
@@ -349,9 +340,10 @@ impl Control {
         }
     }
 
-    /// Two looks with an empty inbox between them: what the client said before it died was read.
-    /// Where others never stop talking, patience ends it. Of whom the scheduler has let go because
-    /// its lane lied nothing stays either.
+    /// Ends clients that died or were detached.
+    ///
+    /// A second look with an empty inbox proves that a dead client's messages were read. While
+    /// others keep talking, `LAST_WORDS` and the number of looks bound the wait.
     fn look_for_deaths(&mut self) {
         let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
@@ -398,13 +390,13 @@ impl Control {
         }
     }
 
-    /// Nothing of a client stays: not its connection, its lane or its descriptors. `ending`: by the
-    /// broker's own decision, else as the client took its leave.
+    /// Drops a client's connection, lane and descriptors. `ending`: the broker's decision, else the
+    /// client's own state counts.
     fn end(&mut self, client: u64, ending: Option<Ending>) {
         let Some(peer) = self.peers.remove(&client) else { return };
         self.inbox.forget(client);
         self.admission.gone(client);
-        /// What [`weft_protocol::lane::Reports::state`] says after a clean end.
+        /// Value of [`weft_protocol::lane::Reports::state`] after a clean end.
         const LEFT: u32 = 2;
         let well =
             peer.entry.goodbye.load(Ordering::Relaxed) || peer.entry.lane.reports.state.load(Ordering::Acquire) == LEFT;
@@ -421,15 +413,15 @@ impl Control {
         if let Some(trouble) = peer.entry.misfit(1) {
             log::warn!("client {client}: {trouble}");
         }
-        // A detached client was told of before; the scheduler no longer knows it.
+        // The scheduler no longer knows a detached client.
         if self.registry.get(client).is_some() {
             self.to_scheduler.tell(Notice::Gone(client, ending));
         }
     }
 }
 
-/// Has the job's side say that its profile is of no use.
+/// Warns the job that its profile is of no use.
 fn warn(sender: &ToTheClient, trouble: &str) {
-    // A client that is gone already needs no warning.
+    // Fails only for a client that is gone.
     let _ = sender.send(ToClient::Warning(format!("{trouble}; the job runs without it")));
 }

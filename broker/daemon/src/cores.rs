@@ -1,19 +1,16 @@
-//! One scheduling core a device: jobs on different devices have nothing to wait for from one
-//! another. A MIG instance has a UUID of its own and so is a device of its own.
+//! One scheduling core per device (a MIG instance is one). A process on several devices is several
+//! clients.
 //!
-//! A client attaches before it has a device. It says which when it is about to make its first
-//! context, and goes to that device's core then, before its first launch. Until then, and for good
-//! where it never says, it is with the device that was heard of first, so that on a machine with
-//! one device there is one core. Once there are several, who has not said yet is with nobody.
+//! A client names its device before its first context, hence before its first launch. Until then it
+//! belongs to the first device heard of, so a one-device machine has one core. With several
+//! devices, an unnamed client is in the core `nowhere`.
 //!
-//! Whether a device switches between processes says each client of itself ([`Cores::shares`]),
-//! since the driver tells it that: some may share a device under MPS and others not. Then it
-//! switches, so the costs of that count as soon as one client says so. The word of who came last
-//! and left stays until another is heard.
+//! Each client says whether it shares its device under MPS ([`Cores::shares`]), as its driver tells
+//! it. One that does not makes the device time-sliced, with the switch cost. With no such word
+//! left, the cost stays as it is until another client speaks.
 //!
-//! What holds: a client is in one core at a time; a core hears of a client's coming, its words and
-//! its going in that order. A process that uses several devices attaches once for each, so it is
-//! several clients here.
+//! What holds: a client is in one core at a time, which hears of its arrival, events and end in
+//! that order.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -25,52 +22,51 @@ use weft_protocol::Ns;
 use weft_protocol::epoch_page::ROWS;
 use weft_scheduler::{Client, Config, Core, Decision, Event, Snapshot};
 
-/// No machine has more devices, instances included; what is beyond is with the first. A client that
-/// makes UUIDs up costs no more than that.
+/// Most devices, above any machine's, instances included. Further UUIDs map to the first, which
+/// bounds the cost of invented ones.
 const MOST: usize = 128;
 
-/// The core of who has not said its device, where there are several. Its place in [`Cores::all`]
-/// otherwise.
+/// Index in [`Cores::all`] of the first device heard of.
 const FIRST: usize = 0;
 
 #[derive(Debug)]
 struct One {
-    /// Whose; `None`: nobody said yet.
+    /// The device's UUID; `None`: not named yet.
     uuid: Option<String>,
     core: Core,
 }
 
-/// What people see of a device.
+/// One device, for people.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Whose; `None`: nobody said yet.
+    /// The device's UUID; `None`: not named yet.
     pub uuid: Option<String>,
-    /// Its core's state.
+    /// The core's state.
     pub snapshot: Snapshot,
     /// Clients that share it under MPS.
     pub under_mps: usize,
-    /// Clients that do not.
+    /// Clients that do not share it under MPS.
     pub not_under_mps: usize,
 }
 
-/// All of them.
+/// All cores, and which client is in which.
 #[derive(Debug)]
 pub(super) struct Cores {
-    /// With what it costs a device to switch where one client at least does not share it under MPS.
+    /// Its `switch_cost` applies to time-sliced devices.
     config: Config,
-    /// Whether clients' words count of that.
+    /// Whether the clients' words on MPS count.
     listens: bool,
     all: Vec<One>,
-    /// Those who have said no device while there were several.
+    /// Clients that named no device while there were several.
     nowhere: Core,
-    /// Where each client is; `None`: nowhere.
+    /// Device index; `None`: `nowhere`.
     of: HashMap<Client, Option<usize>>,
-    /// Those who have said their device.
+    /// UUID of each named device.
     said: HashMap<Client, String>,
-    /// Those who wait for device memory: they are in no core, since they have no work, and nobody
-    /// makes room for them.
+    /// Clients that wait for device memory: without work, in no core, so no job makes room for
+    /// them.
     aside: HashSet<Client>,
-    /// Who has said whether it shares its device under MPS.
+    /// Whether a client shares its device under MPS, by its own word.
     mps: HashMap<Client, bool>,
 }
 
@@ -92,12 +88,12 @@ impl Cores {
         }
     }
 
-    /// The core of the device that was heard of first.
+    /// The core of the first device heard of.
     pub(super) fn first(&self) -> &Core {
         self.all.first().map_or(&self.nowhere, |one| &one.core)
     }
 
-    /// Takes in what happened, where it happened.
+    /// Passes an event to the client's core, or to all cores.
     pub(super) fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         let Some(client) = whose(&event) else {
             for one in &mut self.all {
@@ -126,7 +122,7 @@ impl Cores {
         }
     }
 
-    /// A client says whether it shares its device under MPS.
+    /// Notes whether a client shares its device under MPS.
     pub(super) fn shares(&mut self, now: Ns, client: Client, mps: bool, out: &mut Vec<Decision>) {
         let Some(at) = self.of.get(&client).copied() else {
             return;
@@ -135,7 +131,7 @@ impl Cores {
         self.switches(now, at, out);
     }
 
-    /// What it costs a device to switch, by what its clients say.
+    /// Updates a device's switch cost.
     fn switches(&mut self, now: Ns, at: Option<usize>, out: &mut Vec<Decision>) {
         let Some(at) = at.filter(|_| self.listens) else { return };
         let cost = match self.words(at) {
@@ -150,7 +146,7 @@ impl Cores {
         }
     }
 
-    /// How many of a device's clients share it under MPS, and how many do not.
+    /// Numbers of clients under MPS and not.
     fn words(&self, at: usize) -> (usize, usize) {
         let of = |client: &Client| self.of.get(client).copied().flatten();
         let words = self.mps.iter().filter(|(client, _)| of(client) == Some(at));
@@ -160,10 +156,10 @@ impl Cores {
         })
     }
 
-    /// The core that hears of a client.
+    /// The core of a client.
     fn core_of(&mut self, client: Client) -> &mut Core {
-        // With one device there is nothing to look up: a launch costs nothing more. Of one who is
-        // not known the first core counts a stranger.
+        // With one device a launch needs no lookup. Unknown clients count as strangers in the first
+        // core.
         let at = match self.all.len() {
             1 => Some(FIRST),
             _ => self.of.get(&client).copied().unwrap_or(Some(FIRST)),
@@ -174,8 +170,7 @@ impl Cores {
         }
     }
 
-    /// A client says its device. What it said first counts. Answers the row of that device on the
-    /// epoch page, if it had said nothing before.
+    /// Notes a client's device; the first word counts and returns its row on the epoch page.
     pub(super) fn says(
         &mut self,
         now: Ns,
@@ -205,7 +200,7 @@ impl Cores {
         row
     }
 
-    /// A client waits for device memory, or does not any more.
+    /// Keeps a client out of its core while it waits for device memory.
     pub(super) fn waits(&mut self, now: Ns, client: Client, waits: bool, who: Newcomer, out: &mut Vec<Decision>) {
         if !self.of.contains_key(&client) || self.aside.contains(&client) == waits {
             return;
@@ -219,7 +214,7 @@ impl Cores {
         }
     }
 
-    /// Rows of the epoch page that are in use.
+    /// Rows of the epoch page in use.
     pub(super) fn rows(&self) -> usize {
         self.all.len().min(ROWS)
     }
@@ -243,13 +238,13 @@ impl Cores {
         self.all.len() - 1
     }
 
-    /// When [`Event::Tick`] is due anywhere.
+    /// When [`Event::Tick`] is due in any core.
     pub(super) fn next_wake(&self, now: Ns) -> Option<Ns> {
         let wakes = self.all.iter().map(|one| one.core.next_wake(now));
         wakes.chain([self.nowhere.next_wake(now)]).flatten().min()
     }
 
-    /// Each device's state; the first one's first.
+    /// Each device's state, the first device's first.
     pub(super) fn snapshots(&self) -> Vec<View> {
         let each = self.all.iter().enumerate().map(|(at, one)| {
             let (under_mps, not_under_mps) = self.words(at);
@@ -264,12 +259,12 @@ impl Cores {
     }
 }
 
-/// What a core is told of a client that comes.
+/// What a core is told of an arriving client.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     /// 0 to 9.
     pub(super) priority: u8,
-    /// What is known of it.
+    /// The client's profile.
     pub(super) profile: Option<Arc<Profile>>,
 }
 
@@ -283,7 +278,7 @@ impl Newcomer {
     }
 }
 
-/// Whose an event is; `None`: everybody's.
+/// The event's client; `None`: for all.
 fn whose(event: &Event) -> Option<Client> {
     Some(match event {
         Event::Tick | Event::SwitchCost(_) => return None,
@@ -395,7 +390,7 @@ mod tests {
         world.cores.waits(1, Client(2), false, who(), &mut world.out);
         world.settle();
         assert_eq!((world.mode(1), world.mode(2)), (Mode::Background, Mode::Foreground));
-        // It ends while it waits, on a machine of several devices, and is nowhere.
+        // The client ends while it waits, on a machine with several devices.
         world.comes(3, 5);
         world.says(3, 5, "b");
         world.cores.waits(1, Client(2), true, who(), &mut world.out);
@@ -413,7 +408,7 @@ mod tests {
         world.comes(2, 5);
         world.says(2, 5, "b");
         assert_eq!((world.mode(1), world.mode(2)), (Mode::Alone, Mode::Alone));
-        // With several devices who has not said yet is in nobody's way.
+        // With several devices, a client without a device affects no other.
         world.comes(3, 9);
         assert_eq!(
             (world.mode(1), world.mode(2), world.mode(3)),
@@ -446,13 +441,12 @@ mod tests {
         assert_eq!(cost(&world, 0), sliced, "until anybody says otherwise");
         shares(&mut world, 1, true);
         assert_eq!(cost(&world, 0), 0);
-        // Another device is another matter.
+        // Another device has its own cost.
         world.comes(2, 5);
         world.says(2, 5, "b");
         shares(&mut world, 2, false);
         assert_eq!((cost(&world, 0), cost(&world, 1)), (0, sliced));
-        // One that does not share under MPS makes the device switch, for all, as long as it is
-        // there.
+        // One client without MPS makes the device switch for all.
         world.comes(3, 5);
         world.says(3, 5, "a");
         assert_eq!(cost(&world, 0), 0, "it has said nothing yet");
@@ -462,13 +456,13 @@ mod tests {
         assert_eq!((views[0].under_mps, views[0].not_under_mps), (1, 1));
         world.tell(Event::Gone(Client(3)));
         assert_eq!(cost(&world, 0), 0);
-        // Who leaves last is believed until somebody else is heard.
+        // The last client's word stands until another is heard.
         world.tell(Event::Gone(Client(1)));
         assert_eq!(cost(&world, 0), 0);
         shares(&mut world, 9, false);
         assert_eq!(cost(&world, 0), 0, "nobody known");
         assert!(world.cores.mps.len() == 1, "of those who left nothing is kept");
-        // What the owner said stands.
+        // The owner's setting stands.
         let mut fixed = World::new();
         fixed.cores = Cores::new(Config::default(), false);
         fixed.comes(1, 0);

@@ -1,13 +1,13 @@
-//! Brokers elsewhere that have a GPU of ours: of another user, in a container, behind a `/tmp` of a
-//! job's own. Their jobs and ours do not meet, so both sides tell their people.
+//! Other brokers with a GPU of this one: another user's, in a container, or behind a job's own
+//! `/tmp`.
 //!
-//! For each device that a client uses the broker has a name in the network namespace ([`Claim`]),
-//! as long as that client is attached. Who finds it taken calls there, so each side hears of the
-//! other. Looked at by the door, every [`PERIOD`], and never waited for. A broker in a network
-//! namespace of its own stays unseen.
+//! Their jobs are not scheduled with this broker's, so both sides tell their users. Each takes a
+//! name per used device in the network namespace ([`Claim`]), or calls its owner: so each side
+//! learns of the other. The acceptor looks every [`PERIOD`] and never waits. Another network
+//! namespace stays unseen.
 //!
-//! Whatever a guest makes up costs a descriptor for each device, [`EACH`] of a user and [`MOST`] in
-//! all; those that most users use come first.
+//! An invented device costs a descriptor, [`EACH`] per user and [`MOST`] in all; those of most
+//! users come first.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,20 +20,20 @@ use crate::server::{Claim, Who};
 /// How often names are taken and callers heard.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Who called is taken to be there for so long: it calls every [`PERIOD`].
+/// How long a caller counts as present; it calls every [`PERIOD`].
 const STAYS: Duration = Duration::from_secs(5);
 
-/// Between two lines of the log on one device.
+/// Time between log lines on one device.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// Devices with a name, and of these those of one user's clients.
+/// Most devices with a name, in all and for one user's clients.
 const MOST: usize = 64;
 const EACH: usize = 16;
 
-/// Others that are kept of a device.
+/// Most other brokers kept per device.
 const OTHERS: usize = 4;
 
-/// What is known of others, for all threads.
+/// The other brokers known, shared by all threads.
 #[derive(Debug, Clone, Default)]
 pub struct Elsewhere(Arc<Mutex<Inside>>);
 
@@ -41,15 +41,13 @@ pub struct Elsewhere(Arc<Mutex<Inside>>);
 struct Inside {
     looked: Option<Instant>,
     devices: BTreeMap<String, Device>,
-    /// When the log told of a device last. Of devices that nobody uses any more, too, as many as
-    /// are kept.
+    /// When the log last named a device, used or not; bounded.
     said: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Device {
     claim: Option<Claim>,
-    /// When each was heard of first and last.
     others: BTreeMap<Who, (Instant, Instant)>,
 }
 
@@ -58,8 +56,7 @@ impl Elsewhere {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after names and callers, if it is time. `used`: each client's device and user, asked
-    /// for only then.
+    /// Takes names and hears callers, each [`PERIOD`]. `used`: each client's device and user.
     pub fn tend<I: Iterator<Item = (String, u32)>>(&self, used: impl FnOnce() -> I) {
         let mut inside = self.inside();
         let now = Instant::now();
@@ -85,7 +82,7 @@ impl Elsewhere {
         }
     }
 
-    /// Who else has a device of ours now.
+    /// Other brokers that have a device of this one now.
     pub fn others(&self) -> Vec<OtherBroker> {
         self.inside().others()
     }
@@ -109,7 +106,7 @@ impl Inside {
 }
 
 impl Device {
-    /// Whether somebody is there of whom nothing was known.
+    /// Returns whether a new broker was found.
     fn look(&mut self, uuid: &str, now: Instant) -> bool {
         let found = match &self.claim {
             Some(claim) => claim.callers(),
@@ -136,11 +133,11 @@ impl Device {
     }
 }
 
-/// The devices that have a name.
+/// The devices that get a name.
 fn chosen(used: impl Iterator<Item = (String, u32)>) -> BTreeSet<String> {
     let mut users: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for (uuid, uid) in used {
-        // A driver that does not tell says zeros.
+        // Zeros: the driver does not tell.
         if uuid.bytes().any(|byte| byte != b'0') {
             users.entry(uuid).or_default().insert(uid);
         }
@@ -196,7 +193,7 @@ mod tests {
             };
             assert_eq!((other.pid, &other.device), (Some(std::process::id()), &ours));
         }
-        // No job of the first uses it any more: the name is the other's at its next look.
+        // No job of the first uses the device now: the other gets the name at its next look.
         again(&one);
         one.tend(std::iter::empty);
         assert_eq!(one.others(), []);

@@ -1,10 +1,8 @@
-//! One client's lane, as the scheduler thread sees it: reads what the client reports, writes what
-//! the core decided.
+//! One client's lane, as the scheduler thread sees it: reads reports, writes orders.
 //!
-//! A lane is an allegation. Its records are copied and checked before they become events: times lie
-//! between the last turn and now, what is no record is counted, and a lane whose header changes or
-//! whose records make no sense is let go ([`Lie`]). Nothing a client writes can make this code
-//! wait, loop or panic.
+//! A lane is an allegation. Records are copied, checked and counted; their times are clamped to the
+//! last second. A changed header or malformed records detach the lane ([`Lie`]). Nothing a client
+//! writes makes this code wait, loop or panic.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,67 +20,65 @@ use weft_protocol::lane::{self, Kind, MAGIC, Mode, NO_GAP, RECORDS, Reader, Reco
 use weft_protocol::{Ns, VERSION};
 use weft_scheduler::{Client, Event};
 
-/// A ring costs a foreground job some 2 us (a system call that wakes another core): 0.2 % of its
-/// time at most.
+/// Least time, ns, between rings that a napping broker asks of a foreground job. A ring costs 2 us,
+/// a system call that wakes another core: 0.2 % at most.
 const RING_PAUSE: Ns = 1_000_000;
 
-/// Of a lane that was written faster than it was read, so many of the newest records are read in a
-/// turn. What it tells has holes then, however much is read. Old records would make a job that
-/// launches without a pause look as if it had been idle since, and background jobs would be woken
-/// for credit that is void; and each record that is read takes a cache line from the thread that
-/// launches, and time from a core that a job could use.
+/// Newest records read per iteration of a lane that overran its reader.
+///
+/// Such a lane has holes in any case. Old records make a busy job look idle since, and wake
+/// background jobs for void credit. Each read also takes a cache line from the launching thread,
+/// and core time.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
-/// A wait that goes on is told again so often. The core may have taken it for over: by a launch of
-/// another thread of the client, whose record came late, or by a change of the mode and back that
-/// the client slept through. Nothing else would bring it back, and its gate would stay closed for
-/// the longest wait. 1000 clients that wait make 50,000 such tellings a second, of which nearly all
-/// are found to be known.
+/// How often a lasting wait is reported again, ns.
+///
+/// The core may have taken the wait for over: a late record of another thread, or a mode change and
+/// back during the client's sleep. Else the gate stays closed for the longest wait. 1000 waiting
+/// clients make 50,000 reports/s, nearly all known.
 const TOLD_AGAIN: Ns = 20_000_000;
 
-/// A record may be told this late at most; older ones count as this old. A parked broker reads
-/// after 0.2 s.
+/// Greatest age of a record, ns; a parked broker reads after 0.2 s.
 const OLDEST: Ns = 1_000_000_000;
 
-/// Guesses kept of a client: more than it keeps back samples for.
+/// Guesses kept, more than a client holds back samples for.
 const GUESSES: usize = 16_384;
 
-/// Why a lane was let go.
+/// Why a lane was detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Lie {
-    /// The magic is gone.
+    /// The magic changed.
     #[error("its lane is no lane any more")]
     Magic,
     /// The version changed.
     #[error("its lane turned into one of version {0}")]
     Version(u32),
-    /// Records that no client writes.
+    /// Malformed records, and how many.
     #[error("{0} of its records make no sense")]
     Records(u64),
 }
 
-/// A stage-1 sample or a launch, for the profile.
+/// A stage-1 sample or launches, for the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// A kernel was launched so many times.
+    /// Kernel and number of launches.
     Launches(u64, u64),
     /// Kernel, time, gap.
     Sample(u64, Ns, Option<Ns>),
-    /// A launch that was timed while its job was served, and when it was made. The scheduler says
-    /// in which company.
+    /// A launch timed while its job was served, and when. The scheduler adds the co-runners.
     Served(Timed, Ns),
 }
 
-/// What a turn found in a lane.
+/// What one iteration found in a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Records read.
     pub records: usize,
-    /// A launch among them: what raises a foreground job's launch epoch.
+    /// A launch among them: it bumps a foreground job's launch epoch.
     pub launches: bool,
-    /// Anything new at all.
+    /// Whether anything is new.
     pub news: bool,
-    /// A launch waits at the gate.
+    /// Whether a launch waits at the gate.
     pub waits: bool,
 }
 
@@ -92,30 +88,25 @@ pub struct LaneWatch {
     entry: Arc<Entry>,
     reader: Reader,
     mode: Mode,
-    /// Of its device, on the epoch page.
     row: usize,
-    /// Issued, settled, renewed.
+    /// Issued, settled, renewed, ns.
     progress: (Ns, Ns, Ns),
-    /// Kernel, cost and beginning of the wait that was told last. The beginning too: a background
-    /// job that passed and waits again for the same kernel between two looks has begun another
-    /// wait.
+    /// Kernel, cost and start of the reported wait; a new start is a new wait.
     waiting: Option<(u64, Ns, Ns)>,
-    /// When it was told.
+    /// When the wait was reported.
     told_at: Ns,
-    /// The figures were told between two looks.
+    /// The figures were reported between two reads.
     told_early: bool,
-    /// When the client was last asked to ring for its idleness.
     naps_since: Option<Ns>,
-    /// What it told at a rate that it did not know yet.
+    /// Samples at a clock rate not yet known.
     guessed: Vec<Record>,
-    /// Of a guest's: which turns it is looked at in.
     slot: Option<Slot>,
-    /// Its launches are timed because the core wants it.
+    /// The core asked for timed launches.
     timed: bool,
 }
 
 impl LaneWatch {
-    /// Begins to watch.
+    /// Starts in mode `Alone`.
     pub fn new(entry: Arc<Entry>) -> LaneWatch {
         LaneWatch {
             entry,
@@ -133,7 +124,7 @@ impl LaneWatch {
         }
     }
 
-    /// One of a guest's, who may have many.
+    /// Puts a guest's lane in the rota.
     pub fn in_rota(self, slot: Slot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
@@ -141,32 +132,32 @@ impl LaneWatch {
         }
     }
 
-    /// A launch of its waited at the gate when it was looked at last.
+    /// Whether a launch waited at the last read.
     pub fn waits(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Whether it is looked at in this turn.
+    /// Whether the lane is read in this iteration.
     pub fn is_due(&self, turn: u64) -> bool {
         self.slot.as_ref().is_none_or(|slot| slot.is_due(turn))
     }
 
-    /// Whose it is.
+    /// The lane's client.
     pub fn client(&self) -> Client {
         Client(self.entry.client)
     }
 
-    /// What is known of it.
+    /// The client's registry entry.
     pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// The mode it was told last.
+    /// The mode last told.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Reads all that is new, as events with their times.
+    /// Reads all new records as events with their times.
     pub fn drain(
         &mut self,
         now: Ns,
@@ -183,7 +174,7 @@ impl LaneWatch {
             other => return Err(Lie::Version(other)),
         }
         let mut found = Found::default();
-        // One turn round its ring at most, then the others have theirs.
+        // One ring's length at most, then other lanes.
         let mut most = RECORDS;
         let lost = self.reader.lost();
         while found.records < most
@@ -224,7 +215,7 @@ impl LaneWatch {
         let kernel = record.kernel;
         let (name, event) = match record.kind {
             Kind::Launch | Kind::Graph => {
-                // In any other mode it counts them itself and says so now and then.
+                // In other modes the client sends `Counted`.
                 if self.entry.profiling && self.mode == Mode::Background {
                     seen.push(Seen::Launches(kernel, 1));
                 }
@@ -234,14 +225,14 @@ impl LaneWatch {
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
             Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
-            // The report beside the ring says the same and is never lost.
+            // Also reported beside the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
                 seen.push(Seen::Launches(kernel, record.a));
                 return;
             }
             Kind::Sample => {
-                // All that was guessed comes again.
+                // The client sends all guesses again.
                 let guesses = std::mem::take(&mut self.guessed).len();
                 let samples = &self.entry.figures.samples;
                 samples.fetch_sub(guesses as u64, Ordering::Relaxed);
@@ -294,19 +285,19 @@ impl LaneWatch {
         Some(Seen::Served(timed, record.at))
     }
 
-    /// The client is gone: what it had only guessed will not be known any better.
+    /// Takes an ended client's guesses as samples.
     pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
         let guessed = std::mem::take(&mut self.guessed);
         seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
 
-    /// What stands beside the ring. Told when it changed.
+    /// Reads the reports beside the ring; makes events of what changed.
     fn reports(&mut self, now: Ns, lane: &lane::Lane, events: &mut Vec<(Ns, Event)>) -> bool {
         let client = self.client();
         let reports = &lane.reports;
         let before = events.len();
-        // The wait before and after the figures: whoever waits has reported what he launched
-        // before, and whoever has reported the launch he waited with waits no more.
+        // Read before and after the figures. A waiting client has reported its earlier launches;
+        // one that reported the awaited launch no longer waits.
         let look = || {
             let waits = reports.waiting.load(Ordering::Acquire) == 1;
             waits.then(|| reports.waiting_since.load(Ordering::Relaxed))
@@ -314,8 +305,7 @@ impl LaneWatch {
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
         let settled = reports.settled.load(Ordering::Acquire);
-        // After what was issued with it, and after what ended for it: the books then have no moment
-        // in which neither counts.
+        // Read after issued and settled, so no moment exists in which neither counts.
         let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
@@ -341,15 +331,14 @@ impl LaneWatch {
                 reports.waiting_since.load(Ordering::Relaxed),
             )
         });
-        // Told again after other news: what another thread of the client launched may have been
-        // taken for this wait's end. And now and then without any.
+        // Again after other news, since another thread's launch may pass for this wait's end; and
+        // periodically.
         let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
             if waiting.is_some() {
-                // Read after what is reported: what was taken before and is in neither is on its
-                // way.
+                // Read after the reports: credit that is in neither is on its way.
                 let left = lane.orders.credit.load(Ordering::Acquire);
                 events.push((now, Event::Holds { client, left }));
             }
@@ -369,16 +358,18 @@ impl LaneWatch {
         events.len() > before
     }
 
-    /// Whether the client is asked to ring. Set before the broker sleeps, taken back after.
+    /// Asks the client to ring, or not. Set before the broker sleeps, cleared after.
     pub fn want_bell(&mut self, wanted: bool) {
         self.naps_since = None;
         let wanted = if wanted { bells::ALL } else { bells::NONE };
         self.entry.lane.broker_sleeps.store(wanted, Ordering::SeqCst);
     }
 
-    /// Before a turn after which the broker may nap: a background job is asked to ring for whatever
-    /// it has to say, a foreground job for the moment it becomes idle. That one is asked at most
-    /// once in [`RING_PAUSE`]: a job that synchronises after each kernel would ring for each.
+    /// Asks for rings before a possible nap: a background job for any record, a foreground job for
+    /// idleness.
+    ///
+    /// A foreground job is asked once per [`RING_PAUSE`], since one that synchronises after each
+    /// kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
             bells::ALL
@@ -401,8 +392,7 @@ impl LaneWatch {
         word.store(wanted, Ordering::SeqCst);
     }
 
-    /// Tells the mode. Credit never survives a change into background job or out of it, nor does a
-    /// debt: what was in the word is returned.
+    /// Tells the mode. To or from background, credit and debt end and are returned.
     pub fn tell_mode(&mut self, mode: Mode) -> Option<i64> {
         let orders = &self.entry.lane.orders;
         let mut left = 0;
@@ -424,18 +414,18 @@ impl LaneWatch {
         self.tell_epoch();
     }
 
-    /// Tells the row of its device on the epoch page.
+    /// Tells the device's row on the epoch page.
     pub fn tell_row(&mut self, row: usize) {
         self.row = row;
         self.tell_epoch();
     }
 
-    /// The row of its device on the epoch page.
+    /// The device's row on the epoch page.
     pub fn row(&self) -> usize {
         self.row
     }
 
-    /// Its launch epoch on the epoch page.
+    /// Index of the client's launch epoch on the epoch page.
     pub fn epoch(&self) -> usize {
         epoch_page::epoch(self.row, usize::from(self.entry.priority.load(Ordering::Relaxed)))
     }
@@ -449,8 +439,7 @@ impl LaneWatch {
         self.ring();
     }
 
-    /// Gives credit. Where it is bound to other launch epochs than the credit that is left, that is
-    /// taken back first and returned.
+    /// Grants predicted ns. Credit bound to other launch epochs is first taken back and returned.
     pub fn grant(&self, credit: Ns, bound_to: Option<u64>) -> Option<i64> {
         let figures = &self.entry.figures;
         figures.granted.fetch_add(credit, Ordering::Relaxed);
@@ -461,7 +450,7 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
-    /// What came back into the word before it was emptied is told before what was in it.
+    /// Progress and credit that came back before the word was emptied. Told before `Revoked`.
     pub fn books(&mut self) -> Vec<Event> {
         let (client, reports) = (self.client(), &self.entry.lane.reports);
         let issued = reports.issued.load(Ordering::Acquire);
@@ -480,14 +469,13 @@ impl LaneWatch {
         vec![figures, Event::Renewed { client, total }]
     }
 
-    /// Says what the client may do with its credit by itself.
+    /// Sets the client's run-ahead window.
     pub fn set_window(&self, window: Option<RunAheadWindow>) {
         self.entry.lane.orders.set_window(window);
         self.ring();
     }
 
-    /// Has launches timed by the device now and then, or no more. A broker that refines profiles
-    /// has all of them timed all the time.
+    /// Turns timed launches on or off; a refining broker has all launches timed anyway.
     pub fn time_launches(&mut self, wanted: bool) {
         let flags = &self.entry.lane.orders.flags;
         if wanted {
@@ -497,7 +485,7 @@ impl LaneWatch {
         }
     }
 
-    /// Takes back what is left.
+    /// Takes back the remaining credit and returns it.
     pub fn revoke(&self) -> i64 {
         self.entry.lane.orders.set_window(None);
         let left = self.entry.lane.orders.take_back();
@@ -506,13 +494,12 @@ impl LaneWatch {
         left
     }
 
-    /// Counts the change and wakes who sleeps on it.
+    /// Counts the change and wakes threads that sleep on it.
     fn ring(&self) {
         let bell = &self.entry.lane.orders.bell;
         bell.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        // A foreground job never sleeps on its bell; the call costs nothing there worth saving, and
-        // modes change seldom.
+        // A foreground job never sleeps here; mode changes are too rare to save the call.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 }
@@ -526,7 +513,7 @@ fn launched(client: Client, kernel: u64, cost: Ns, at: Ns) -> Event {
     }
 }
 
-/// A time as it can be: not after now, not long ago.
+/// Clamps a reported time to `[now - OLDEST, now]`.
 fn plausible(at: Ns, now: Ns) -> Ns {
     at.clamp(now.saturating_sub(OLDEST), now)
 }

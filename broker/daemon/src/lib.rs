@@ -1,19 +1,19 @@
-//! The daemon: drives the pure crates (scheduler, paging, admission) with real time and real
-//! clients.
+//! The daemon: drives the pure crates (scheduler, paging, admission) with real time and clients.
 //!
-//! Data goes one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
+//! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
 //!
-//! Threads, and who touches what:
-//! * [`acceptor`] (the main thread) lets clients in, answers people ([`answers`]), notices the end;
+//! Threads and what they touch:
+//! * [`acceptor`] (the main thread) lets clients in, answers questions ([`answers`]), notices the
+//!   end;
 //! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders,
-//!   waits ([`waiting`]). It alone touches the core and the orders;
-//! * [`control`] hears the clients' slow messages and their deaths; [`beat`] tells those who wait
-//!   that it lives;
-//! * [`admission`] says who may take device memory (told by the control thread);
-//! * [`profile_writer`] turns samples into profiles on the disk.
+//!   waits ([`waiting`]). Only it touches the core and the orders;
+//! * [`control`] hears clients' slow messages and deaths; [`beat`] tells waiting jobs that it
+//!   lives;
+//! * [`admission`] decides which jobs may take device memory (told by the control thread);
+//! * [`profile_writer`] writes samples into profiles on disk.
 //!
-//! What holds: no client can make any of them wait for it; a client that is gone holds nothing;
-//! when the broker ends, nobody is left waiting for it.
+//! What holds: no thread waits for a client. A client that is gone holds nothing. When the broker
+//! ends, no client is left waiting.
 #![deny(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,14 +63,14 @@ use options::Options;
 use places::Places;
 use rank::Rank;
 
-/// Runs a broker until it is asked to end. An error is a reason not to begin.
+/// Runs a broker until it is asked to end. An error means that it did not start.
 pub fn run(places: &Places, options: &Options) -> Result<()> {
     let mut listener = Listener::open(places.socket(), options.door)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot take signals")?;
     }
-    // A file that grows past a limit is an error to be told, not the end.
+    // A file beyond the size limit is then a write error and does not end the broker.
     let full = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, full).context("cannot take signals")?;
     let trace = match &options.trace {
@@ -101,8 +101,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     .context("cannot start a thread")?;
     let _ = gauges.set(Arc::clone(&to_scheduler.gauges));
     memory.tell(memory::MemoryMessage::Scheduler(to_scheduler.clone()));
-    // What is learnt of one user's jobs, and what they are called, is not for those of a broker for
-    // all.
+    // A shared broker neither uses nor fills one user's knowledge.
     let known = match options.door.is_shared() {
         true => places.known(),
         false => store::folder().join(admission::KNOWN),
@@ -165,16 +164,16 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         places.socket().display(),
         options.core.policy
     );
-    // The last thread but those that it starts: these have its rank or a lower one.
+    // Later threads get this rank or a lower one.
     if options.door.is_shared() {
         Rank::Door.take();
     }
     let why = acceptor.keep(&mut listener);
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());
-    // The socket goes first: who comes now starts or finds another broker.
+    // The socket goes first: later clients start or find another broker.
     drop(listener);
     drop(acceptor);
-    // Before the scheduler, which waits for the trace's last line.
+    // Before the scheduler, whose trace handle waits for the last line.
     memory.tell(memory::MemoryMessage::Stop);
     let _ = memory_thread.join();
     to_scheduler.tell(mailbox::Notice::Stop);

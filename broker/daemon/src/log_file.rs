@@ -1,8 +1,6 @@
-//! The broker's log: lines go to stderr by way of a thread, so that a reader of stderr who does not
-//! read holds up nobody.
+//! The broker's log: a thread writes to stderr, which may be unread.
 //!
-//! Whoever logs never waits. What does not fit is dropped, and how much is said with the next line
-//! that fits.
+//! Logging never waits. Lines that do not fit are dropped, and counted in the next that fits.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
@@ -16,10 +14,10 @@ use super::rank::Rank;
 /// Lines that may wait.
 const WAITING: usize = 1024;
 
-/// How long the end of the program may wait for the last lines.
+/// Longest wait for the last lines at the program's end.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Begins to log, by `WEFT_LOG` or at the level `info`. Keep what is returned until the end.
+/// Starts logging, by `WEFT_LOG` or at level `info`. Keep the result until the end.
 pub fn begin() -> LogFile {
     let (lines, incoming) = sync_channel::<Vec<u8>>(WAITING);
     let (done, ended) = sync_channel(1);
@@ -53,7 +51,7 @@ pub fn begin() -> LogFile {
             dropped,
         })));
     }
-    // Only a second logger in one process fails here, and then the first goes on.
+    // Fails only for a second logger in one process; the first goes on.
     let _ = builder.try_init();
     if let Some(unknown) = unknown {
         log::warn!("WEFT_LOG={unknown} is none of off, error, warn, info, debug, trace; taken as info");
@@ -61,7 +59,7 @@ pub fn begin() -> LogFile {
     LogFile { lines, ended }
 }
 
-/// The last lines are written when it is dropped.
+/// The log; dropping it writes the last lines.
 #[derive(Debug)]
 pub struct LogFile {
     lines: SyncSender<Vec<u8>>,
@@ -70,7 +68,7 @@ pub struct LogFile {
 
 impl Drop for LogFile {
     fn drop(&mut self) {
-        // An empty line is the end: the logger keeps its own way to the thread for ever.
+        // An empty line marks the end, since the logger keeps its own sender for ever.
         let _ = self.lines.try_send(Vec::new());
         let _ = self.ended.recv_timeout(LAST_LINES);
     }
@@ -85,7 +83,7 @@ fn write_all(incoming: &Receiver<Vec<u8>>, lost: &AtomicU64) {
         if dropped > 0 {
             let _ = writeln!(io::stderr(), "weft broker: warn: {dropped} lines were dropped here");
         }
-        // Nobody is left to tell if stderr is gone.
+        // If this fails, stderr is gone.
         let _ = io::stderr().write_all(&line);
     }
 }

@@ -1,7 +1,6 @@
-//! The scheduler thread's mailbox: what other threads send it, and what they see of it.
+//! The scheduler thread's mailbox.
 //!
-//! It stands apart from the thread, so that the threads that send to it and that the scheduler
-//! itself sends to (profile writer, memory) need not know the scheduler.
+//! A module of its own, so that threads which the scheduler tells need not depend on it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,36 +15,36 @@ use super::waiting::Wait;
 use crate::server::Host;
 use weft_protocol::Ns;
 
-/// What the other threads tell the scheduler.
+/// A message to the scheduler.
 #[derive(Debug)]
 pub enum Notice {
     /// A client has its lane.
     Attached(Arc<Entry>),
     /// A client ended.
     Gone(u64, Ending),
-    /// Another priority.
+    /// A client has a new priority.
     Priority(u64, u8),
-    /// The device it is about to use, by its UUID.
+    /// A client is about to use this device (UUID).
     Device(u64, String),
-    /// Whether it shares that device under MPS.
+    /// Whether a client shares its device under MPS.
     Shares(u64, bool),
-    /// It waits for device memory, or does not any more.
+    /// Whether a client waits for device memory.
     Waits(u64, bool),
-    /// Its memory finds no room beside that of others, so that it takes turns of this length with
-    /// its equals; or it does again.
+    /// A client's memory does not fit beside others': it takes turns of this length, ns. `None`: it
+    /// fits again.
     Crowded(u64, Option<Ns>),
-    /// Its profile does not fit after all.
+    /// A client's profile does not fit its device.
     Unprofiled(u64),
-    /// Somebody wants to see the cores.
+    /// Asks for a view of the cores.
     Look(Sender<Vec<View>>),
     /// The broker ends.
     Stop,
 }
 
-/// What people see of the thread.
+/// Figures of the scheduler thread, for people.
 #[derive(Debug, Default)]
 pub struct Gauges {
-    /// Turns taken.
+    /// Iterations so far.
     pub turns: AtomicU64,
     /// Decisions carried out.
     pub decisions: AtomicU64,
@@ -56,18 +55,18 @@ pub struct Gauges {
 const WAITS: [&str; 4] = ["spinning", "napping", "dozing", "parked"];
 
 impl Gauges {
-    /// How it waits now.
+    /// How the thread waits now.
     pub fn waiting(&self) -> &'static str {
         WAITS.get(self.waiting.load(Ordering::Relaxed)).copied().unwrap_or("?")
     }
 
-    /// Notes how it waits from now on.
+    /// Notes how the thread waits.
     pub(super) fn set_waiting(&self, wait: Wait) {
         let at = WAITS.iter().position(|name| *name == wait.name()).unwrap_or(0);
         self.waiting.store(at, Ordering::Relaxed);
     }
 
-    /// Keeps the last trouble for people.
+    /// Keeps the last trouble.
     pub fn set_trouble(&self, trouble: String) {
         *self.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(trouble);
     }
@@ -81,17 +80,17 @@ impl Gauges {
     }
 }
 
-/// The way to the scheduler thread.
+/// A handle to the scheduler thread.
 #[derive(Debug, Clone)]
 pub struct SchedulerHandle {
     notices: Sender<Notice>,
     host: Arc<Host>,
-    /// What people see of it.
+    /// Figures of the thread.
     pub gauges: Arc<Gauges>,
 }
 
 impl SchedulerHandle {
-    /// The way to a scheduler that reads what is sent there.
+    /// A handle that sends to `notices` and rings the host's bell.
     pub(super) fn to(notices: Sender<Notice>, host: Arc<Host>) -> SchedulerHandle {
         SchedulerHandle {
             notices,
@@ -100,16 +99,15 @@ impl SchedulerHandle {
         }
     }
 
-    /// Tells it something. False if it is no more.
+    /// Sends a message and rings. Returns false if the thread has ended.
     pub fn tell(&self, notice: Notice) -> bool {
         let told = self.notices.send(notice).is_ok();
-        // Full means that it is rung already.
+        // A full eventfd is rung already.
         let _ = rustix::io::write(&self.host.bell, &1u64.to_ne_bytes());
         told
     }
 
-    /// The state of each device; that of the first one heard of comes first. `None` if the thread
-    /// does not answer in time.
+    /// Each device's state, the first one heard of first; `None`: no answer in time.
     pub fn look(&self) -> Option<Vec<View>> {
         const PATIENCE: Duration = Duration::from_secs(2);
         let (way, answer) = channel();

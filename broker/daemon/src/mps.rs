@@ -1,14 +1,13 @@
-//! Whether NVIDIA's multi-process service runs: under it several processes share the device without
-//! taking turns.
+//! Whether NVIDIA's multi-process service runs; under it processes do not switch.
 //!
-//! Asked only for clients whose driver does not say it (before CUDA 12.4). That a daemon is there
-//! does not tell whom it serves, and one in another container is not seen.
+//! For clients whose driver does not say (before CUDA 12.4). A daemon need not serve the client;
+//! one in another container stays unseen.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How long a look holds. It reads as many files as there are processes.
+/// How long a look is valid; each reads as many files as there are processes.
 const HOLDS: Duration = Duration::from_secs(10);
 
 /// The last look.
@@ -16,7 +15,7 @@ const HOLDS: Duration = Duration::from_secs(10);
 pub struct Look(Option<(Instant, bool)>);
 
 impl Look {
-    /// [`runs`], or what it was a moment ago.
+    /// [`runs`], cached.
     pub fn runs(&mut self) -> bool {
         let fresh = self.0.filter(|(at, _)| at.elapsed() < HOLDS);
         fresh.unwrap_or_else(|| *self.0.insert((Instant::now(), runs()))).1
@@ -26,13 +25,13 @@ impl Look {
 /// The service's programs.
 const DAEMONS: [&[u8]; 2] = [b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server"];
 
-/// Whether a process of that name is there.
+/// Whether a process of that name runs.
 pub fn runs() -> bool {
     let Ok(entries) = fs::read_dir("/proc") else {
         return false;
     };
     entries.flatten().any(|entry| {
-        // The name that the kernel keeps is cut at 15 bytes; the command line is whole.
+        // The kernel's process name is cut at 15 bytes; the command line is whole.
         fs::read(entry.path().join("cmdline")).is_ok_and(|line| is_daemon(&line))
     })
 }

@@ -1,4 +1,4 @@
-//! What a broker is told at its start.
+//! The options of a broker.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub enum Spin {
 }
 
 impl Spin {
-    /// As it is typed.
+    /// The word on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Spin::Auto => "auto",
@@ -30,8 +30,7 @@ impl Spin {
         }
     }
 
-    /// The decision on this machine. On two cores a spinning broker takes the core that a job's own
-    /// thread needs.
+    /// The decision on this machine. On two cores, a spin takes the core of a job's own thread.
     pub fn decided(self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -42,57 +41,55 @@ impl Spin {
     }
 }
 
-/// The longest a launch may wait at the gate. The core sees to it that nobody starves and a dead
-/// broker frees its clients by itself, so this is the last resort: a launch a second goes through
-/// whatever else fails.
+/// Default bound on a wait at the gate.
+///
+/// A last resort: the core prevents starvation, and clients of a dead broker free themselves. A
+/// launch per second passes whatever fails.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// The most important priority of users of a shared broker of whom its owner said nothing: the one
-/// that a job has which asks for none.
+/// Default limit on users' priorities: that of a job which asks for none.
 pub const USUAL_PRIORITY: u8 = 5;
 
-/// What the owner of a shared broker lets its users do, by uid.
+/// Rights of a shared broker's users, by uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// How many others a user counts for; of whom nothing is said for one.
+    /// Weights of users; default 1.
     pub weights: BTreeMap<u32, u32>,
-    /// The most important priority that a user's jobs may have; of whom nothing is said
-    /// [`USUAL_PRIORITY`].
+    /// Most important priority of users' jobs; default [`USUAL_PRIORITY`].
     pub priorities: BTreeMap<u32, u8>,
 }
 
 impl Rights {
-    /// The priority that a user's job has who asks for this one.
+    /// The priority that a user's job gets.
     pub fn allows(&self, uid: u32, asked: u8) -> u8 {
         asked.max(self.priorities.get(&uid).copied().unwrap_or(USUAL_PRIORITY))
     }
 }
 
-/// What a broker is told at its start.
+/// The options of a broker.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whom it serves.
+    /// The users it serves.
     pub door: Door,
-    /// What they may do, if it is shared.
+    /// Rights of a shared broker's users.
     pub rights: Rights,
-    /// How the core decides. What it costs a device to switch is 0 where its clients share it under
-    /// MPS, unless the owner said it.
+    /// Settings of the core. Unless set by the owner, the switch cost is 0 under MPS.
     pub core: Config,
-    /// The owner said what it costs to switch: no client's word changes it.
+    /// Whether the owner set the switch cost: clients' words do not count.
     pub switch_cost_said: bool,
-    /// End when nobody was attached for so long.
+    /// Ends the broker after so long without a client.
     pub idle_exit: Option<Duration>,
-    /// The longest a launch may wait at the gate.
+    /// Bound on a launch's wait at the gate.
     pub longest_wait: Duration,
     /// Whether the scheduler thread may spin.
     pub spin: Spin,
-    /// Whether clients take samples while they serve, and their profiles follow.
+    /// Whether served jobs are sampled, to correct their profiles.
     pub refine: bool,
-    /// How many times slower than a real one the device is.
+    /// How many times slower than a real device this one is.
     pub dilation: f64,
-    /// In which order jobs get device memory.
+    /// The order in which jobs get device memory.
     pub admission: weft_admission::Policy,
-    /// Where decisions and records are written.
+    /// File for decisions and records.
     pub trace: Option<PathBuf>,
 }
 

@@ -1,8 +1,7 @@
-//! Where a broker's files lie.
+//! Paths of a broker's files, all beside its socket.
 //!
-//! All of them stand beside the socket, in one directory that only the user may enter (0700), or,
-//! of a shared broker, that only he may change (0755). What holds: every name is a function of the
-//! socket's path, so two brokers with two sockets share nothing.
+//! Only the user may enter the directory (0700), or only the owner of a shared broker may change it
+//! (0755). Each name follows from the socket's path, so two sockets share nothing.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -22,14 +21,14 @@ impl Places {
         Places { socket: socket.into() }
     }
 
-    /// The files of the broker that this user's jobs use: `WEFT_SOCKET`, else the shared one if
-    /// there is one, else his own.
+    /// The broker of this user's jobs: `WEFT_SOCKET`, else a present shared broker, else the user's
+    /// own.
     pub fn of_environment() -> Places {
         Places::at(path::socket())
     }
 
-    /// The files of this user's own broker: `WEFT_SOCKET`, unless a shared broker is there, else
-    /// the well-known place.
+    /// This user's own broker: `WEFT_SOCKET` unless that is a shared broker's, else the well-known
+    /// place.
     pub fn own() -> Places {
         let said = std::env::var_os("WEFT_SOCKET").filter(|value| !value.is_empty());
         let said = said.map(PathBuf::from).filter(|socket| !path::is_shared(socket));
@@ -44,37 +43,37 @@ impl Places {
         ))
     }
 
-    /// Whether they are a shared broker's, which jobs use and never start.
+    /// Whether the broker is a shared one, which jobs use and never start.
     pub fn is_shared(&self) -> bool {
         path::is_shared(&self.socket)
     }
 
-    /// Where clients attach.
+    /// The socket's path.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Held locked by whoever starts a broker, until it answers.
+    /// Lock held while a process starts a broker, until it answers.
     pub fn start_lock(&self) -> PathBuf {
         self.beside("start")
     }
 
-    /// What a broker in the background has to say.
+    /// Output of a broker in the background.
     pub fn log(&self) -> PathBuf {
         self.beside("log")
     }
 
-    /// Who holds and awaits device memory, for a broker that comes after this one.
+    /// Jobs that hold or await device memory, for the next broker.
     pub fn ledger(&self) -> PathBuf {
         self.beside("admission_slots")
     }
 
-    /// What a shared broker has learnt; a private one keeps that beside its user's profiles.
+    /// A shared broker's knowledge; a private one's is beside its user's profiles.
     pub fn known(&self) -> PathBuf {
         self.beside("known.json")
     }
 
-    /// The directory of them all.
+    /// The directory of the files.
     pub fn directory(&self) -> PathBuf {
         match self.socket.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -82,13 +81,12 @@ impl Places {
         }
     }
 
-    /// Makes the directory (0700) where it is missing and refuses one that another user could
-    /// change.
+    /// Makes the directory (0700) if missing; refuses one that others could change.
     pub fn prepare(&self) -> Result<(), Error> {
         path::check_folder(&self.socket, true)
     }
 
-    /// The same for a shared broker: others may enter the directory (0755).
+    /// Makes a shared broker's directory (0755), which others may enter.
     pub fn prepare_shared(&self) -> Result<(), Error> {
         path::check_shared_folder(&self.socket)
     }
@@ -101,7 +99,7 @@ impl Places {
     }
 }
 
-/// From wherever it is looked at, it is the same.
+/// Makes the path absolute, so that it is the same from every working directory.
 fn absolute(socket: PathBuf) -> PathBuf {
     std::path::absolute(&socket).unwrap_or(socket)
 }

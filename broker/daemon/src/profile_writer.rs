@@ -1,10 +1,8 @@
-//! The profile writer: turns stage-1 samples into profiles and writes them.
+//! The profile writer: makes profiles of stage-1 samples, on a thread since disks are slow.
 //!
-//! A thread of its own, because disks are slow. A profile is written every few seconds while
-//! samples come, whenever one of its clients ends, and when `weft profile` asks: a job that is
-//! killed loses the last seconds at most. What is sampled while a job is served goes into its
-//! profile when it has ended (`refining`). A write that fails changes no file and is told in
-//! `weft status`.
+//! It writes every few seconds while samples come, when a client ends, and when `weft profile`
+//! asks. A killed job loses the last seconds. Samples of served jobs enter profiles at the job's
+//! end (`refining`). A failed write changes no file and shows in `weft status`.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -26,35 +24,35 @@ use super::registry::Entry;
 use super::status::Sampled;
 use super::store;
 
-/// How often a profile is written while samples come.
+/// Time between writes of a profile.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// What the keeper is told.
+/// A message to the profile writer.
 #[derive(Debug)]
 pub enum ProfileMessage {
-    /// A client attached that profiles, or whose profile follows it.
+    /// A client attached that samples or refines its profile.
     Attached(Arc<Entry>),
-    /// A client named a kernel.
+    /// A client named a kernel: client, hash, identity.
     Named(u64, u64, KernelId),
     /// A client uses this device.
     Device(u64, Gpu),
-    /// What a client saw a kernel touch.
+    /// A kernel's working set, as a client saw it.
     WorkingSet(u64, KernelWorkingSet),
     /// Samples of a client.
     Seen(u64, Vec<Seen>),
     /// A client ended.
     Gone(Arc<Entry>),
-    /// `weft profile` begins.
+    /// `weft profile` begins, for this profile.
     Begin(String),
-    /// It wants to know how far it is, with everything on the disk.
+    /// `weft profile` asks for the state, with everything written.
     Flush(String, Sender<Sampled>),
-    /// It is over.
+    /// `weft profile` ends.
     End(String, Sender<Sampled>),
     /// The broker ends.
     Stop,
 }
 
-/// The way to the profile writer.
+/// A handle to the profile writer.
 #[derive(Debug, Clone)]
 pub struct ProfileWriter {
     tells: Sender<ProfileMessage>,
@@ -62,7 +60,7 @@ pub struct ProfileWriter {
 }
 
 impl ProfileWriter {
-    /// One that keeps nothing.
+    /// A handle without a thread: messages are dropped.
     pub fn deaf() -> ProfileWriter {
         ProfileWriter {
             tells: channel().0,
@@ -70,20 +68,20 @@ impl ProfileWriter {
         }
     }
 
-    /// Tells it something. Never waits.
+    /// Sends a message. Never waits.
     pub fn tell(&self, tell: ProfileMessage) {
-        // It ends last; should it have died, profiles are lost and nothing else.
+        // It ends last; if it died, only profiles are lost.
         let _ = self.tells.send(tell);
     }
 
-    /// Hands samples over.
+    /// Sends samples of a client.
     pub fn seen(&self, client: u64, seen: Vec<Seen>) {
         if !seen.is_empty() {
             self.tell(ProfileMessage::Seen(client, seen));
         }
     }
 
-    /// Asks and waits for the disk.
+    /// Asks, and waits for the disk; `None` after 8 s.
     pub fn ask(&self, question: impl FnOnce(Sender<Sampled>) -> ProfileMessage) -> Option<Sampled> {
         const PATIENCE: Duration = Duration::from_secs(8);
         let (way, answer) = channel();
@@ -91,7 +89,7 @@ impl ProfileWriter {
         answer.recv_timeout(PATIENCE).ok()
     }
 
-    /// Profiles that could not be written.
+    /// Profile writes that failed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -118,7 +116,7 @@ pub fn start(gauges: impl Fn(String) + Send + 'static) -> std::io::Result<(Profi
     Ok((profile_writer, thread))
 }
 
-/// One profile that is being taken.
+/// One profile being taken.
 #[derive(Debug)]
 struct Job {
     aggregator: Aggregator,
@@ -132,7 +130,7 @@ struct Job {
     asked_for: bool,
     file: Option<PathBuf>,
     trouble: Option<String>,
-    /// What was there under its name is out of the way.
+    /// Whether the older profile of this name was set aside.
     set_aside: bool,
     kept: Option<String>,
 }
@@ -156,10 +154,10 @@ impl Job {
         }
     }
 
-    /// What its processes take and for how long. Of those that are there at the same time each is
-    /// counted at its own peak, so that the sum is rather too much than too little for who is to be
-    /// admitted with it; who comes when another one has gone takes its place. Called before each
-    /// that goes is left out.
+    /// Adds the clients' memory peaks and run times.
+    ///
+    /// Peaks of clients present together are summed: for admission, too much is safer. A later
+    /// client takes an ended one's place. Called before each client is removed.
     fn measure(&mut self) {
         let mut together = 0u64;
         for entry in self.active.values() {
@@ -191,9 +189,9 @@ fn launches(entry: &Entry) -> u64 {
 
 struct Thread {
     jobs: HashMap<String, Job>,
-    /// Which profile a client samples into.
+    /// Profile by client.
     of: HashMap<u64, String>,
-    /// Profiles that follow the jobs that are served with them.
+    /// Profiles corrected by the jobs served with them.
     refining: Refining,
     failures: Arc<AtomicU64>,
     complain: Box<dyn Fn(String) + Send>,
@@ -343,7 +341,7 @@ impl Thread {
         }
     }
 
-    /// Writes a profile, if there is something new in it.
+    /// Writes a profile if it has changed.
     fn write(&mut self, called: &str) {
         let Some(job) = self.jobs.get_mut(called) else { return };
         if !job.dirty {
@@ -356,7 +354,7 @@ impl Thread {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
         let saved = store::locate(called).and_then(|(store, name)| {
-            // `weft profile` takes a profile anew; the one before may have been the better one.
+            // `weft profile` samples anew; the old profile may be better.
             if job.asked_for && !job.set_aside {
                 job.kept = store.set_aside(&name)?;
                 job.set_aside = true;
@@ -382,7 +380,7 @@ impl Thread {
     }
 }
 
-/// What tells people of trouble: the scheduler's gauges.
+/// Reports trouble to the scheduler's gauges.
 pub fn complaints(gauges: Arc<std::sync::OnceLock<Arc<Gauges>>>) -> impl Fn(String) + Send + 'static {
     move |said| {
         if let Some(gauges) = gauges.get() {
@@ -433,7 +431,7 @@ mod tests {
         }
         thread.take(ProfileMessage::Gone(first));
         assert_eq!(taken(&thread), 5_000);
-        // What the second takes when the first has gone does not add to what that had.
+        // After the first's end, the second's peak does not add.
         second.lane.counters.memory_peak.store(4_500, Ordering::Relaxed);
         thread.take(ProfileMessage::Gone(second));
         assert_eq!(taken(&thread), 5_000);

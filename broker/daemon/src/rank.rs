@@ -1,35 +1,34 @@
-//! Which of the broker's threads goes first where there is more to run than cores, by the system's
-//! nice values (-20 first, 19 last).
+//! Nice values of the broker's threads (-20 first, 19 last), for machines with too few cores.
 //!
 //! | thread | nice | why |
 //! |---|---|---|
-//! | scheduler | -15 | a turn takes some us, and jobs wait for it. A woken thread else waits 0.4 ms for its core (measured), and background jobs get a third of what they could |
-//! | control, memory, profile writer, beat | 0 | as jobs are |
-//! | the door of a shared broker, what lets guests in and answers them | 10 | any user may knock as often as he likes |
-//! | the same for who has wanted much of late; the log | 19 | a flood, even where each of it takes little, must not hold up a job's thread that wakes |
+//! | scheduler | -15 | jobs wait for its iterations of some us. At nice 0 a woken thread waits 0.4 ms for a core (measured), and background jobs get a third of what they could |
+//! | control, memory, profile writer, beat | 0 | as jobs |
+//! | a shared broker's acceptor, and threads that let guests in and answer them | 10 | any user may knock at any rate |
+//! | those threads for a user that wanted much of late; the log | 19 | even a flood of small work must not delay a job's waking thread |
 //!
-//! Only a process that may (root, or `CAP_SYS_NICE`) gets ahead; all may step back. On Linux a nice
+//! Only root or `CAP_SYS_NICE` may lower a nice value; any process may raise it. On Linux a nice
 //! value is a thread's.
 #![forbid(unsafe_code)]
 
 use rustix::process::setpriority_process;
 
-/// Where a thread stands.
+/// A thread's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rank {
-    /// Jobs wait for each of its turns.
+    /// The scheduler, for whose iterations jobs wait.
     First,
-    /// Like a job.
+    /// As a job.
     Usual,
-    /// Strangers can keep it busy; honest newcomers wait for it, too.
+    /// Work that strangers can cause; honest arrivals wait for it too.
     Door,
-    /// Behind everybody.
+    /// Behind all others.
     Last,
 }
 
 impl Rank {
-    /// The calling thread has this rank from now on, and the threads that it starts. Where the
-    /// system says no it stays what it was.
+    /// Gives this rank to the calling thread and to threads it starts. If the system refuses,
+    /// nothing changes.
     pub fn take(self) {
         let nice = match self {
             Rank::First => -15,

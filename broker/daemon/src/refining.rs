@@ -1,9 +1,7 @@
-//! Profiles that follow the jobs they are used for: what a job's processes showed while they were
-//! served, until the last of them has ended.
+//! Refinement of profiles by samples of served jobs, on the profile writer's thread.
 //!
-//! The keeper's thread asks this; the disk is touched once, at the end of the job. The profile is
-//! read again then: where somebody has taken it anew meanwhile, or it cannot be read, it stays as
-//! it is. What of it may change, and by what, is [`weft_profiles::refine`]'s to say.
+//! At the end of a job's last process its profile is read again and written. A profile taken anew
+//! meanwhile, or unreadable, stays. [`weft_profiles::refine`] decides what changes.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -17,34 +15,32 @@ use weft_profiles::{Error, Gpu, Profile};
 use super::registry::Entry;
 use super::store;
 
-/// What came of a job's end.
+/// The outcome of a process's end.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Others of its processes are still there.
+    /// Other processes of the job still run.
     Goes,
     /// The profile was changed.
     Refined(Refined),
-    /// It stays as it is, and nothing is wrong.
+    /// The profile stays; nothing is wrong.
     Stays,
-    /// It stays as it is, and people should know.
+    /// The profile stays, and people should know why.
     Trouble(String),
 }
 
-/// One job.
 #[derive(Debug, Default)]
 struct Job {
     served: Served,
     active: HashMap<u64, Arc<Entry>>,
-    /// Of the processes that have ended.
+    /// Launches of ended processes.
     launches: u64,
     memory_peak: u64,
     ran: u64,
-    /// When the profile was taken that the job began with, as its file says. `None`: there was
-    /// none.
+    /// Date of the profile at the job's start, if any.
     taken: Option<u64>,
 }
 
-/// The jobs, by what they call their profiles.
+/// The jobs, by profile name.
 #[derive(Debug, Default)]
 pub struct Refining {
     jobs: HashMap<String, Job>,
@@ -52,7 +48,7 @@ pub struct Refining {
 }
 
 impl Refining {
-    /// A process that is sampled while it is served attached.
+    /// Adds a process that is sampled while served.
     pub fn attached(&mut self, entry: Arc<Entry>) {
         let Some(called) = entry.profile.clone() else { return };
         let job = self.jobs.entry(called.clone()).or_default();
@@ -61,28 +57,28 @@ impl Refining {
         job.active.insert(entry.client, entry);
     }
 
-    /// It named a kernel.
+    /// Notes a kernel's identity.
     pub fn named(&mut self, client: u64, hash: u64, id: &KernelId) {
         if let Some(job) = self.job(client) {
             job.served.named(hash, id.clone());
         }
     }
 
-    /// It uses this device.
+    /// Notes a client's device.
     pub fn device(&mut self, client: u64, gpu: &Gpu) {
         if let Some(job) = self.job(client) {
             job.served.device(gpu.clone());
         }
     }
 
-    /// A launch of it was timed.
+    /// Notes a timed launch.
     pub fn timed(&mut self, client: u64, timed: &Timed) {
         if let Some(job) = self.job(client) {
             job.served.timed(timed);
         }
     }
 
-    /// It ended. With the last process of its job what was seen goes into the profile.
+    /// Ends a process; with the job's last, its samples enter the profile.
     pub fn gone(&mut self, entry: &Entry) -> Outcome {
         let Some(called) = self.of.remove(&entry.client) else {
             return Outcome::Goes;
@@ -126,9 +122,9 @@ fn ended(called: &str, job: &Job) -> Outcome {
     };
     let mut profile = match store.load(&name) {
         Ok(profile) if job.taken.is_none_or(|taken| taken == profile.taken) => profile,
-        // Stage 1 saw it again meanwhile, and better.
+        // Stage 1 took it anew meanwhile, which is better.
         Ok(_) => return Outcome::Stays,
-        // It was there and somebody has removed it: it is not ours to bring back.
+        // Removed meanwhile: not to be brought back.
         Err(Error::Missing { .. }) if job.taken.is_some() => return Outcome::Stays,
         Err(Error::Missing { .. }) => {
             let mut new = Profile {
@@ -140,7 +136,7 @@ fn ended(called: &str, job: &Job) -> Outcome {
             new.took(job.memory_peak, job.ran);
             new
         }
-        // What cannot be read is left for people to look at.
+        // An unreadable profile is left for people.
         Err(error) => return trouble(&error),
     };
     match profile.refine(&job.served, job.launches) {

@@ -1,7 +1,7 @@
-//! Who is attached, and who was.
+//! Attached clients, and the last ones that ended.
 //!
-//! Entries are made when a client attaches and removed when it ends; all threads of the broker look
-//! things up here. Nothing here decides.
+//! An entry exists from attach to end. All threads of the broker look clients up here; nothing here
+//! decides.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -22,66 +22,65 @@ use weft_protocol::fit::{ENOUGH, Fit};
 use weft_protocol::lane::Mode;
 use weft_protocol::transport::map::SharedLane;
 
-/// Ended clients that are remembered.
+/// Ended clients remembered.
 const HISTORY: usize = 32;
 
-/// Notes that are kept of one client.
+/// Notes kept per client.
 const NOTES: usize = 8;
 
-/// The longest note that is kept.
+/// Longest kept note.
 pub const LONGEST_NOTE: usize = 400;
 
-/// What is known of one client.
+/// One client.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its number.
+    /// Client number.
     pub client: u64,
-    /// Its process, as the kernel says (else as it says itself: [`Entry::process`]).
+    /// Process id from the kernel, else the client's word: [`Entry::process`].
     pub pid: u32,
-    /// The number is that of another pid namespace, where the kernel gave us none: it means nothing
-    /// here.
+    /// `pid` is of another pid namespace and means nothing here.
     unseen: bool,
     /// The command line.
     pub command: String,
-    /// What it called its profile.
+    /// The profile's name, by the client.
     pub profile: Option<String>,
-    /// What was read of it.
+    /// The loaded profile.
     pub loaded: Option<Arc<Profile>>,
-    /// Whether it takes stage-1 samples.
+    /// Whether the client takes stage-1 samples.
     pub profiling: bool,
-    /// Whether its profile follows what is sampled while it is served.
+    /// Whether samples of serving correct its profile.
     pub refines: bool,
-    /// When it attached.
+    /// When the client attached.
     pub since: Instant,
-    /// Its memory.
+    /// The client's lane.
     pub lane: Arc<SharedLane>,
-    /// 0 to 9 now.
+    /// 0 to 9, now.
     pub priority: AtomicU8,
-    /// Whether it said goodbye.
+    /// Whether the client said goodbye.
     pub goodbye: AtomicBool,
-    /// Whether it is no client any more: what is kept of its connection goes, too.
+    /// Whether the client has ended, and its connection is to go.
     pub over: AtomicBool,
-    /// Kernels it named.
+    /// Kernels the client named.
     pub kernels: AtomicU64,
-    /// Of those, such that its profile has times of.
+    /// Named kernels of which the profile has times.
     known: AtomicU64,
-    /// Figures that the scheduler keeps.
+    /// Written by the scheduler thread.
     pub figures: Figures,
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     pub uid: u32,
-    /// Its user's house in a shared broker; `None` in a private one.
+    /// The per-user page of a shared broker; `None` in a private one.
     pub house: Option<Arc<UserPage>>,
     talk: Mutex<Talk>,
 }
 
-/// Figures of one client that the scheduler thread keeps and others read.
+/// Figures of a client, written by the scheduler thread.
 #[derive(Debug, Default)]
 pub struct Figures {
     /// A [`Mode`].
     pub mode: AtomicU64,
-    /// Credit ever given, ns.
+    /// Credit ever granted, ns.
     pub granted: AtomicU64,
-    /// Credit ever taken back, ns, as a two's complement.
+    /// Credit ever taken back, ns, in two's complement.
     pub revoked: AtomicU64,
     /// Samples received.
     pub samples: AtomicU64,
@@ -89,24 +88,21 @@ pub struct Figures {
     pub records: AtomicU64,
     /// Records lost.
     pub lost: AtomicU64,
-    /// Managed memory that is on the device, and what came there by faults so far, bytes:
-    /// estimates.
+    /// Managed memory on the device, bytes; an estimate.
     pub resident: AtomicU64,
-    /// See above.
+    /// Managed memory that came to the device by faults so far, bytes; an estimate.
     pub faulted: AtomicU64,
-    /// What the job is known to touch of its managed memory, bytes.
+    /// Working set, bytes.
     pub working_set: AtomicU64,
-    /// Bytes a second that the device's link was measured to carry to it, and to the host; 0: not
-    /// measured.
+    /// Measured rate of moves to the device, bytes/s; 0: not measured.
     pub to_device: AtomicU64,
-    /// See above.
+    /// Measured rate of moves to the host, bytes/s; 0: not measured.
     pub to_host: AtomicU64,
-    /// Turns with the device's memory: how long they are, ns (0: it takes none), how many it had,
-    /// and whether it has one now.
+    /// Length of turns with the device's memory, ns; 0: none.
     pub turn: AtomicU64,
-    /// See above.
+    /// Turns so far.
     pub turns: AtomicU64,
-    /// See above.
+    /// Whether the client has a turn now.
     pub has_turn: AtomicBool,
 }
 
@@ -117,31 +113,31 @@ struct Talk {
     trouble: Option<String>,
 }
 
-/// What a new entry is made of.
+/// The parts of a new [`Entry`].
 #[derive(Debug)]
 pub struct Newcomer {
-    /// Its number.
+    /// Client number.
     pub client: u64,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
     /// The command line.
     pub command: String,
-    /// What it called its profile.
+    /// The profile's name, by the client.
     pub profile: Option<String>,
-    /// What was read of it.
+    /// The loaded profile.
     pub loaded: Option<Arc<Profile>>,
-    /// Why it has none.
+    /// Why there is no profile.
     pub trouble: Option<String>,
-    /// Whether it samples.
+    /// Whether the client samples.
     pub profiling: bool,
     /// 0 to 9.
     pub priority: u8,
-    /// Its memory.
+    /// The client's lane.
     pub lane: Arc<SharedLane>,
 }
 
 impl Entry {
-    /// A new entry.
+    /// Makes an entry of this process's own user.
     pub fn new(newcomer: Newcomer) -> Entry {
         Entry {
             client: newcomer.client,
@@ -169,17 +165,17 @@ impl Entry {
         }
     }
 
-    /// The same, whose profile follows what is sampled while it is served.
+    /// Lets samples of serving correct the profile.
     pub fn refining(self) -> Entry {
         Entry { refines: true, ..self }
     }
 
-    /// The same, whose process cannot be seen from here.
+    /// Marks the process as not visible here.
     pub fn unseen(self) -> Entry {
         Entry { unseen: true, ..self }
     }
 
-    /// Its process, as far as it can be looked at.
+    /// The process, as far as visible.
     pub fn process(&self) -> Process {
         match self.unseen {
             true => Process::unseen(self.pid),
@@ -187,45 +183,45 @@ impl Entry {
         }
     }
 
-    /// The UUID of the device that it uses, once known.
+    /// UUID of the client's device, once known.
     pub fn device_uuid(&self) -> Option<String> {
         self.talk().device.as_ref().map(|gpu| gpu.uuid.clone())
     }
 
-    /// The same, of this user and with this house.
+    /// Sets the user and the per-user page.
     pub fn of(self, uid: u32, house: Option<Arc<UserPage>>) -> Entry {
         Entry { uid, house, ..self }
     }
 
-    /// Who shares fairly with whom, and what the job's processes have in common, in words that no
-    /// other user can say of his own. `user` and `gang`: what the job says.
+    /// Fair-share label and gang name, which no other user can claim; `user` and `gang` are the
+    /// job's words.
     ///
-    /// With a shared broker it is the kernel that says whose a job is. With a private one all jobs
-    /// are one user's, and a label of his divides them.
+    /// In a shared broker the kernel names the user. In a private one all jobs are one user's,
+    /// whose label divides them.
     pub fn identity(&self, user: &str, gang: &str) -> (String, String) {
         identity(self.uid, self.house.is_some(), user, gang)
     }
 
-    /// Whether the keeper wants to know what its kernels are called and where they run.
+    /// Whether the profile writer wants its kernels and device.
     pub fn is_kept(&self) -> bool {
         self.profiling || self.refines
     }
 
-    /// It named a kernel, or a graph of these kernels.
+    /// Counts a newly named kernel, or a graph of these kernels.
     pub fn named(&self, hash: u64, kernels: &[u64]) {
         self.kernels.fetch_add(1, Ordering::Relaxed);
         let known = |hash: u64| {
             let profile = self.loaded.as_ref();
             profile.is_some_and(|profile| profile.kernel(hash).is_some_and(|kernel| kernel.time.count() > 0))
         };
-        // What a graph takes can be added up from its kernels.
+        // A graph's time is the sum of its kernels'.
         if known(hash) || !kernels.is_empty() && kernels.iter().all(|kernel| known(*kernel)) {
             self.known.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// That its profile is of other code, once it has launched `least`. A profile without kernels
-    /// says what the job takes of memory and claims nothing else.
+    /// Says that the profile is of other code, after `least` launches. Without kernels a profile
+    /// only states memory.
     pub fn misfit(&self, least: u64) -> Option<String> {
         let profile = self.loaded.as_ref()?;
         let counters = &self.lane.counters;
@@ -239,7 +235,7 @@ impl Entry {
         judged.then(|| fit.line(&clean(called, LONGEST_NOTE)))
     }
 
-    /// Keeps a line that the job's side wants people to see.
+    /// Keeps a line for people from the client's side.
     pub fn note(&self, line: &str) {
         let mut talk = self.talk();
         if talk.notes.len() == NOTES {
@@ -248,7 +244,7 @@ impl Entry {
         talk.notes.push_back(clean(line, LONGEST_NOTE));
     }
 
-    /// The device it uses, and whether its profile fits that.
+    /// Sets the device. Returns why the profile does not fit it, if so.
     pub fn device(&self, gpu: &Gpu) -> Option<String> {
         let mut talk = self.talk();
         talk.device = Some(gpu.clone());
@@ -258,27 +254,27 @@ impl Entry {
         Some(trouble)
     }
 
-    /// The device it uses, if it told.
+    /// The client's device, if known.
     pub fn gpu(&self) -> Option<Gpu> {
         self.talk().device.clone()
     }
 
-    /// For how long it has been attached, ns.
+    /// Time since attach, ns.
     pub fn ran(&self) -> u64 {
         u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Why it runs without the profile it named.
+    /// Why the client runs without its profile.
     pub fn profile_trouble(&self) -> Option<String> {
         self.talk().trouble.clone()
     }
 
     fn talk(&self) -> std::sync::MutexGuard<'_, Talk> {
-        // What a panicking thread left is still what was said.
+        // A panic elsewhere leaves the values intact.
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For people.
+    /// The client's status, for people.
     pub fn status(&self) -> ClientStatus {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.lane.counters;
@@ -369,7 +365,7 @@ pub fn identity(uid: u32, shared: bool, user: &str, gang: &str) -> (String, Stri
     (label, gang)
 }
 
-/// A mode, for people.
+/// A mode's name, for people.
 pub fn mode_name(mode: Option<Mode>) -> &'static str {
     match mode {
         Some(Mode::Alone) => "alone",
@@ -396,15 +392,14 @@ pub struct Registry {
     records: AtomicU64,
 }
 
-/// How clients ended so far: goodbye, vanished, detached; and records of theirs that were read and
-/// lost.
+/// Ends of clients, and their records read and lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// They said goodbye.
+    /// Clients that said goodbye.
     pub goodbyes: u64,
-    /// They went without a word.
+    /// Clients that ended without a goodbye.
     pub vanished: u64,
-    /// Their lane lied.
+    /// Clients detached because their lane lied.
     pub detached: u64,
     /// Records read.
     pub records: u64,
@@ -413,52 +408,52 @@ pub struct Sums {
 }
 
 impl Registry {
-    /// A number that no client had.
+    /// A new client number.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Takes a client in.
+    /// Adds a client.
     pub fn add(&self, entry: Arc<Entry>) {
         self.attached.fetch_add(1, Ordering::Relaxed);
         self.clients.insert(entry.client, entry);
     }
 
-    /// One client.
+    /// The client of this number.
     pub fn get(&self, client: u64) -> Option<Arc<Entry>> {
         self.clients.get(&client).map(|entry| Arc::clone(&entry))
     }
 
-    /// How many are attached.
+    /// Number of attached clients.
     pub fn count(&self) -> usize {
         self.clients.len()
     }
 
-    /// How many of a user's are.
+    /// Number of a user's attached clients.
     pub fn count_of(&self, uid: u32) -> usize {
         self.clients.iter().filter(|entry| entry.uid == uid).count()
     }
 
-    /// All of them, by number.
+    /// All clients, by number.
     pub fn all(&self) -> Vec<Arc<Entry>> {
         let mut all: Vec<_> = self.clients.iter().map(|entry| Arc::clone(&entry)).collect();
         all.sort_by_key(|entry| entry.client);
         all
     }
 
-    /// The device and the user of each that has a device, in no order.
+    /// Device UUID and user of clients with a device, in no order.
     pub fn devices(&self) -> Vec<(String, u32)> {
         let each = self.clients.iter();
         each.filter_map(|entry| Some((entry.device_uuid()?, entry.uid)))
             .collect()
     }
 
-    /// Shows each of them, in no order.
+    /// Calls `shows` for each client, in no order.
     pub fn each(&self, mut shows: impl FnMut(&Entry)) {
         self.clients.iter().for_each(|entry| shows(&entry));
     }
 
-    /// A client ended. False if that was known.
+    /// Ends a client. Returns false if it had already ended.
     pub fn end(&self, client: u64, ending: Ending) -> bool {
         let Some((_, entry)) = self.clients.remove(&client) else {
             return false;
@@ -476,7 +471,7 @@ impl Registry {
             .fetch_add(entry.figures.records.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut last = entry.status();
         last.waiting = false;
-        // Nothing more comes to be known of it.
+        // No more launches come.
         last.profile_trouble = last.profile_trouble.or_else(|| entry.misfit(1));
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.truncate(HISTORY - 1);
@@ -489,7 +484,7 @@ impl Registry {
         true
     }
 
-    /// The last that ended, newest first.
+    /// The last ended clients, newest first.
     pub fn ended(&self) -> Vec<EndedStatus> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended
@@ -501,7 +496,7 @@ impl Registry {
             .collect()
     }
 
-    /// How they ended.
+    /// Ends so far, and records of all clients.
     pub fn sums(&self) -> Sums {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut sums = Sums {

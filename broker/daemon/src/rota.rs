@@ -1,17 +1,15 @@
-//! Whose lanes are looked at in a turn of the scheduler's: all of who has few, and of a guest who
-//! has many so many at a time, in rotation.
+//! The lanes that an iteration reads: of a guest with many, [`AT_ONCE`] in rotation.
 //!
-//! A look at a lane takes time, and a guest may have a thousand of them that say nothing: each turn
-//! would come later for everybody. What holds: each lane is looked at once in as many turns as its
-//! user has groups of [`AT_ONCE`]; a lane without a guest's slot, as in a private broker, is looked
-//! at in each.
+//! A guest may have a thousand silent lanes, and each read delays the iteration. What holds: a lane
+//! is read once in as many iterations as its user has groups of [`AT_ONCE`]. A lane without a slot,
+//! as in a private broker, is read in each.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Lanes of a guest that are looked at in a turn.
+/// Lanes of a guest read per iteration.
 const AT_ONCE: u32 = 32;
 
 /// All guests' lanes.
@@ -20,14 +18,14 @@ pub struct Rota {
     of: BTreeMap<u32, Weak<Slots>>,
 }
 
-/// Those of one.
+/// One guest's lanes.
 #[derive(Debug, Default)]
 struct Slots {
     taken: Mutex<Vec<bool>>,
     groups: AtomicU32,
 }
 
-/// A lane's place among its user's. Free again when it is dropped.
+/// A lane's place among its user's; freed on drop.
 #[derive(Debug)]
 pub struct Slot {
     of: Arc<Slots>,
@@ -35,7 +33,7 @@ pub struct Slot {
 }
 
 impl Rota {
-    /// One more lane of this guest.
+    /// Takes a slot for another lane of this guest.
     pub fn take(&mut self, uid: u32) -> Slot {
         let known = self.of.get(&uid).and_then(Weak::upgrade);
         let slots = known.unwrap_or_else(|| {
@@ -75,7 +73,7 @@ impl Slots {
 }
 
 impl Slot {
-    /// Whether its lane is looked at in this turn, by the turns' count.
+    /// Whether the lane is read in this iteration.
     pub fn is_due(&self, turn: u64) -> bool {
         let groups = self.of.groups.load(Ordering::Relaxed).max(1);
         turn % u64::from(groups) == u64::from(self.at / AT_ONCE % groups)
@@ -107,7 +105,7 @@ mod tests {
         for slot in &many {
             assert_eq!((0..3).filter(|turn| slot.is_due(*turn)).count(), 1);
         }
-        // Who goes makes room, and a round is shorter when few are left.
+        // Ended lanes make room, and fewer lanes make a shorter round.
         many.truncate(AT_ONCE as usize);
         assert!(many.iter().all(|slot| slot.is_due(7)));
         drop(many.remove(0));

@@ -1,18 +1,17 @@
-//! Words of clients', as they may be shown: in a terminal, in a log of lines, in JSON that somebody
-//! prints.
+//! Clients' words made safe to show in a terminal, a log or JSON.
 #![forbid(unsafe_code)]
 
-/// The longest label that a job gives itself: its user's, its group's.
+/// Longest label of a job's user or group, characters.
 pub const LONGEST_LABEL: usize = 200;
 
-/// What a client said, with a blank for whatever a terminal would obey (control characters, line
-/// breaks, marks that turn the direction of what follows), and no longer than so many characters.
+/// At most `most` characters of `said`, blanks for what a terminal obeys: control characters, line
+/// breaks, direction marks.
 pub fn clean(said: &str, most: usize) -> String {
     let shown = |c: char| if obeyed(c) { ' ' } else { c };
     said.chars().take(most).map(shown).collect()
 }
 
-/// Whether a terminal does something else with it than to show it.
+/// Whether a terminal obeys this character instead of showing it.
 fn obeyed(c: char) -> bool {
     const LINE_ENDS: std::ops::RangeInclusive<char> = '\u{2028}'..='\u{202e}';
     const DIRECTIONS: std::ops::RangeInclusive<char> = '\u{2066}'..='\u{2069}';

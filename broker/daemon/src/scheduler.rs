@@ -1,9 +1,8 @@
-//! The scheduler thread: reads all lanes, tells the core, carries out what it decides, waits.
+//! The scheduler thread: reads all lanes, tells the core, carries out its decisions, waits.
 //!
-//! It is the only thread that touches the core and the only one that writes orders. What holds in a
-//! turn: the epoch page's launch epochs are read first, then the lanes, then the core is asked;
-//! credit is bound to that first reading, so a foreground job's launch that the core has not seen
-//! voids it.
+//! Only this thread touches the core and writes orders. It reads the launch epochs, then the lanes,
+//! then asks the core. Credit is bound to that first reading, so a foreground launch that the core
+//! has not seen voids it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -30,30 +29,30 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 use weft_scheduler::{Client, Config, Core, Decision, Event};
 
-/// Answers to decisions may bring decisions (credit taken back may be given to another). A handful
-/// of rounds settles it; a core that goes on for ever is cut here and continues in the next turn.
+/// Rounds per iteration. Answers bring decisions, as when credit taken back is given to another. A
+/// few settle it; an endless core goes on in the next iteration.
 const ROUNDS: usize = 16;
 
-/// What the thread is made of.
+/// The parts of a scheduler.
 #[derive(Debug)]
 pub struct Setup {
     /// The core's settings.
     pub config: Config,
-    /// Whether clients' words count of what it costs to switch ([`Cores`]).
+    /// Whether clients' words set the switch cost ([`Cores`]).
     pub listens: bool,
-    /// Whether it may spin.
+    /// Whether the thread may spin.
     pub spin: bool,
     /// Epoch page and doorbell.
     pub host: Arc<Host>,
-    /// Who is attached.
+    /// Attached clients.
     pub registry: Arc<Registry>,
-    /// Where samples go.
+    /// Receives samples.
     pub profile_writer: ProfileWriter,
-    /// Where decisions are written.
+    /// Receives decisions.
     pub trace: Trace,
-    /// Who plans memory.
+    /// Plans memory.
     pub memory: Memory,
-    /// The time: that of all weft's processes, but in tests that make their own.
+    /// The clock of all weft processes, or a test's.
     pub clock: fn() -> Ns,
 }
 
@@ -65,7 +64,7 @@ pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)>
     let thread = std::thread::Builder::new()
         .name("weft-scheduler".into())
         .spawn(move || {
-            // A nap of 50 us must not become one of 100 (the usual slack is 50 us).
+            // The usual slack, 50 us, would double a nap of 50 us.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
             Rank::First.take();
             Scheduler::new(setup, incoming, gauges).run();
@@ -73,27 +72,27 @@ pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)>
     Ok((to_scheduler, thread))
 }
 
-/// What whoever drives the scheduler by hand is shown.
+/// What a [`Watcher`] is shown.
 #[derive(Debug)]
 pub enum Moment<'a> {
     /// The core took in an event.
     Event {
-        /// When.
+        /// The time.
         now: Ns,
-        /// What.
+        /// The event.
         event: &'a Event,
-        /// What it answered.
+        /// The core's decisions on it.
         decisions: &'a [Decision],
-        /// Itself, of the device that was heard of first.
+        /// The core of the first device heard of.
         core: &'a Core,
     },
     /// A decision is about to be carried out.
     Before(&'a Decision),
-    /// It was.
+    /// A decision was carried out.
     After(&'a Decision),
 }
 
-/// Who is shown them.
+/// Observes the scheduler, for tests.
 pub type Watcher = Box<dyn FnMut(Moment<'_>)>;
 
 pub(super) struct Scheduler {
@@ -109,23 +108,22 @@ pub(super) struct Scheduler {
     lanes: Vec<LaneWatch>,
     houses: UserPages,
     rota: Rota,
-    /// Turns so far.
     turns: u64,
-    /// When somebody last came, went or was told another mode.
+    /// When a client last came, went or changed its mode.
     company_since: Ns,
     last_record: Ns,
     stopping: bool,
-    /// It napped last, and will probably do so again.
+    /// Whether the last wait was a nap; the next probably is too.
     naps: bool,
     clock: fn() -> Ns,
     watcher: Option<Watcher>,
-    // Kept between turns for their memory alone.
+    // Kept between iterations to reuse their memory.
     events: Vec<(Ns, Event)>,
     decisions: Vec<Decision>,
     seen: Vec<Seen>,
 }
 
-/// What a turn found.
+/// What an iteration found.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) news: bool,
@@ -176,7 +174,7 @@ impl Scheduler {
         self.farewell();
     }
 
-    /// How to wait after a turn.
+    /// Chooses how to wait after an iteration.
     pub(super) fn choose(&mut self, turn: Turn) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
@@ -191,51 +189,51 @@ impl Scheduler {
         wait
     }
 
-    /// Asks to be rung by all, or by all who are no foreground jobs.
+    /// Asks clients to ring: all, or all but foreground jobs.
     pub(super) fn want_bells(&mut self, by_anybody: bool) {
         self.naps = false;
         for lane in &mut self.lanes {
-            // A foreground job rings for background jobs that do not see its launch epoch.
+            // With several pages a foreground job rings for background jobs that do not see its
+            // launch epoch.
             lane.want_bell(by_anybody || lane.mode() != Mode::Foreground || self.houses.many());
         }
     }
 
-    /// Asks to be rung, looks once more, sleeps.
+    /// Asks for rings, looks once more, sleeps.
     fn sleep(&mut self, time: Duration, by_anybody: bool) {
         self.want_bells(by_anybody);
-        // All of them: what was told before the bell was wanted is seen here.
+        // All lanes: news from before the bells were wanted is seen here.
         if !self.look(None).news && !self.stopping {
             self.pause(time);
         }
         self.want_no_bells();
     }
 
-    /// Until somebody rings, so long at most.
+    /// Waits for a ring, `time` at most.
     fn pause(&self, time: Duration) {
         if self.host.wait(time).is_err() {
-            // A bell that cannot be waited for: a short pause keeps the thread from racing.
+            // A failing bell must not become a busy loop.
             std::thread::sleep(time.min(Duration::from_millis(1)));
         }
     }
 
-    /// Awake again.
+    /// Stops asking for rings.
     pub(super) fn want_no_bells(&mut self) {
         for lane in &mut self.lanes {
             lane.want_bell(false);
         }
     }
 
-    /// Shows everything that happens to the core from now on.
+    /// Shows `watcher` all further events and decisions.
     pub(super) fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
 
-    /// The core, to be looked at.
+    /// The core of the first device heard of.
     pub(super) fn core(&self) -> &Core {
         self.cores.first()
     }
 
-    /// Tells the core something.
     fn tell(&mut self, now: Ns, event: Event) {
         let Some(watcher) = &mut self.watcher else {
             return self.cores.handle(now, event, &mut self.decisions);
@@ -250,18 +248,18 @@ impl Scheduler {
         });
     }
 
-    /// One look at everything; of a guest who has many lanes, at some of these.
+    /// One iteration: of a guest with many lanes, those due.
     pub(super) fn turn(&mut self) -> Turn {
         self.turns += 1;
         self.look(Some(self.turns))
     }
 
-    /// A look at the lanes whose turn it is, or at all of them.
+    /// Reads the lanes due in iteration `at`, or all of them.
     fn look(&mut self, at: Option<u64>) -> Turn {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
-            // Before the look: what is told after it rings, and the next nap does not begin. (The
-            // first of a row of naps is not rung for. It is short.)
+            // Before the look: later news then rings and ends the nap. The first of a row of naps
+            // gets no rings; it is short.
             let now = (self.clock)();
             for lane in self
                 .lanes
@@ -280,7 +278,7 @@ impl Scheduler {
         self.drain(at, &mut turn);
         let now = (self.clock)();
         let mut events = std::mem::take(&mut self.events);
-        // By time over all lanes; one lane's own order stays.
+        // By time over all lanes; stable, so each lane keeps its order.
         events.sort_by_key(|(at, _)| *at);
         for (_, event) in events.drain(..) {
             self.tell(now, event);
@@ -299,7 +297,7 @@ impl Scheduler {
         let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {
             if !at.is_none_or(|turn| lane.is_due(turn)) {
-                // As it was when it was looked at.
+                // As of its last read.
                 turn.background_waits |= lane.waits() && lane.mode() == Mode::Background;
                 continue;
             }
@@ -310,7 +308,7 @@ impl Scheduler {
                     turn.background_waits |= found.waits && lane.mode() == Mode::Background;
                     if found.records > 0 {
                         self.last_record = now;
-                        // Its idleness is no launch: others' credit is given for that very moment.
+                        // Idleness is no launch: others' credit is granted for that very moment.
                         if found.launches && lane.mode() == Mode::Foreground {
                             self.houses.relay(lane.entry().house.as_ref(), lane.epoch());
                         }
@@ -385,7 +383,7 @@ impl Scheduler {
                     let entry = Arc::clone(lane.entry());
                     let who = Newcomer {
                         priority: entry.priority.load(Ordering::Relaxed),
-                        // What turned out to be another device's is of no use.
+                        // A profile of another device is of no use.
                         profile: entry.loaded.clone().filter(|_| entry.profile_trouble().is_none()),
                     };
                     self.cores.waits(now, Client(client), waits, who, &mut self.decisions);
@@ -402,15 +400,14 @@ impl Scheduler {
             }
             Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),
             Notice::Look(answer) => {
-                // Who asked may have lost patience.
+                // The receiver may have timed out.
                 let _ = answer.send(self.cores.snapshots());
             }
             Notice::Stop => self.stopping = true,
         }
     }
 
-    /// A client ended: its last records are read, its lane is let free, the core and the keeper are
-    /// told.
+    /// Ends a client: reads its last records, frees its lane, tells core and profile writer.
     fn gone(&mut self, client: u64, ending: Ending) {
         let Some(at) = self.lanes.iter().position(|lane| lane.client().0 == client) else {
             return;
@@ -424,13 +421,13 @@ impl Scheduler {
         });
         if ending != Ending::Detached {
             let mut seen = Vec::new();
-            // Its launches no longer matter, its samples do. A lie now changes nothing.
+            // Only samples matter now; a lie changes nothing.
             let _ = lane.drain((self.clock)(), &mut Vec::new(), &mut seen, &mut self.trace);
             lane.takes_guesses(&mut seen);
             company.say(lane.mode(), &mut seen);
             self.profile_writer.seen(client, seen);
         }
-        // A detached client lives and must not wait for anybody.
+        // A detached client lives and must not wait.
         lane.tell_mode(Mode::Free);
         let now = (self.clock)();
         self.company_since = now;
@@ -545,7 +542,7 @@ impl Scheduler {
         }
     }
 
-    /// Nobody is left waiting for a broker that ends.
+    /// Frees all clients of a broker that ends.
     fn farewell(mut self) {
         for client in self.lanes.iter().map(|lane| lane.client().0).collect::<Vec<_>>() {
             self.gone(client, Ending::Goodbye);

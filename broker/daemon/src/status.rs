@@ -1,8 +1,4 @@
-//! What a broker tells people about itself: the one source for `weft status`, its JSON and the
-//! tests.
-//!
-//! Every figure is described where it is declared. Times are seconds or nanoseconds as their name
-//! says, sizes bytes.
+//! What the broker tells of itself: source of `weft status`, its JSON and the tests.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,12 +6,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The whole answer of `weft status --json`.
+/// The answer of `weft status --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The broker itself.
     pub broker: BrokerStatus,
-    /// Who is attached, most important first.
+    /// Attached clients, most important first.
     pub clients: Vec<ClientStatus>,
     /// The last clients that ended, newest first.
     pub ended: Vec<EndedStatus>,
@@ -24,75 +20,74 @@ pub struct Status {
 /// The broker itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BrokerStatus {
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Version of the package.
+    /// Package version.
     pub version: String,
-    /// Version of the protocol.
+    /// Protocol version.
     pub protocol: u32,
     /// The policy in force.
     pub policy: String,
-    /// Where clients attach.
+    /// The socket's path.
     pub socket: PathBuf,
-    /// It serves many users.
+    /// Whether the broker serves many users.
     #[serde(default)]
     pub shared: bool,
-    /// Where profiles are kept; a shared broker keeps none.
+    /// Folder of the profiles; a shared broker keeps none.
     pub profiles: PathBuf,
-    /// Seconds since it started.
+    /// Seconds since the broker started.
     pub uptime_s: f64,
-    /// The most predicted background job work that may be outstanding, us.
+    /// Bound on outstanding predicted background work, us.
     pub delay_bound_us: u64,
-    /// The longest a launch may wait at the gate, ms.
+    /// Longest wait of a launch at the gate, ms.
     pub longest_wait_ms: u64,
-    /// How many times slower than it pretends it takes the device to be (`--dilation`).
+    /// Assumed dilation of the device (`--dilation`).
     #[serde(default)]
     pub dilation: f64,
-    /// How the scheduler thread waits now: `parked`, `napping` or `spinning`.
+    /// How the scheduler thread waits now: `parked`, `dozing`, `napping` or `spinning`.
     pub waiting: String,
     /// Clients that ever attached.
     pub attached: u64,
-    /// Clients that were refused, by any reason.
+    /// Clients that were refused, for any reason.
     pub refused: u64,
     /// Clients that said goodbye.
     pub goodbyes: u64,
-    /// Clients that went without a word (killed, crashed, or ended without running destructors).
+    /// Clients without a goodbye: killed, crashed, without destructors.
     pub vanished: u64,
-    /// Lanes that lied and were let go.
+    /// Clients detached because their lane lied.
     pub detached: u64,
-    /// Records that were overwritten before they were read.
+    /// Records overwritten before they were read.
     pub records_lost: u64,
     /// Records read.
     pub records: u64,
     /// Decisions carried out.
     pub decisions: u64,
-    /// Turns of the scheduler thread.
+    /// Iterations of the scheduler thread.
     pub turns: u64,
-    /// Profiles that could not be written, with the last reason.
+    /// Profiles that could not be written.
     pub profile_failures: u64,
     /// The last trouble worth a person's attention.
     pub last_trouble: Option<String>,
-    /// The own view of the core of the device that was heard of first; `None` if the scheduler
-    /// thread did not answer.
+    /// Core of the first device heard of; `None`: no answer from the scheduler thread.
     pub core: Option<serde_json::Value>,
-    /// The same of each device that a job has used.
+    /// Each device that a job has used.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
-    /// Other brokers that have one of these.
+    /// Other brokers that have one of these devices.
     #[serde(default)]
     pub others: Vec<OtherBroker>,
 }
 
-/// Another broker that has a device of ours: its jobs and ours do not meet.
+/// Another broker with a device of this one; their jobs do not meet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OtherBroker {
     /// The device's UUID, in hexadecimal.
     pub device: String,
-    /// Its process, as the kernel says; `None`: in a pid namespace that cannot be seen from here.
+    /// Process id by the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     pub uid: Option<u32>,
-    /// Seconds since it was heard of.
+    /// Seconds since this broker heard of the other.
     pub since_s: f64,
 }
 
@@ -112,16 +107,15 @@ impl fmt::Display for OtherBroker {
     }
 }
 
-/// A device's core.
+/// One device and its core.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// As the driver says, in hexadecimal; `None`: no job has said its device yet.
+    /// UUID from the driver, in hexadecimal; `None`: no job has named its device yet.
     pub uuid: Option<String>,
-    /// Clients that say that they share it under MPS.
+    /// Clients that share the device under MPS, by their own word.
     #[serde(default)]
     pub under_mps: usize,
-    /// Clients that say that they do not. One is enough, and the device is taken to switch between
-    /// processes.
+    /// Clients that do not; a single one makes the device count as time-sliced.
     #[serde(default)]
     pub not_under_mps: usize,
     /// The core's own view.
@@ -131,36 +125,34 @@ pub struct DeviceStatus {
 /// One attached client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientStatus {
-    /// Its number at this broker.
+    /// Client number at this broker.
     pub client: u64,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     #[serde(default)]
     pub uid: u32,
-    /// The command line; empty where it is another user's of a shared broker, and so are the
-    /// profile and the notes then.
+    /// Command line; see [`ClientStatus::hide`].
     pub command: String,
     /// 0 (most important) to 9.
     pub priority: u8,
-    /// alone, foreground job, background job or free; `waits for memory`: it has not begun, and has
-    /// no role before it has.
+    /// `alone`, `foreground`, `background`, `free`, or `waits for memory` before any role.
     pub mode: String,
-    /// Seconds that it waits for device memory now, to begin or for more; `None`: it does not.
+    /// Seconds that it waits for device memory now, if so.
     #[serde(default)]
     pub waits_for_memory_s: Option<f64>,
-    /// The profile it serves with or samples into.
+    /// The profile that the client serves with or samples into.
     pub profile: Option<String>,
-    /// Why it runs without the profile it named, or that this is of other code.
+    /// Why it has no profile, or that the profile is of other code.
     pub profile_trouble: Option<String>,
-    /// Of the kernels it named, those that its profile has times of.
+    /// Named kernels of which the profile has times.
     #[serde(default)]
     pub profile_known: u64,
-    /// Whether it takes stage-1 samples.
+    /// Whether the client takes stage-1 samples.
     pub profiling: bool,
-    /// Seconds since it attached.
+    /// Seconds since the client attached.
     pub attached_s: f64,
-    /// The device it uses, once known.
+    /// The client's device, once known.
     pub device: Option<String>,
     /// Kernel launches.
     pub launches: u64,
@@ -168,108 +160,104 @@ pub struct ClientStatus {
     pub graph_launches: u64,
     /// Copies and memsets.
     pub transfers: u64,
-    /// Times a launch waited at the gate.
+    /// Launches that waited at the gate.
     pub waits: u64,
     /// Time spent waiting at the gate, ns.
     pub waited_ns: u64,
-    /// Waits that ended at their bound: weft stepped aside.
+    /// Waits that ended at their bound: the launch passed.
     pub waits_expired: u64,
-    /// Launches in the middle of a burst that the job times (an auto-tuner's), and collectives that
-    /// other devices wait for, let past the gate on purpose.
+    /// Launches passed on purpose: inside tuning bursts, or collectives that other devices wait
+    /// for.
     pub unsplit: u64,
-    /// Launches that its host left behind at a closed gate (`WEFT_QUEUE`), to be issued when it
-    /// opens.
+    /// Launches deferred at a closed gate (`WEFT_QUEUE`).
     #[serde(default)]
     pub left_behind: u64,
-    /// Of those, such that the driver refused: the job was told by a later call.
+    /// Deferred launches that the driver refused; a later call told the job.
     #[serde(default)]
     pub left_failed: u64,
     /// Whether a launch waits now.
     pub waiting: bool,
-    /// Whether the process is stopped (SIGSTOP, the terminal's Ctrl-Z, a debugger).
+    /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger).
     #[serde(default)]
     pub stopped: bool,
-    /// Launches of handles with no known name.
+    /// Launches of handles without a known name.
     pub unnamed: u64,
     /// Launches into a capturing stream.
     pub captured: u64,
-    /// Troubles answered by passing the call through.
+    /// Internal errors; each passed its call through.
     pub troubles: u64,
-    /// Control messages that were dropped.
+    /// Control messages dropped.
     pub dropped_messages: u64,
     /// Device memory held, bytes.
     pub memory: u64,
     /// The most device memory held, bytes.
     pub memory_peak: u64,
-    /// Of the memory held, what is managed, bytes.
+    /// The managed part of `memory`, bytes.
     pub managed: u64,
-    /// Bytes of host memory that its control groups leave it, of a job whose memory is managed; 0:
-    /// no limit that it sees. No more of its memory is ordered off the device.
+    /// Host memory that control groups leave a managed job, bytes; 0: no limit seen. It bounds
+    /// evictions.
     #[serde(default)]
     pub host_left: u64,
-    /// Managed memory that the job took by itself, bytes; none of it is in the memory held.
+    /// Managed memory that the job allocated itself, bytes; not part of `memory`.
     pub managed_own: u64,
-    /// Allocations that stayed device memory though the job is managed.
+    /// Allocations that stayed device memory in a managed job.
     pub unmanaged: u64,
-    /// Managed memory on the device, bytes: an estimate, as [`ClientStatus::faulted`].
+    /// Managed memory on the device, bytes; an estimate like [`ClientStatus::faulted`].
     pub resident: u64,
-    /// Managed memory that came to the device by faults, because a launch touched it before
-    /// anything had brought it, bytes. An estimate: no driver tells a process. It is reckoned in
-    /// whole granules of 2 MiB from what launches are foretold to touch, what was moved for the
-    /// job, and the order in which the driver gives up what it has no room for.
+    /// Managed memory that came by faults, bytes: touched before it was brought.
+    ///
+    /// An estimate in granules of 2 MiB, since no driver tells: from predicted touches, moves for
+    /// the job, and the driver's order of eviction.
     #[serde(default)]
     pub faulted: u64,
-    /// What the job is known to touch of its managed memory, bytes.
+    /// Working set: what the job is known to touch, bytes.
     pub working_set: u64,
-    /// What the device's link was measured to carry to it, by what moves of managed memory took,
-    /// bytes a second; 0: not measured yet, the plan goes by a rate that is taken for granted.
+    /// Measured rate of moves to the device, bytes/s; 0: none, a rate is assumed.
     #[serde(default)]
     pub to_device_bytes_per_s: u64,
-    /// The same to the host.
+    /// Measured rate of moves to the host, bytes/s; 0: none.
     #[serde(default)]
     pub to_host_bytes_per_s: u64,
-    /// How long its turns with the device's memory are, ns; 0 where it finds room beside the others
-    /// and takes none.
+    /// Length of turns with the device's memory, ns; 0: no need of turns.
     pub turn_ns: u64,
-    /// Such turns that it had.
+    /// Turns so far.
     pub turns: u64,
-    /// Whether it has one now.
+    /// Whether the client has a turn now.
     pub has_turn: bool,
-    /// Bytes brought to the device ahead of their use.
+    /// Bytes brought to the device ahead of use.
     pub prefetched: u64,
     /// Bytes moved to the host to make room.
     pub evicted: u64,
     /// Bytes given up without a copy.
     pub discarded: u64,
-    /// Moves that the driver or the job's side refused: memory moved on demand instead.
+    /// Page operations refused by driver or client; that memory moves on demand.
     pub page_ops_refused: u64,
-    /// Moves that took more than a second.
+    /// Page operations that took more than 1 s.
     pub page_ops_late: u64,
-    /// Nanoseconds that launches waited for memory that was on its way.
+    /// Time that launches waited for arriving memory, ns.
     pub memory_waited_ns: u64,
-    /// Launches whose memory did not come in time: it came by demand.
+    /// Launches whose memory was late and came on demand.
     pub memory_waits_expired: u64,
     /// Credit left, predicted ns.
     pub credit_ns: i64,
-    /// Background job work issued and not seen to have ended, predicted ns.
+    /// Background work issued and not seen to have ended, predicted ns.
     pub outstanding_ns: u64,
-    /// Credit ever given, predicted ns.
+    /// Credit ever granted, predicted ns.
     pub granted_ns: u64,
     /// Credit ever taken back, predicted ns.
     pub revoked_ns: i64,
-    /// Kernels it named.
+    /// Kernels the client named.
     pub kernels: u64,
     /// Stage-1 samples received.
     pub samples: u64,
-    /// Records that were overwritten before they were read.
+    /// Records overwritten before they were read.
     pub records_lost: u64,
-    /// The last lines its side wanted seen.
+    /// The last lines for people from the client's side.
     pub notes: Vec<String>,
 }
 
 impl ClientStatus {
-    /// What is nobody's business but its user's and the broker's owner's is left out: what it is
-    /// called, what it serves with, what it has to say.
+    /// Clears what only the client's user and the broker's owner may see.
     pub fn hide(&mut self) {
         self.command.clear();
         self.notes.clear();
@@ -281,18 +269,18 @@ impl ClientStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
-    /// It said goodbye.
+    /// The client said goodbye.
     Goodbye,
-    /// It went without a word.
+    /// The client ended without a goodbye.
     Vanished,
-    /// Its lane lied and the broker let it go.
+    /// The broker detached the client because its lane lied.
     Detached,
 }
 
-/// A client of the past.
+/// A client that ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndedStatus {
-    /// What was last known of it.
+    /// Its last known status.
     pub last: ClientStatus,
     /// How it ended.
     pub ending: Ending,
@@ -300,12 +288,12 @@ pub struct EndedStatus {
     pub ago_s: f64,
 }
 
-/// What became of the samples of one profile.
+/// The samples of one profile.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
     /// Clients that sample into it now.
     pub active: u64,
-    /// Clients that ever did since the sampling began.
+    /// Clients that have sampled into it since sampling began.
     pub clients: u64,
     /// Kernel launches of those clients.
     pub launches: u64,
@@ -313,26 +301,26 @@ pub struct Sampled {
     pub samples: u64,
     /// Kernels that were named.
     pub kernels: u64,
-    /// The file, once written.
+    /// The profile's file, once written.
     pub file: Option<PathBuf>,
-    /// Why the last writing failed.
+    /// Why the last write failed.
     pub trouble: Option<String>,
-    /// What the profile is called now that had the name before.
+    /// New name of the older profile that had this name.
     #[serde(default)]
     pub kept: Option<String>,
 }
 
-/// A profile that was made of what a job took.
+/// A profile made from a job's observed usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// The job's command line.
     pub command: String,
-    /// Bytes at its peak.
+    /// Peak device memory, bytes.
     pub memory_peak: u64,
-    /// How long it ran, seconds.
+    /// Run time, seconds.
     pub ran_s: f64,
-    /// It would have taken more than was free.
+    /// Whether the job asked for more than was free.
     pub denied: bool,
-    /// Where it lies.
+    /// The profile's file.
     pub file: PathBuf,
 }

@@ -1,8 +1,6 @@
-//! Where a profile lies, by what people call it.
+//! A profile's place on disk: by name in the user's folder, or by `FOLDER/NAME`.
 //!
-//! A profile is called by its name, which is looked for in the user's folder, or by `FOLDER/NAME`.
-//! The long form is what `weft run` hands on, because a broker may have been started with another
-//! folder than the job.
+//! `weft run` passes the absolute form, because the broker's folder may differ from the job's.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -23,7 +21,7 @@ pub fn locate(called: &str) -> Result<(Store, String), Error> {
     }
 }
 
-/// The long form, which means the same in every process.
+/// The absolute form, which means the same in every process.
 pub fn absolute(called: &str) -> Result<String, Error> {
     let (store, name) = locate(called)?;
     weft_profiles::valid_name(&name)?;
@@ -36,13 +34,13 @@ pub fn short(called: &str) -> &str {
     called.rsplit('/').next().unwrap_or(called)
 }
 
-/// Reads it.
+/// Reads a profile.
 pub fn load(called: &str) -> Result<Profile, Error> {
     let (store, name) = locate(called)?;
     store.load(&name)
 }
 
-/// What a job took becomes part of a profile; of a new one if there is none of that name.
+/// Adds a job's observed usage to a profile, which is made if missing.
 pub fn add(called: &str, took: &Took) -> Result<Kept, Error> {
     let (store, name) = locate(called)?;
     let mut profile = match store.load(&name) {
@@ -66,19 +64,19 @@ pub fn add(called: &str, took: &Took) -> Result<Kept, Error> {
     })
 }
 
-/// Whether it could be written, before a job is run for it. Says what is wrong.
+/// Checks, before a job is run for it, that the profile can be written. Says what is wrong.
 pub fn ready(called: &str) -> Result<(), Error> {
     let (store, name) = locate(called)?;
     store.ready(&name)
 }
 
-/// The file it lies in, or would.
+/// The profile's file, present or not.
 pub fn file(called: &str) -> Result<PathBuf, Error> {
     let (store, name) = locate(called)?;
     store.path(&name)
 }
 
-/// The user's folder, for people. Empty where none is known.
+/// The user's folder, for people; empty if unknown.
 pub fn folder() -> PathBuf {
     Store::of_user().map_or_else(|_| PathBuf::new(), |store| Path::new(store.directory()).to_path_buf())
 }

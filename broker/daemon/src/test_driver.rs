@@ -1,9 +1,7 @@
-//! The scheduler without its thread and its clock: whoever drives it says when it takes a turn and
-//! what time it is.
+//! The daemon's scheduler without its thread, clock and socket, for tests.
 //!
-//! It is the very scheduler that the daemon runs, with its lanes in real shared memory and its ways
-//! to wait. Only the socket is missing: clients come and go by the functions of this file. For
-//! tests; nothing of the daemon uses it.
+//! Lanes are real shared memory, and the ways to wait are the daemon's. The caller runs iterations,
+//! sets the time, and attaches and ends clients.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -30,35 +28,35 @@ pub use super::scheduler::{Moment, Watcher};
 pub use super::status::Ending;
 pub use super::waiting::{Scene, Wait, Waiting};
 
-/// A scheduler in somebody's hands.
+/// A scheduler driven by its caller.
 pub struct TestDriver(Scheduler);
 
-/// The way in to it. Its clients come, go and are changed here; it hears of them in its next turn.
+/// Attaches, ends and changes clients; the scheduler sees it in its next iteration.
 #[derive(Clone)]
 pub struct FakeClients {
     to_scheduler: SchedulerHandle,
-    /// The epoch page, and the bell that clients ring.
+    /// Epoch page and doorbell.
     pub host: Arc<Host>,
     registry: Arc<Registry>,
     unknown_cost: Ns,
 }
 
-/// A client to be let in.
+/// A client to attach.
 #[derive(Debug, Default)]
 pub struct FakeClient {
     /// 0 to 9.
     pub priority: u8,
-    /// What is known of it.
+    /// The client's profile.
     pub profile: Option<Arc<Profile>>,
     /// Whether it takes stage-1 samples.
     pub profiling: bool,
-    /// The longest it may wait at the gate.
+    /// Longest wait at the gate.
     pub longest_wait: Duration,
 }
 
 impl TestDriver {
-    /// With no client. `spin` as the daemon's own setting; `watcher` is shown whatever happens to
-    /// the core.
+    /// Starts without clients. `spin` is the daemon's setting; `watcher` is shown all events and
+    /// decisions.
     pub fn new(
         config: Config,
         spin: bool,
@@ -92,32 +90,31 @@ impl TestDriver {
         Ok((TestDriver(scheduler), visitors))
     }
 
-    /// One turn, and how the daemon would wait after it.
+    /// Runs one iteration; returns how the daemon would wait after it.
     pub fn turn(&mut self) -> Wait {
         let turn = self.0.turn();
         self.0.choose(turn)
     }
 
-    /// Before a sleep: asks to be rung and looks once more. True if there was news, so that the
-    /// sleep does not begin.
+    /// Asks for rings before a sleep and looks once more. True: there was news, no sleep begins.
     pub fn falls_asleep(&mut self, by_anybody: bool) -> bool {
         self.0.want_bells(by_anybody);
         self.0.turn().news
     }
 
-    /// After a sleep.
+    /// Ends a sleep.
     pub fn wakes(&mut self) {
         self.0.want_no_bells();
     }
 
-    /// The core, to be looked at.
+    /// The core.
     pub fn core(&self) -> &Core {
         self.0.core()
     }
 }
 
 impl FakeClients {
-    /// Lets a client in, as the door does. The scheduler hears of it in its next turn.
+    /// Attaches a client as the acceptor does.
     pub fn attach(&self, guest: FakeClient) -> Result<(Client, Arc<SharedLane>), Error> {
         let lane = Arc::new(SharedLane::lane()?);
         let typical = guest.profile.as_ref().and_then(|profile| profile.typical_cost());
@@ -144,22 +141,22 @@ impl FakeClients {
         Ok((Client(client), lane))
     }
 
-    /// A client ended.
+    /// Ends a client.
     pub fn gone(&self, client: Client, ending: Ending) {
         self.to_scheduler.tell(Notice::Gone(client.0, ending));
     }
 
-    /// `weft set`.
+    /// Sets a priority, as `weft set` does.
     pub fn set_priority(&self, client: Client, priority: u8) {
         self.to_scheduler.tell(Notice::Priority(client.0, priority));
     }
 
-    /// The memory of a client finds no room beside that of others, or does again.
+    /// Says that a client's memory does not fit beside others', or does again (`None`).
     pub fn crowded(&self, client: Client, turn: Option<Ns>) {
         self.to_scheduler.tell(Notice::Crowded(client.0, turn));
     }
 
-    /// A client's profile does not fit its device.
+    /// Says that a client's profile does not fit its device.
     pub fn unprofile(&self, client: Client) {
         self.to_scheduler.tell(Notice::Unprofiled(client.0));
     }

@@ -1,10 +1,11 @@
-//! Writes what was seen and decided to a file, a JSON value a line.
+//! The trace file: records and decisions, one JSON value per line.
 //!
-//! Lines:
+//! Lines are
 //! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`,
-//! and of clients on managed memory, as often as it changes, [`Memory`] with the event `memory`. A
-//! thread of its own writes, so that a slow disk delays no decision; what it cannot keep up with is
-//! dropped and counted in the last line.
+//! and for managed memory, at each change, [`Memory`] with the event `memory`.
+//!
+//! A thread of its own writes, so a slow disk delays no decision. Lines beyond its speed are
+//! dropped; the last line counts them.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -18,50 +19,50 @@ use serde::Serialize;
 
 use weft_protocol::Ns;
 
-/// Lines that may wait for the disk. At 100,000 lines a second it is half a second.
+/// Lines that may wait for the disk: about 0.5 s at 100,000 lines/s.
 const WAITING: usize = 65_536;
 
-/// How long a line may stay in memory.
+/// Longest time a line stays in memory.
 const FLUSH: Duration = Duration::from_millis(200);
 
 /// One line.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// When, `CLOCK_MONOTONIC`.
+    /// Time, ns of `CLOCK_MONOTONIC`.
     pub t: Ns,
-    /// The client's number.
+    /// Client number.
     pub client: u64,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// What happened.
+    /// The event's name.
     pub event: &'static str,
-    /// The kernel's hash, hexadecimal.
+    /// The kernel's hash, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Predicted ns, credit, bytes: by the event.
+    /// Predicted time or credit, ns, by the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns: Option<i64>,
-    /// A mode, an ending, a command.
+    /// A mode, an ending or a command, by the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
 }
 
-/// A client's managed memory, in bytes: what `weft status` shows of it.
+/// A client's managed memory, bytes, as in `weft status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// What is managed.
+    /// Managed memory in all.
     pub managed: u64,
-    /// What the job is known to touch.
+    /// Working set.
     pub working_set: u64,
-    /// On the device: an estimate.
+    /// On the device; an estimate.
     pub resident: u64,
-    /// Brought to the device ahead of its use, so far.
+    /// Brought to the device ahead of use, so far.
     pub prefetched: u64,
     /// Moved to the host, so far.
     pub evicted: u64,
     /// Given up without a copy, so far.
     pub discarded: u64,
-    /// Came to the device by faults, so far: an estimate.
+    /// Brought by faults, so far; an estimate.
     pub faulted: u64,
 }
 
@@ -79,7 +80,7 @@ enum Row {
     },
 }
 
-/// The way to the file.
+/// A handle to the trace file.
 #[derive(Debug)]
 pub struct Trace {
     lines: Option<SyncSender<Row>>,
@@ -88,7 +89,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Writes nothing.
+    /// A trace that writes nothing.
     pub fn none() -> Trace {
         Trace {
             lines: None,
@@ -97,7 +98,7 @@ impl Trace {
         }
     }
 
-    /// Writes to this file, anew.
+    /// Creates the file and starts the writer.
     pub fn to(path: &Path) -> std::io::Result<Trace> {
         let mut file = BufWriter::new(File::create(path)?);
         let (lines, incoming) = sync_channel::<Row>(WAITING);
@@ -124,13 +125,12 @@ impl Trace {
         })
     }
 
-    /// Whether anything is written.
+    /// Whether lines are written.
     pub fn wanted(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Another way to the same file. It must be dropped before the first one is, which waits for
-    /// the last line.
+    /// A second handle. Drop it before the first, which waits for the last line.
     pub fn another(&self) -> Trace {
         Trace {
             lines: self.lines.clone(),
@@ -144,7 +144,7 @@ impl Trace {
         self.row(|| Row::Line(line()));
     }
 
-    /// Writes down a client's managed memory.
+    /// Writes a client's managed memory. Never waits.
     pub fn memory(&mut self, t: Ns, client: u64, pid: u32, memory: Memory) {
         self.row(|| Row::Memory {
             t,

@@ -1,10 +1,9 @@
-//! The epoch pages as the scheduler reads them: one in a private broker; in a shared one a epoch
-//! page a user, so that no client can write what another user's reads.
+//! The epoch pages as the scheduler reads them: one, or one per user of a shared broker. So no
+//! client can write what another user's reads.
 //!
-//! A launch of a foreground job voids the credit of its own user's background jobs at once, by the
-//! launch epoch that both see. For the background jobs of other users the broker raises the same
-//! launch epoch on their epoch pages when it reads of the launch: they may go on so long, but never
-//! with more than the credit they have, which is what bounds the foreground job's delay.
+//! A foreground launch voids the credit of its user's background jobs at once, by the epoch that
+//! both see. On other users' pages the broker bumps that epoch when it reads of the launch. Until
+//! then their jobs have no more than their credit, which bounds the foreground job's delay.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,10 +13,10 @@ use crate::server::{Host, UserPage};
 use weft_protocol::PRIORITIES;
 use weft_protocol::epoch_page::{self, EpochPage};
 
-/// Of each row of a epoch page, the sums above its priorities.
+/// For each row of an epoch page, the sums above each priority.
 type Rows = Vec<[u64; PRIORITIES]>;
 
-/// All epoch pages, and what they said when they were read last.
+/// All epoch pages with their last reading.
 #[derive(Debug)]
 pub struct UserPages {
     host: Arc<Host>,
@@ -26,7 +25,7 @@ pub struct UserPages {
 }
 
 impl UserPages {
-    /// With no guest.
+    /// Starts without guests.
     pub fn new(host: Arc<Host>) -> UserPages {
         UserPages {
             host,
@@ -35,7 +34,7 @@ impl UserPages {
         }
     }
 
-    /// A client is there.
+    /// Adds and reads the page of an attached client.
     pub fn comes(&mut self, house: Option<&Arc<UserPage>>, rows: usize) {
         let Some(house) = house else { return };
         if !self.guests.iter().any(|(known, _)| Arc::ptr_eq(known, house)) {
@@ -45,17 +44,17 @@ impl UserPages {
         }
     }
 
-    /// Only those stay of which `lives` says so.
+    /// Keeps only pages for which `lives` holds.
     pub fn stay(&mut self, lives: impl Fn(&Arc<UserPage>) -> bool) {
         self.guests.retain(|(house, _)| lives(house));
     }
 
-    /// Whether a launch may concern clients that do not see its launch epoch.
+    /// Whether some clients may not see a launch's epoch.
     pub fn many(&self) -> bool {
         self.guests.len() > 1
     }
 
-    /// A turn begins: the broker's heart beats, and all launch epochs are read.
+    /// Starts an iteration: bumps the heartbeats and reads all launch epochs.
     pub fn read(&mut self, rows: usize) {
         self.host.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
         look(&self.host.epoch_page, rows, &mut self.own);
@@ -65,7 +64,7 @@ impl UserPages {
         }
     }
 
-    /// The sum above a priority that a client saw when the turn began.
+    /// The sum above a priority at the iteration's start.
     pub fn sum_above(&self, house: Option<&Arc<UserPage>>, row: usize, priority: usize) -> u64 {
         let rows = match house {
             None => Some(&self.own),
@@ -80,9 +79,10 @@ impl UserPages {
         row.and_then(|row| row.get(priority)).copied().unwrap_or(0)
     }
 
-    /// A foreground job of this house has launched: the others' background jobs are told. What is
-    /// decided in this turn is decided with knowledge of that launch, so the launch epoch counts as
-    /// read: credit bound to the sums from before would be void when it is given.
+    /// Bumps a foreground launch's epoch on other users' pages.
+    ///
+    /// Decisions of this iteration know of it, so the reading is bumped too: credit bound to older
+    /// sums would be void at once.
     pub fn relay(&mut self, house: Option<&Arc<UserPage>>, epoch: usize) {
         let Some(house) = house else { return };
         for (other, read) in &mut self.guests {

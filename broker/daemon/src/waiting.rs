@@ -1,76 +1,77 @@
-//! How the scheduler thread waits between two turns.
+//! How the scheduler thread waits between two iterations.
 //!
-//! | what is going on | it | who must wake it |
+//! | situation | wait | woken by |
 //! |---|---|---|
-//! | a background job waits, a gap is near, there are cores to spare | spins | nobody |
-//! | a background job waits | naps | background jobs, and a foreground job that becomes idle (once a millisecond) |
-//! | nobody waits, a foreground job launches | dozes | a background job that begins to wait |
-//! | nothing | sleeps | any record |
+//! | a background job waits, a gap is near, a core is to spare | spin | nothing |
+//! | a background job waits | nap | background jobs; a foreground job that becomes idle (once per ms) |
+//! | no job waits, a foreground job launches | doze | a background job that begins to wait |
+//! | nothing happens | sleep | any record |
 //!
-//! A sleeping broker asks to be rung (`broker_sleeps`), then looks once more, then sleeps: a record
-//! that was written in between is either seen by that look or rings. A nap is too short for a
-//! second look: who is asked to ring is asked before the turn that precedes the nap, so only the
-//! first of a row of naps is not rung for. A foreground job that launches is never asked to ring,
-//! since a ring costs it a system call; its records wait in the ring.
+//! A sleeping broker asks for rings (`broker_sleeps`), looks once more, then sleeps. A record
+//! written in between is seen by that look, or rings.
+//!
+//! A nap is too short for a second look. Rings are asked for before the iteration that precedes the
+//! nap, so only the first of a row of naps gets none. A launching foreground job is never asked to
+//! ring, since a ring costs it a system call; its records wait in the lane.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use weft_protocol::Ns;
 
-/// A gap this near is worth a spin: a nap would end after it (a timer's slack and a wake-up are
-/// 25-65 us).
+/// A gap worth a spin, ns: a nap would end after it (timer slack and wake-up: 25-65 us).
 const NEAR: Ns = 100_000;
 
-/// The shortest nap. Less is a spin with system calls.
+/// The shortest nap, ns; less is a spin with system calls.
 const SHORTEST_NAP: Ns = 50_000;
 
-/// The longest nap: a background job waits, and this is how late an unforeseen gap is seen.
+/// The longest nap, ns: how late a background job may see an unforeseen gap.
 const LONGEST_NAP: Ns = 200_000;
 
-/// A doze, while records come that nobody rings for: a lane holds 4096 of them, 8 ms at one each 2
-/// us.
+/// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
 const DOZE: Ns = 2_000_000;
 
-/// A doze beside one client alone, which only stage 1 keeps writing: nobody is to be let in, and
-/// every wake-up takes a core from the job whose speed is being learnt (measured on two cores: 500
-/// wake-ups a second made it several per cent slower). 3000 records at one each 2 us.
+/// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes such a
+/// client write.
+///
+/// No job waits, and each wake-up takes a core from the job being learnt. On two cores 500
+/// wake-ups/s cost it several per cent.
 const DOZE_ALONE: Ns = 6_000_000;
 
-/// A sleep. The heartbeat on the epoch page beats this often at least.
+/// A sleep, ns. The heartbeat on the epoch page beats at least this often.
 const SLEEP: Ns = 200_000_000;
 
-/// A lane whose records come no faster than this apart may as well ring.
+/// Records further apart than this, ns, may as well ring.
 const QUIET: Ns = 20_000_000;
 
-/// What is going on.
+/// The situation to wait in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scene {
-    /// A background job's launch waits at the gate.
+    /// Whether a background job's launch waits at the gate.
     pub background_waits: bool,
-    /// One client is attached and no other.
+    /// Whether exactly one client is attached.
     pub alone: bool,
-    /// When a record last came that nobody rang for.
+    /// When a record last came.
     pub last_record: Ns,
-    /// When the core wants to be told the time.
+    /// When the core wants the next tick.
     pub next_wake: Option<Ns>,
 }
 
 /// How to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: the next turn is due, or so near that it is spun for.
+    /// No wait: the next iteration is due or very near.
     Spin,
-    /// So long at most, rung for by background jobs and by a foreground job that becomes idle.
+    /// Bounded; background jobs ring, and a foreground job that becomes idle.
     Nap(Duration),
-    /// At most so long, rung for by background jobs.
+    /// Bounded; all but foreground jobs ring.
     Doze(Duration),
-    /// At most so long, rung for by anybody.
+    /// Bounded; all clients ring.
     Sleep(Duration),
 }
 
 impl Wait {
-    /// For people.
+    /// The wait's name, for people.
     pub fn name(self) -> &'static str {
         match self {
             Wait::Spin => "spinning",
@@ -81,7 +82,7 @@ impl Wait {
     }
 }
 
-/// What this machine and its device allow.
+/// The waits that this machine and its device allow.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiting {
     spin: bool,
@@ -89,9 +90,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// `spin`: whether there is a core to spare. `reaction`: how soon after a silence begins a gap
-    /// is open (the core's own setting); a quarter of it is soon enough to look, twice that where
-    /// the nap takes a core that a job needs.
+    /// `spin`: a core is to spare. `reaction`: silence, ns, after which a gap is open.
+    ///
+    /// A nap is `reaction / 4`, or `reaction / 2` if it takes a core that a job needs.
     pub fn new(spin: bool, reaction: Ns) -> Waiting {
         let nap = if spin { reaction / 4 } else { reaction / 2 };
         Waiting {
@@ -100,7 +101,7 @@ impl Waiting {
         }
     }
 
-    /// How to wait now.
+    /// The wait for this situation.
     pub fn choose(&self, now: Ns, scene: &Scene) -> Wait {
         let due = scene.next_wake.map(|at| at.saturating_sub(now));
         if due == Some(0) {

@@ -1,4 +1,4 @@
-//! What is read of a lane, and what of it is not believed.
+//! Tests of reading lanes, and of what is not believed.
 
 use super::*;
 use crate::registry::Newcomer;
@@ -82,7 +82,7 @@ fn of_a_lane_that_was_written_too_fast_the_newest_are_read() {
     assert_eq!(events.last().expect("some").0, 2 * RECORDS as Ns - 1);
     let lost = watch.entry.figures.lost.load(Ordering::Relaxed);
     assert_eq!(lost as usize + records, 2 * RECORDS);
-    // One that is read in time is read whole.
+    // A lane that is read in time is read whole.
     (0..RECORDS as Ns - 1).for_each(|at| lane.record(record(Kind::Launch, now + at)));
     assert_eq!(drain(&mut watch, 2 * now).0.expect("honest").records, RECORDS - 1);
 }
@@ -109,13 +109,13 @@ fn a_wait_is_told_when_it_begins_changes_and_ends() {
     lane.reports.waiting.store(1, Ordering::Release);
     let (found, events, _) = drain(&mut watch, 5);
     assert!(found.expect("honest").waits);
-    // What is in its word comes first.
+    // The rest of its credit comes first.
     assert!(matches!(events[0].1, Event::Holds { left: 0, .. }));
     assert!(matches!(events[1].1, Event::Waits { kernel: 7, .. }));
     assert!(drain(&mut watch, 6).1.is_empty());
     lane.reports.wanted_kernel.store(8, Ordering::Relaxed);
     assert!(matches!(drain(&mut watch, 7).1[1].1, Event::Waits { kernel: 8, .. }));
-    // It passed and waits again for the same kernel, all between two looks.
+    // The job passed and waits again for the same kernel, all between two reads.
     lane.reports.waiting_since.store(8, Ordering::Relaxed);
     assert!(matches!(
         drain(&mut watch, 8).1[1].1,
@@ -170,7 +170,7 @@ fn credit_given_is_credit_left_and_taken_back() {
     assert_eq!(watch.grant(500, Some(3)), None);
     assert_eq!(watch.grant(200, Some(3)), None);
     assert_eq!(orders.credit.load(Ordering::Relaxed), 700);
-    // Other launch epochs: what is left of the old credit does not come back to life.
+    // Other launch epochs: the old credit's rest does not come back.
     assert_eq!(watch.grant(100, Some(4)), Some(700));
     assert_eq!(orders.credit.load(Ordering::Relaxed), 100);
     assert_eq!(orders.epochs.load(Ordering::Relaxed), 4);
@@ -210,10 +210,10 @@ fn guesses_count_where_nothing_better_comes() {
     lane.record(record(Kind::Guess, 11));
     let (_, events, seen) = drain(&mut watch, 20);
     assert_eq!((events.len(), seen.len(), samples(&watch)), (0, 0, 2));
-    // It was killed.
+    // The client was killed.
     assert_eq!(last(&mut watch), [Seen::Sample(42, 100, None); 2]);
     assert_eq!(last(&mut watch), []);
-    // The rate is known: they come again, and are not counted twice.
+    // With the rate known, guesses come again as samples and are not counted twice.
     lane.record(record(Kind::Guess, 21));
     let (_, _, seen) = drain(&mut watch, 30);
     assert_eq!(seen, []);
@@ -225,7 +225,7 @@ fn guesses_count_where_nothing_better_comes() {
     assert_eq!((events.len(), seen), (1, vec![Seen::Sample(42, 800, None)]));
     assert_eq!(last(&mut watch), []);
     assert_eq!(samples(&watch), 3);
-    // However many a client tells, what is kept is bounded.
+    // However much a client sends, what is kept is bounded.
     for round in 0..GUESSES as u64 / 100 + 10 {
         (0..100).for_each(|at| lane.record(record(Kind::Guess, 50 + round * 100 + at)));
         assert!(drain(&mut watch, 100 + round * 100).0.is_ok());

@@ -1,10 +1,8 @@
-//! The CPU time that a shared broker spends on each guest, and who has had his share.
+//! CPU time that a shared broker spends on each guest.
 //!
-//! A guest can knock, ask and talk as often as he likes, and each time the broker works for him.
-//! That work is charged to him. It may take [`SHARE`] of a core in the long run and [`AHEAD`] in a
-//! burst; what he wants beyond that is looked at later. Hundreds of jobs that start together come
-//! to less. Nobody else waits for him: each user has an account of his own, and the owner's is
-//! never looked at.
+//! Work for a guest is charged to it: [`SHARE`] of a core in the long run, [`AHEAD`] in a burst,
+//! the rest later. Hundreds of jobs started together stay below. Accounts are per user, so no other
+//! user waits; the owner's is never checked.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,25 +13,24 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::callers::is_owner;
 
-/// Of a core's time, one part in so many is a guest's.
+/// A guest's part of a core's time is `1 / SHARE`.
 const SHARE: u32 = 20;
 
-/// CPU time that a guest who wanted nothing for long may have at once.
+/// CPU time that an idle guest may use at once.
 const AHEAD: Duration = Duration::from_millis(500);
 
-/// However much was done for him at last: nobody waits longer than it takes to pay off this, two
-/// seconds. His clients take a broker for gone that reads nothing for five.
+/// Most CPU time beyond [`AHEAD`]: a wait is at most `DEBT * SHARE` = 2 s. Clients give a broker up
+/// after 5 s.
 const DEBT: Duration = Duration::from_millis(100);
 
-/// Accounts that are empty again are forgotten when there are more than this.
+/// Accounts above which empty ones are removed.
 const ACCOUNTS: usize = 256;
 
-/// All accounts.
+/// The accounts of all users.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts(Arc<Mutex<BTreeMap<u32, Account>>>);
 
-/// A vessel that leaks: what was spent runs out at [`SHARE`], and nothing more is done for whom it
-/// is full.
+/// A leaky bucket that drains at [`SHARE`]; a full one means waiting.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     spent: Duration,
@@ -58,7 +55,7 @@ impl Accounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So much was done for him.
+    /// Charges CPU time to a user.
     pub fn charge(&self, uid: u32, time: Duration) {
         self.charge_at(uid, time, Instant::now());
     }
@@ -79,7 +76,7 @@ impl Accounts {
         account.at = now;
     }
 
-    /// Does it at his cost.
+    /// Calls `does` and charges its CPU time to the user.
     pub fn at_cost_of<T>(&self, uid: u32, does: impl FnOnce() -> T) -> T {
         let before = thread_time();
         let done = does();
@@ -87,13 +84,12 @@ impl Accounts {
         done
     }
 
-    /// Whether he has to wait, and how long until something can be done for him again.
+    /// Time until work for this user may go on; `None`: now.
     pub fn waits(&self, uid: u32) -> Option<Duration> {
         self.waits_at(uid, Instant::now())
     }
 
-    /// Whether he has had so much of what he may have in a burst that his work is to stand behind
-    /// everybody's.
+    /// Whether more than `AHEAD / 4` is used: the last rank.
     pub fn is_high(&self, uid: u32) -> bool {
         let all = self.all();
         all.get(&uid)
@@ -129,7 +125,7 @@ mod tests {
             None,
             "his time has come again"
         );
-        // In the long run he has his share: a second of a core each `SHARE` seconds.
+        // In the long run the share: one second of a core per `SHARE` seconds.
         let mut had = Duration::ZERO;
         let piece = Duration::from_millis(1);
         for step in 0..100_000 {

@@ -1,5 +1,6 @@
-//! Letting a client in: its lane, the handshake, and what tells of its end. Each handshake is
-//! bounded and belongs on a thread of its own.
+//! Attaching a client: lane, handshake, death notices.
+//!
+//! A handshake is bounded in time; each belongs on its own thread.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,42 +21,41 @@ use weft_protocol::transport::map::SharedLane;
 use weft_protocol::transport::wire::{LONGEST, Packet, Up};
 use weft_protocol::transport::{Error, HANDSHAKE, LARGEST_PROFILE, fds};
 
-/// A process that wants a lane. Its user was looked at, nothing else.
+/// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
 pub struct Pending {
-    /// What it says of itself.
+    /// The process's first message.
     pub hello: Hello,
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     pub uid: u32,
-    /// Its process id, as the kernel says; `None` if it lives in a pid namespace that is not
-    /// visible here.
+    /// Process id by the kernel; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
-    /// Readable when the process is gone.
+    /// Readable once the process has ended.
     pub pidfd: Option<OwnedFd>,
     pub(super) socket: Connection,
     pub(super) door: Door,
 }
 
-/// A client that holds a lane.
+/// A client with a lane.
 #[derive(Debug)]
 pub struct Attached {
-    /// Its number.
+    /// Client number.
     pub client: u64,
-    /// What it said of itself.
+    /// The client's first message.
     pub hello: Hello,
-    /// Its process id, as the kernel says.
+    /// Process id by the kernel.
     pub pid: Option<u32>,
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     pub uid: u32,
-    /// Its user's house; `None` in a private broker.
+    /// The user's page; `None` in a private broker.
     pub house: Option<Arc<UserPage>>,
-    /// Its lane.
+    /// The client's lane.
     pub lane: SharedLane,
-    /// Its messages.
+    /// Messages from the client.
     pub receiver: FromClient,
-    /// The way to it.
+    /// Messages to the client.
     pub sender: ToTheClient,
-    /// Whether it lives.
+    /// Death notices of the client.
     pub life: Life,
 }
 
@@ -67,8 +67,8 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the process is gone. Never waits. The pidfd tells even where a forked child keeps
-    /// the socket open.
+    /// Whether the process has ended. Never waits. The pidfd tells even if a forked child holds the
+    /// socket.
     pub fn ended(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => fds::hung_up(pidfd, PollFlags::IN),
@@ -81,16 +81,18 @@ impl Life {
         self.ended() || fds::hung_up(&self.socket, PollFlags::RDHUP)
     }
 
-    /// The descriptors to wait for: readable, or hung up, when the client may be gone.
+    /// Descriptors that become readable or hang up when the client may be gone.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pidfd.iter().map(AsFd::as_fd).chain([(*self.socket).as_fd()])
     }
 }
 
 impl Pending {
-    /// The bytes of the profile that a client of a shared broker brings which names one and takes
-    /// no samples, or why there are none. At most [`LARGEST_PROFILE`], within [`HANDSHAKE`]. An
-    /// error is one of the connection: nothing can be said to this client any more.
+    /// The profile's bytes, or why there are none. For clients of a shared broker that name one and
+    /// take no samples.
+    ///
+    /// At most [`LARGEST_PROFILE`] bytes in [`HANDSHAKE`]. After an error the connection is
+    /// unusable.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
         let deadline = Instant::now() + HANDSHAKE;
         let mut all = Vec::new();
@@ -113,15 +115,14 @@ impl Pending {
         }
     }
 
-    /// Says no.
+    /// Refuses the client.
     pub fn refuse(self, why: Refusal) {
-        // Nobody is left to tell if this fails.
+        // If this fails, the client is gone.
         let _ = fds::send(&self.socket, &Packet::Refused(why), &[], Instant::now() + HANDSHAKE);
     }
 
-    /// Lets the client in: makes its lane, has `orders` put the first orders into it, and finishes
-    /// the handshake. Takes at most about [`HANDSHAKE`] with an honest client, so it belongs on a
-    /// thread of its own.
+    /// Makes the lane, has `orders` fill it, finishes the handshake. An honest client takes about
+    /// [`HANDSHAKE`] at most.
     pub fn welcome(
         self,
         host: &Host,
@@ -143,8 +144,8 @@ impl Pending {
             Packet::Connected => {}
             _ => return Err(Error::Nonsense("a client did not connect its channel")),
         }
-        // accept() has no time limit. The client says that it connected, so its connection is the
-        // first in the queue; should it lie, ours is, and ends at once.
+        // `accept()` has no time limit. If the client did connect, it is first in the queue; else
+        // ours is, and ends at once.
         let own = IpcSender::<Up>::connect(name).map_err(Error::io("reaching a control channel"))?;
         drop(own);
         let (receiver, first) = server.accept().map_err(|_| Error::Gone)?;

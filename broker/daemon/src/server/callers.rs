@@ -1,12 +1,11 @@
-//! The connections of those who came to the door: counted by user, and closed where nobody waits
-//! for it.
+//! Connections to the broker: counted by user, and closed where no other user waits.
 //!
-//! The last close of a descriptor may take as long as its sender likes (a TCP socket that lingers,
-//! a file whose server does not answer), and whoever closes a socket closes what lies in it unread.
-//! So no packet may bring a descriptor: from Linux 6.16 on the kernel refuses such packets on the
-//! broker's socket, and closing a connection is harmless. On an older one connections are closed by
-//! threads of their own, one of a user at a time, so that a user holds up at most one of them, and
-//! nobody but himself. A connection counts as its user's until it is closed in truth.
+//! The last close of a descriptor may take as long as its sender likes: a lingering TCP socket, a
+//! file on a dead server. Closing a socket closes unread descriptors too. From Linux 6.16 the
+//! kernel refuses packets with descriptors on the broker's socket, so a close is harmless.
+//!
+//! On older kernels threads close connections, one per user at a time: a user delays at most one
+//! thread. Until really closed, a connection counts as its user's.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,26 +15,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Accounts;
 use weft_protocol::transport::peer;
 
-/// Threads that close connections at most, so users whose last descriptors may hang at once without
-/// keeping others' open for longer.
+/// Closing threads at most: so many users' closes may hang without delaying others.
 const CLOSERS: usize = 64;
 
-/// All of them.
+/// All connections.
 #[derive(Debug)]
 pub(super) struct Callers {
-    /// Packets may bring descriptors.
+    /// Whether packets may bring descriptors.
     passes: bool,
-    /// What is spent on each of them.
+    /// CPU time accounts.
     accounts: Accounts,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Connections that are open, by user.
+    /// Open ones by user.
     open: BTreeMap<u32, usize>,
-    /// Those that are to be closed, by user; who has an entry has at least one, or one is being
-    /// closed.
+    /// Connections to close, by user; no entry is empty and idle.
     closing: BTreeMap<u32, Closing>,
     closers: usize,
 }
@@ -43,12 +40,11 @@ struct State {
 #[derive(Debug, Default)]
 struct Closing {
     sockets: VecDeque<OwnedFd>,
-    /// One is being closed.
     busy: bool,
 }
 
 impl Callers {
-    /// Of none yet. `passes`: packets may bring descriptors.
+    /// Starts empty. `passes`: packets may bring descriptors.
     pub(super) fn new(passes: bool) -> Arc<Callers> {
         Arc::new(Callers {
             passes,
@@ -57,12 +53,12 @@ impl Callers {
         })
     }
 
-    /// What is spent on each of them.
+    /// CPU time accounts.
     pub(super) fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// One more.
+    /// Counts a connection of this user.
     pub(super) fn comes(self: &Arc<Self>, uid: u32, socket: OwnedFd) -> Connection {
         *self.state().open.entry(uid).or_default() += 1;
         Connection {
@@ -72,7 +68,7 @@ impl Callers {
         }
     }
 
-    /// How many of a user's are open.
+    /// A user's open connections.
     pub(super) fn count_of(&self, uid: u32) -> usize {
         self.state().open.get(&uid).copied().unwrap_or(0)
     }
@@ -99,13 +95,13 @@ impl Callers {
             .name("weft-close".into())
             .spawn(move || callers.close_all());
         if let Err(error) = started {
-            // They stay open until the next one is to be closed.
+            // The connections stay open until the next close.
             log::warn!("no thread to close a connection: {error}");
             self.state().closers -= 1;
         }
     }
 
-    /// Closes until nothing is left that does not belong to a user of whom one is being closed.
+    /// Closes all but those of users with a close under way.
     fn close_all(&self) {
         loop {
             let mut state = self.state();
@@ -122,7 +118,7 @@ impl Callers {
                 return;
             };
             drop(state);
-            // As long as it takes.
+            // May take arbitrarily long.
             drop(socket);
             let mut state = self.state();
             state.closed(uid);
@@ -147,17 +143,17 @@ impl State {
     }
 }
 
-/// The connection of one of them. Dropping it never waits.
+/// A counted connection. Dropping it never waits.
 #[derive(Debug)]
 pub struct Connection {
-    /// `None` while it is dropped alone.
+    /// `None` only during the drop.
     socket: Option<OwnedFd>,
     uid: u32,
     callers: Arc<Callers>,
 }
 
 impl Connection {
-    /// Its user, as the kernel says.
+    /// User id by the kernel.
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
@@ -167,18 +163,18 @@ impl Connection {
         self.callers.passes
     }
 
-    /// What is spent on its user, among others.
+    /// CPU time accounts.
     pub(super) fn accounts(&self) -> &Accounts {
         &self.callers.accounts
     }
 
-    /// Whether it is the broker's own user's, or root's: no limit of a guest's is his.
+    /// Whether the user is root or the broker's own: no limits of guests.
     pub(super) fn is_owners(&self) -> bool {
         is_owner(self.uid)
     }
 }
 
-/// Whether somebody may do what the broker's owner may: its own user, or root.
+/// Whether this is root or the broker's own user.
 pub(super) fn is_owner(uid: u32) -> bool {
     const ROOT: u32 = 0;
     uid == ROOT || uid == peer::own_uid()
@@ -226,7 +222,7 @@ pub(super) mod tests {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
     }
 
-    /// A descriptor whose last close takes until what is returned beside is dropped.
+    /// A descriptor whose last close waits for the second stream's drop.
     pub(in super::super) fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut sender = TcpStream::connect(listener.local_addr().expect("its own")).expect("connected");
@@ -267,7 +263,7 @@ pub(super) mod tests {
             rustix::event::PollFlags::RDHUP
         ));
         assert_eq!(callers.count_of(7), 2, "none of them is closed yet");
-        // What is read, or reset, is not waited for any more.
+        // Once the data is read or reset, the close goes on.
         drop(silent);
         until(|| callers.count_of(7) == 0);
         until(|| callers.state().closers == 0);

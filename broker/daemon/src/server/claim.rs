@@ -1,9 +1,8 @@
-//! A name that one process at a time has, in the network namespace: an abstract socket. It lies in
-//! no folder, so also who has another `/tmp` sees it, and it goes with its process.
+//! A name of one process in the network namespace: an abstract socket. It needs no folder, so
+//! another `/tmp` does not hide it, and ends with its process.
 //!
-//! Nothing is said over it. Who finds a name taken connects, and so both sides know of one another
-//! what the kernel says: process and user. Anybody may take a name or connect, so what comes of it
-//! is a line for people that names who did it. No call here waits.
+//! A process that finds the name taken connects, and both learn the other's process and user from
+//! the kernel. Any process may do either, so the result is only a line for people. No call waits.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -13,16 +12,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use weft_protocol::transport::peer;
 
-/// Callers that have not been looked at: the next one is told that somebody is there, not who.
+/// Callers in the queue; further ones learn only that the name is taken.
 const BACKLOG: i32 = 16;
 
-/// Who else has to do with a name, as the kernel says.
+/// Another process with this name, from the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// Its process; `None`: it is in a pid namespace that is not below this process's, or nothing
-    /// could be learnt.
+    /// Process id; `None`: in a pid namespace outside this process's, or unknown.
     pub pid: Option<u32>,
-    /// Its user.
+    /// User id.
     pub uid: Option<u32>,
 }
 
@@ -31,7 +29,7 @@ pub struct Who {
 pub struct Claim(OwnedFd);
 
 impl Claim {
-    /// Takes it, or says who has it. `None`: this system has no such names.
+    /// Takes the name, or says which process has it. `None`: no such names here, or just freed.
     pub fn take(name: &str) -> Option<Result<Claim, Who>> {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         let socket = socket()?;
@@ -45,10 +43,10 @@ impl Claim {
         }
     }
 
-    /// Who has found it taken since the last look.
+    /// Processes that called since the last look.
     pub fn callers(&self) -> Vec<Who> {
         let mut found = Vec::new();
-        // Who calls faster than this is not kept up with.
+        // Bounded: faster callers are dropped.
         for _ in 0..=BACKLOG {
             match rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(caller) => found.push(who(&caller)),
@@ -64,12 +62,12 @@ fn socket() -> Option<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()
 }
 
-/// Who has the name. `None`: nobody any more.
+/// The process that has the name; `None`: it is free again.
 fn other(address: &SocketAddrUnix) -> Option<Who> {
     let socket = socket()?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => Some(who(&socket)),
-        // It has not looked at its callers for long.
+        // Its owner has not taken its callers for long.
         Err(Errno::AGAIN) => Some(Who::default()),
         Err(_) => None,
     }
@@ -100,7 +98,7 @@ mod tests {
         assert_eq!(first.callers(), []);
         assert_eq!(Claim::take(&name).expect("a socket").expect_err("it is taken"), own);
         assert_eq!(first.callers(), [own]);
-        // Who never looks at his callers is told of no further ones, and holds nobody up.
+        // Callers beyond the queue stay unknown; none is delayed.
         let many: Vec<Who> = (0..3 * BACKLOG)
             .map(|_| Claim::take(&name).expect("a socket").expect_err("it is taken"))
             .collect();

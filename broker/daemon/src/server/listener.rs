@@ -1,5 +1,5 @@
-//! The well-known socket: taken by one broker at a time, and those who come to it heard side by
-//! side. Nobody is waited for here beyond the time he is given to say what he wants.
+//! The well-known socket: one broker at a time, connections heard side by side and never waited for
+//! beyond `HANDSHAKE`.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,36 +24,33 @@ use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
 
-/// Connections that have not said yet what they want. More than that, and the oldest is dropped of
-/// the user who has most of them.
+/// Connections without a first packet; beyond, the oldest of the user with most is dropped.
 const HALF_OPEN: usize = 1024;
 
-/// Of these, a guest's. More than that, and his oldest is dropped. Whoever connects says what he
-/// wants at once, so hundreds who start together are seldom here.
+/// Such connections per guest; beyond, its oldest is dropped. Clients send at once, so even
+/// hundreds rarely count here.
 const HALF_OPEN_OF_A_GUEST: usize = 256;
 
-/// Connections of a guest altogether: those of his clients, of the questions that wait for an
-/// answer, those above, and what is not closed in truth ([`super::callers`]).
+/// Connections per guest in all: of clients, open questions, half-open, and not really closed
+/// ([`super::callers`]).
 pub const CONNECTIONS_OF_A_GUEST: usize = 1536;
 
-/// Connections that are taken in at once, before those who were taken in are looked at again.
+/// Connections accepted before older ones are looked at.
 const AT_ONCE: usize = 64;
 
-/// Connections the kernel may keep for us. 300 jobs started at once are an aim; the kernel itself
-/// caps this at its own limit (4096 by default).
+/// The kernel's queue. 300 jobs started at once are an aim; the kernel's default cap is 4096.
 const BACKLOG: i32 = 4096;
 
-/// While somebody is not read from because he has had his share, it is looked this often whether he
-/// may be.
+/// How often connections of users beyond their CPU share are looked at.
 const LOOKED_AT_AGAIN: Duration = Duration::from_millis(20);
 
-/// So many connections of his wait for that at most.
+/// Connections of a user that may wait for that.
 const LATER_OF_A_GUEST: usize = 64;
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept without descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(10);
 
-/// Whom a broker serves.
+/// The users a broker serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Door {
     /// The user who runs it.
@@ -61,13 +58,13 @@ pub enum Door {
     Private,
     /// All users, or those of a group.
     Shared {
-        /// Of this group alone.
+        /// If set, only this group.
         group: Option<u32>,
     },
 }
 
 impl Door {
-    /// Whether others than its own user are served.
+    /// Whether other users than the broker's own are served.
     pub fn is_shared(self) -> bool {
         self != Door::Private
     }
@@ -79,14 +76,13 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: (u64, u64),
-    /// Oldest first.
+    /// Connections without a first packet, oldest first.
     half_open: Vec<HalfOpen>,
-    /// Those whose users have had their share, oldest first. Nothing is done for them but to look
-    /// now and then whether they may be heard.
+    /// Connections of users beyond their CPU share, oldest first; unread meanwhile.
     later: VecDeque<HalfOpen>,
-    /// When that was done last.
+    /// When `later` was last looked at.
     looked: Instant,
-    /// Those who have said what they want.
+    /// Connections that sent their first packet.
     said: VecDeque<Incoming>,
     callers: Arc<Callers>,
     door: Door,
@@ -99,7 +95,7 @@ struct HalfOpen {
     deadline: Instant,
 }
 
-/// Somebody who said what he wants.
+/// A connection with its first packet.
 #[derive(Debug)]
 pub enum Incoming {
     /// A process that wants a lane.
@@ -109,8 +105,8 @@ pub enum Incoming {
 }
 
 impl Listener {
-    /// Takes the socket at `path` for a private broker. A stale one is replaced; a live broker's is
-    /// not ([`Error::Taken`]).
+    /// Takes the socket at `path` for a private broker. Replaces a stale socket, not a live
+    /// broker's ([`Error::Taken`]).
     pub fn bind(path: &Path) -> Result<Listener, Error> {
         Listener::open(path, Door::Private)
     }
@@ -122,8 +118,7 @@ impl Listener {
             Door::Shared { .. } => path::check_shared_folder(path)?,
         }
         let lock = lock(path)?;
-        // The lock says that no broker of this build lives. Somebody may have removed the lock file
-        // under a living one: ask.
+        // No broker of this build lives, unless the lock file was removed: ask.
         if client::answers(path) {
             return Err(Error::Taken(path.to_path_buf()));
         }
@@ -136,8 +131,7 @@ impl Listener {
             });
         }
         raise_descriptor_limit();
-        // Bound and made ready under another name, then renamed: nobody ever sees a socket that
-        // does not listen.
+        // Bound under another name, then renamed: no client sees a socket that does not listen.
         let fresh = with_suffix(path, ".new");
         let _ = fs::remove_file(&fresh);
         let address = SocketAddrUnix::new(&fresh).map_err(|_| Error::Folder {
@@ -147,7 +141,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::system("making a socket"))?;
-        // Before anybody can connect: what is accepted of it is so, too.
+        // Before any client connects: accepted sockets inherit it.
         let passes = !process::pass_descriptors(&socket, false);
         bind(&socket, &address).map_err(Error::system("binding the broker's socket"))?;
         let mode = match door {
@@ -178,25 +172,23 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the socket is still where it was put. A broker whose socket was removed can not be
-    /// reached any more and should end.
+    /// Whether the socket is still in place; a broker without it should end.
     pub fn in_place(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok_and(|facts| (facts.dev(), facts.ino()) == self.inode)
     }
 
-    /// What this broker spends on each user.
+    /// CPU time accounts.
     pub fn accounts(&self) -> Accounts {
         self.callers.accounts().clone()
     }
 
-    /// The next one who said what he wants; `None` when the time is up. Who says nothing, or
-    /// nonsense, or is another user, or speaks another version is answered and dropped here, and
-    /// holds up nobody.
+    /// The next connection with its first packet; `None` when the time is up. Silent, malformed,
+    /// foreign or outdated ones end here and delay no other.
     pub fn accept(&mut self, within: Duration) -> Result<Option<Incoming>, Error> {
         let deadline = Instant::now() + within;
         loop {
@@ -228,7 +220,7 @@ impl Listener {
             let comes = ready.next().unwrap_or(false);
             let ready: Vec<bool> = ready.collect();
             drop(set);
-            // Before anybody new is taken in, for whom one of these may have to go.
+            // First, since a new connection may displace one of these.
             self.hear(&ready);
             if comes {
                 self.take_new();
@@ -236,8 +228,7 @@ impl Listener {
         }
     }
 
-    /// Of those whose users had had their share: who may be heard again is, and who came too long
-    /// ago goes.
+    /// Hears users again whose CPU share allows it; drops expired connections.
     fn look_who_waited(&mut self, now: Instant) {
         if now.saturating_duration_since(self.looked) < LOOKED_AT_AGAIN {
             return;
@@ -264,7 +255,7 @@ impl Listener {
                             .accounts()
                             .charge(peer.uid, after.saturating_sub(std::mem::replace(&mut before, after)));
                     }
-                    // It is closed where it can hold up nobody, too.
+                    // Closed where it can delay no other.
                     Err(_) => drop(self.callers.comes(u32::MAX, socket)),
                 },
                 Err(Errno::AGAIN) => return,
@@ -278,7 +269,7 @@ impl Listener {
         }
     }
 
-    /// One that was just accepted. Most have said already what they want.
+    /// Takes an accepted connection; most have sent their packet.
     fn comes(&mut self, socket: Connection) {
         let (uid, is_guest) = (socket.uid(), self.door.is_shared() && !socket.is_owners());
         if is_guest && self.callers.count_of(uid) > CONNECTIONS_OF_A_GUEST {
@@ -287,7 +278,7 @@ impl Listener {
             return;
         }
         if self.callers.accounts().waits(uid).is_some() {
-            // One more of somebody who has many is closed unread: nothing costs less.
+            // Further ones are closed unread, the cheapest answer.
             if self.later.iter().filter(|one| one.socket.uid() == uid).count() < LATER_OF_A_GUEST {
                 let deadline = Instant::now() + HANDSHAKE;
                 self.later.push_back(HalfOpen { socket, deadline });
@@ -323,7 +314,7 @@ impl Listener {
         }
     }
 
-    /// Reads from the half-open connections that have something to read.
+    /// Reads half-open connections that are ready.
     fn hear(&mut self, ready: &[bool]) {
         let mut heard = Vec::new();
         let mut ready = ready.iter();
@@ -383,7 +374,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         return refuse(Refusal::User);
     }
     if door.is_shared() && peer.pid.is_none() {
-        // It would have to be believed which process it is, and could so be taken for another's.
+        // The client's own word could name another's process.
         return refuse(Refusal::Unseen);
     }
     match said {
@@ -418,8 +409,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Takes the lock that a broker holds as long as it lives. The file stays: removing it would let
-/// two brokers hold two locks.
+/// Takes the lock that a living broker holds. The file stays: after a removal two brokers could
+/// hold two locks.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .write(true)
@@ -435,7 +426,8 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// A client takes about five descriptors; the usual soft limit of 1024 ends at some 200 clients.
+/// Raises the limit of open files. A client takes about five, so the usual 1024 ends at some 200
+/// clients.
 fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -511,7 +503,6 @@ mod tests {
         process::pass_descriptors(&listener.socket, true);
         listener.callers = Callers::new(true);
         let uid = peer::own_uid();
-        // One that is read, and one that goes before it was.
         let ends: Vec<_> = (0..2)
             .map(|number| {
                 let (sender, silent) = lingering();

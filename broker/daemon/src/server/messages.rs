@@ -1,5 +1,4 @@
-//! Control messages: the way to one client, the way from it, and those of many clients waited for
-//! at once.
+//! Control messages: to one client, from one client, and from many at once.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -17,30 +16,31 @@ use weft_protocol::control::{ToBroker, ToClient};
 use weft_protocol::transport::wire::{Packet, Up};
 use weft_protocol::transport::{Error, fds};
 
-/// The way to one client.
+/// The channel to one client.
 #[derive(Debug, Clone)]
 pub enum ToTheClient {
     /// A private broker's channel.
     Ipc(IpcSender<ToClient>),
-    /// A shared broker's: the socket of the rendezvous.
+    /// A shared broker's rendezvous socket.
     Packets(Arc<Connection>),
 }
 
 impl ToTheClient {
-    /// To nobody.
+    /// A channel without a receiver.
     #[doc(hidden)]
     pub fn nobody() -> ToTheClient {
         ToTheClient::Ipc(ipc_channel::ipc::channel().expect("a channel").0)
     }
 
-    /// Tells the client something. Of a private broker it may block while the client does not read,
-    /// so a few messages at most; a shared broker does not wait, and a client that does not read
-    /// misses it.
+    /// Sends a message.
+    ///
+    /// A private broker's channel may block while the client does not read, so only a few messages
+    /// may be sent. A shared broker does not wait: a client that does not read misses the message.
     pub fn send(&self, message: ToClient) -> Result<(), Error> {
         self.send_within(message, Duration::ZERO)
     }
 
-    /// The same; a shared broker waits so long for a client that does not read.
+    /// Sends a message. A shared broker waits at most `within` for a client that does not read.
     pub fn send_within(&self, message: ToClient, within: Duration) -> Result<(), Error> {
         match self {
             ToTheClient::Ipc(way) => way.send(message).map_err(|_| Error::Gone),
@@ -85,28 +85,26 @@ impl FromClient {
     }
 }
 
-/// What came from a client.
+/// News from a client.
 #[derive(Debug)]
 pub enum News {
     /// A message.
     Said(ToBroker),
-    /// Bytes that are no message. An honest client never sends any.
+    /// Malformed bytes, which an honest client never sends.
     Nonsense,
-    /// Its end of the channel is closed.
+    /// The client closed its end.
     Gone,
 }
 
-/// The messages of many clients, waited for at once.
+/// The messages of many clients.
 pub struct Inbox {
     set: IpcReceiverSet,
     clients: HashMap<u64, u64>,
-    /// Those of a shared broker, whose messages come by their sockets. A broker has clients of one
-    /// kind.
+    /// Sockets of a shared broker's clients. A broker's clients are all of one kind.
     guests: Vec<(u64, Arc<Connection>)>,
 }
 
-/// Messages of one guest that are heard in a look, so that nobody who never stops talking keeps the
-/// others waiting.
+/// Messages of one guest heard per look, so that a talking client does not keep others waiting.
 const HEARD_AT_ONCE: usize = 16;
 
 impl std::fmt::Debug for Inbox {
@@ -118,7 +116,7 @@ impl std::fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// An empty one.
+    /// An empty inbox.
     pub fn make() -> Result<Inbox, Error> {
         Ok(Inbox {
             set: IpcReceiverSet::new().map_err(Error::io("making an inbox"))?,
@@ -127,7 +125,7 @@ impl Inbox {
         })
     }
 
-    /// Takes in a client's messages under its number.
+    /// Adds a client's messages under its number.
     pub fn add(&mut self, client: u64, receiver: FromClient) -> Result<(), Error> {
         match receiver.0 {
             Source::Packets(socket) => self.guests.push((client, socket)),
@@ -139,14 +137,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// A client ended in another way: nothing of it is heard any more.
+    /// Hears no more of a client that ended another way.
     pub fn forget(&mut self, client: u64) {
         self.guests.retain(|(guest, _)| *guest != client);
     }
 
-    /// What came by the guests' sockets.
+    /// Reads the guests' sockets.
     fn hear_guests(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
-        // Who has had his share is heard later.
+        // Guests beyond their CPU share are heard later.
         let heard: Vec<&(u64, Arc<Connection>)> = self
             .guests
             .iter()
@@ -189,7 +187,7 @@ impl Inbox {
         Ok(news)
     }
 
-    /// What came, as (client, news). Empty when the time is up.
+    /// News of the clients, in `within` at most; empty when the time is up.
     pub fn wait(&mut self, within: Duration) -> Result<Vec<(u64, News)>, Error> {
         if !self.guests.is_empty() {
             return self.hear_guests(within);

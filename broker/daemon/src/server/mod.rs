@@ -1,5 +1,5 @@
-//! The broker's half: take the socket, let clients in one by one without letting any of them hold
-//! up the others, hand out lanes.
+//! The broker's half of the transport: takes the socket, lets clients in side by side, hands out
+//! lanes.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -21,14 +21,14 @@
 //! # Ok::<(), weft_protocol::transport::Error>(())
 //! ```
 //!
-//! A broker that serves many users ([`Door::Shared`]) trusts no more of a client than the kernel
-//! says of it. What its clients could hurt one another by is not shared between users:
-//! * control messages come by the socket of the rendezvous, a packet each: no length is believed
-//!   and nobody waits for a second half;
-//! * each user has a [`UserPage`] of his own, with a epoch page and a doorbell: its clients can
-//!   write to both, and no one else's read them;
-//! * a profile comes in pieces by that socket: no file is opened for anybody, and no descriptor is
-//!   taken from anybody.
+//! A broker that serves many users ([`Door::Shared`]) trusts of a client only what the kernel says.
+//! Clients of different users share nothing that could hurt one another:
+//! * control messages come by the rendezvous socket, one packet each. No length is believed, and no
+//!   thread waits for a second half;
+//! * each user has a [`UserPage`] with an epoch page and a doorbell. Clients of other
+//!   users neither read nor write them;
+//! * a profile comes in pieces by that socket. The broker opens no file for a client and takes no
+//!   descriptor from one.
 #![deny(unsafe_code)]
 
 mod account;

@@ -1,5 +1,4 @@
-//! What only the broker asks the kernel of a caller: its process, and whether it may send
-//! descriptors.
+//! Socket options that only the broker uses: a caller's pidfd, and whether it may send descriptors.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,20 +8,19 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use weft_protocol::transport::Error;
 
-/// The process that connected, whoever has its number by now (Linux 6.5). In no `libc` of the time
-/// yet.
+/// Socket option (Linux 6.5): pidfd of the process that connected, even if its number was reused.
+/// Not in `libc` yet.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Whether packets may bring descriptors (Linux 6.16). In no `libc` of the time yet.
+/// Socket option (Linux 6.16): whether packets may bring descriptors. Not in `libc` yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// A descriptor that becomes readable when the process ends that connected. `None` if the system
-/// has none to give; the sockets then tell alone. [`Error::Gone`]: it has ended already.
+/// A descriptor that becomes readable at the connected process's end. `None`: the system has none.
+/// [`Error::Gone`]: already ended.
 pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedFd>, Error> {
     let mut found: libc::c_int = -1;
     let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the two pointers are to locals that live through the call, and `length` is the size
-    // of the one it describes.
+    // SAFETY: both pointers are to locals that outlive the call; `length` is the size of `found`.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -33,13 +31,13 @@ pub(super) fn pidfd(socket: impl AsFd, pid: Option<u32>) -> Result<Option<OwnedF
         )
     };
     if answer == 0 && found >= 0 {
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+        // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }));
     }
     match io::Error::last_os_error().raw_os_error() {
-        // An older system: the number is believed.
+        // An older system: the process id is trusted.
         Some(libc::ENOPROTOOPT) => Ok(by_number(pid)),
-        // Its number may be another's by now.
+        // The process id may be another's by now.
         Some(libc::ESRCH | libc::EINVAL) => Err(Error::Gone),
         _ => Ok(None),
     }
@@ -50,11 +48,11 @@ fn by_number(pid: Option<u32>) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Says whether packets may bring descriptors on this socket and on all that are accepted of it; if
-/// not, the kernel refuses to send them. False: this kernel does not know of it.
+/// Sets whether this socket and those accepted from it take packets with descriptors. Returns false
+/// if the kernel lacks the option.
 pub(super) fn pass_descriptors(listener: impl AsFd, may: bool) -> bool {
     let may = libc::c_int::from(may);
-    // SAFETY: the pointer is to a local that lives through the call, and the length is its size.
+    // SAFETY: the pointer is to a local that outlives the call, and the length is its size.
     let answer = unsafe {
         libc::setsockopt(
             listener.as_fd().as_raw_fd(),

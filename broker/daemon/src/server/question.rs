@@ -1,4 +1,4 @@
-//! Questions of the command line's, and who asks them.
+//! Questions from the command line, and the process that asks.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -7,37 +7,37 @@ use super::callers::{self, Connection};
 use weft_protocol::transport::wire::{LONGEST, Packet};
 use weft_protocol::transport::{Error, fds};
 
-/// How long an answer for people may take to be read.
+/// Longest time for an answer to be read.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Who asks, as the kernel says.
+/// The asking process, from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asker {
-    /// The user.
+    /// User id.
     pub uid: u32,
-    /// The process; `None` if it lives in a pid namespace that is not visible here.
+    /// Process id; `None`: its pid namespace is not visible here.
     pub pid: Option<u32>,
 }
 
 impl Asker {
-    /// Whether it may do what the broker's owner may: its own user, or root.
+    /// Whether this is root or the broker's own user.
     pub fn is_owner(self) -> bool {
         callers::is_owner(self.uid)
     }
 }
 
-/// A question of the command line's.
+/// A question from the command line.
 #[derive(Debug)]
 pub struct Question {
-    /// What it asks.
+    /// The question, in JSON.
     pub text: String,
-    /// Who.
+    /// The asking process.
     pub asker: Asker,
     pub(super) socket: Connection,
 }
 
 impl Question {
-    /// Answers. Takes at most two seconds where the asker does not read.
+    /// Answers. Takes at most 2 s if the asker does not read.
     pub fn answer(self, text: &str) -> Result<(), Error> {
         let deadline = Instant::now() + ANSWER;
         // A piece with its frame must fit a packet.

@@ -1,4 +1,4 @@
-//! Packets of callers, taken without what they may bring: descriptors stay with the kernel.
+//! Receives callers' packets without their descriptors, which stay with the kernel.
 #![forbid(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -11,12 +11,11 @@ use weft_protocol::transport::fds::{ready, take_with};
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE};
 
-/// Takes one packet that is already there, without any descriptor.
+/// Takes one packet that is there, without descriptors.
 ///
-/// The last close of a descriptor may wait as long as its sender likes; one that is not taken is
-/// closed by the kernel in the same call. Where senders may pass some (`passes`), that is looked at
-/// first, and a packet that brings some stays where it is: the whole socket is then to be closed
-/// where nothing waits for it.
+/// The kernel closes those not taken within the same call, and a last close may take as long as the
+/// sender likes. So where senders may pass some (`passes`), such a packet stays unread. Its socket
+/// must be closed where no other user waits.
 pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packet>, Error> {
     if passes && brings_descriptors(&socket) {
         return Err(Error::Nonsense("it sent a descriptor; nobody takes any here"));
@@ -24,7 +23,7 @@ pub(super) fn take_plain(socket: impl AsFd, passes: bool) -> Result<Option<Packe
     take_with(socket, &mut RecvAncillaryBuffer::default())
 }
 
-/// Whether the next packet brings descriptors. They stay with it.
+/// Whether the next packet brings descriptors; it is not taken.
 fn brings_descriptors(socket: impl AsFd) -> bool {
     let mut byte = [0u8; 1];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -34,11 +33,11 @@ fn brings_descriptors(socket: impl AsFd) -> bool {
         &mut RecvAncillaryBuffer::default(),
         flags,
     );
-    // There was no room to say which: that there are some is said so.
+    // Without room for descriptors the kernel reports a truncated control message.
     looked.is_ok_and(|looked| looked.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Receives one packet, as [`take_plain`] takes it.
+/// Receives one packet as [`take_plain`] does, until `deadline`.
 pub(super) fn receive_plain(
     socket: impl AsFd,
     passes: bool,

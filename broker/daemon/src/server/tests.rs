@@ -16,7 +16,7 @@ use weft_protocol::transport::map::Place;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds};
 
-/// Far more than anything here takes; a test that reaches it has failed.
+/// Far more than any step takes; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn hello(priority: u8) -> Hello {
@@ -127,7 +127,7 @@ fn three_hundred_clients_at_once_and_a_silent_one() {
     let (_folder, path) = folder();
     let host = Arc::new(Host::make().expect("a host"));
     let mut listener = Listener::bind(&path).expect("bound");
-    // Connects, says nothing, and must hold up nobody.
+    // Connects, stays silent, and must delay no other client.
     let quiet = connect(&path);
     let jobs: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -174,7 +174,7 @@ fn a_live_broker_is_not_replaced_and_a_stale_socket_is() {
     assert!(matches!(Listener::bind(&path), Err(Error::Taken(_))));
     drop(first);
     assert!(!path.exists(), "a broker that ends takes its socket along");
-    // What a killed broker leaves: a socket nobody listens at.
+    // Left by a killed broker: a socket that no process listens at.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a stale socket"));
     assert!(path.exists());
     assert!(client::attach(&path, hello(1), PATIENCE).is_err());
@@ -240,7 +240,7 @@ fn a_lying_client_blocks_nothing() {
     let (_folder, path) = folder();
     let host = Arc::new(Host::make().expect("a host"));
     let mut listener = Listener::bind(&path).expect("bound");
-    // Says it connected its channel and did not.
+    // Claims falsely to have connected its channel.
     let liar = lie(&path, hello(4));
     let begin = Instant::now();
     let pending = loop {
@@ -256,12 +256,12 @@ fn a_lying_client_blocks_nothing() {
     drop(liar);
 }
 
-/// A connection that says nothing.
+/// A silent connection.
 pub(super) fn connect(path: &Path) -> OwnedFd {
     client::reach(path, Instant::now() + HANDSHAKE).expect("connected")
 }
 
-/// A hello by another build.
+/// A hello of another build.
 fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
     use weft_protocol::transport::wire::pack;
     let socket = connect(path);
@@ -278,7 +278,7 @@ fn hello_of_version(path: &Path, version: u32) -> Result<(), Error> {
     }
 }
 
-/// A client that says it connected its channel and did not.
+/// A client that claims falsely to have connected its channel.
 fn lie(path: &Path, hello: Hello) -> OwnedFd {
     let socket = connect(path);
     let deadline = Instant::now() + HANDSHAKE;

@@ -1,5 +1,5 @@
-//! What clients share with a broker besides their lanes: epoch pages and doorbells. No house is
-//! read or written here but its bell.
+//! Epoch pages and doorbells, which clients share with the broker. This module reads only bells,
+//! never pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,18 +13,17 @@ use rustix::io::Errno;
 use weft_protocol::transport::map::SharedEpochPage;
 use weft_protocol::transport::{Error, fds};
 
-/// What clients share with a broker besides their lanes: all of them with a private one, those of a
-/// user with a shared one.
+/// Epoch page and doorbell of all clients of a private broker, or of one user of a shared one.
 #[derive(Debug)]
 pub struct UserPage {
     /// The epoch page.
     pub epoch_page: SharedEpochPage,
-    /// The doorbell that clients ring: an eventfd, not blocking.
+    /// The doorbell that clients ring: a non-blocking eventfd.
     pub bell: OwnedFd,
 }
 
 impl UserPage {
-    /// Makes a epoch page and a doorbell.
+    /// Makes an epoch page and a doorbell.
     pub fn make() -> Result<UserPage, Error> {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("making the doorbell"))?;
@@ -35,35 +34,34 @@ impl UserPage {
     }
 }
 
-/// What a broker shares with its clients. Of a shared broker this is its own house, where no client
-/// is, and the others are its guests'.
+/// A broker's own page (without clients in a shared broker), and its users' pages.
 #[derive(Debug)]
 pub struct Host {
     own: UserPage,
     guests: Option<Guests>,
 }
 
-/// The houses of a shared broker's users.
+/// The per-user pages of a shared broker.
 #[derive(Debug)]
 struct Guests {
     houses: Mutex<BTreeMap<u32, Weak<UserPage>>>,
-    /// Who rang how often of late.
+    /// Recent rings, by user.
     rang: Mutex<BTreeMap<u32, Rang>>,
-    /// All their bells. Edge-triggered: each ring is told once and no bell is ever read, since
-    /// whoever else has it could have made a read of it wait.
+    /// An edge-triggered epoll of all bells: each ring is told once. No bell is read, since other
+    /// holders could make the read wait.
     rings: OwnedFd,
 }
 
-/// A bell that is rung more often than this in [`SPELL`] is not heard for the rest of it: whoever
-/// has one can ring it a million times a second, and each ring is a turn of the scheduler's. It
-/// naps beside a background job that waits, so honest jobs of that user are then looked at a little
-/// later.
+/// Rings per [`SPELL`] after which a bell is ignored.
+///
+/// A client can ring a million times/s, and each ring costs an iteration. The scheduler naps beside
+/// waiting background jobs, so that user's other jobs are seen only a little later.
 const RINGS: u32 = 50;
 
-/// So long. The scheduler waits no longer while a bell is not heard.
+/// The period of [`RINGS`], and the longest wait while a bell is ignored.
 const SPELL: Duration = Duration::from_millis(10);
 
-/// Rings of a user's since then.
+/// A user's rings since a time.
 #[derive(Debug, Clone, Copy)]
 struct Rang {
     since: Instant,
@@ -84,8 +82,7 @@ impl Guests {
         houses.get(&uid).and_then(Weak::upgrade)
     }
 
-    /// Bells that were not heard are heard again when their time has come. How long until the next
-    /// one's has.
+    /// Listens again to bells whose time is up; returns the time to the next.
     fn hear_again(&self, now: Instant) -> Option<Duration> {
         let mut rang = self.rang.lock().unwrap_or_else(PoisonError::into_inner);
         rang.retain(|uid, rang| {
@@ -94,7 +91,7 @@ impl Guests {
                 && rang.count > RINGS
                 && let Some(house) = self.house(*uid)
             {
-                // A user without a house has no bell either.
+                // A user without a page has no bell either.
                 let _ = self.listen(*uid, &house.bell, true);
             }
             !over
@@ -105,7 +102,7 @@ impl Guests {
             .min()
     }
 
-    /// Takes the rings that are there.
+    /// Takes the pending rings.
     fn take(&self, now: Instant) {
         let mut heard = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -137,7 +134,7 @@ impl std::ops::Deref for Host {
 }
 
 impl Host {
-    /// Of a private broker.
+    /// Makes a private broker's page.
     pub fn make() -> Result<Host, Error> {
         Ok(Host {
             own: UserPage::make()?,
@@ -145,7 +142,7 @@ impl Host {
         })
     }
 
-    /// Of a shared broker.
+    /// Makes a shared broker's page and an empty set of users.
     pub fn shared() -> Result<Host, Error> {
         let rings =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("making the list of doorbells"))?;
@@ -159,8 +156,7 @@ impl Host {
         })
     }
 
-    /// The house of a user. It stands as long as somebody holds it. `None` in a private broker,
-    /// where all are in the one.
+    /// A user's page, alive while held. `None` in a private broker, with one page for all.
     pub fn house_of(&self, uid: u32) -> Result<Option<Arc<UserPage>>, Error> {
         let Some(guests) = &self.guests else { return Ok(None) };
         let mut houses = guests.houses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +177,7 @@ impl Host {
         Ok(Some(house))
     }
 
-    /// Waits until a client rings or the time is up, and takes all rings. True if somebody rang.
+    /// Waits for a ring, `within` at most, and takes all. Returns whether one came.
     pub fn wait(&self, within: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + within;
         let Some(guests) = &self.guests else {
@@ -217,7 +213,7 @@ impl Host {
     fn take_rings(&self, rang: bool) {
         if rang {
             let mut count = [0u8; 8];
-            // Another thread may have been faster; there is nothing to do about any error here.
+            // Another thread may have been faster; errors need no handling.
             let _ = rustix::io::read(&self.bell, &mut count);
         }
     }
@@ -252,7 +248,7 @@ mod tests {
         assert_eq!(guests.rang.lock().expect("whole")[&BEA].count, 1, "another's is");
         assert!(guests.hear_again(now).is_some_and(|left| left <= SPELL));
         assert_eq!(guests.hear_again(now + SPELL), None);
-        // What was rung meanwhile is told then.
+        // The ring from meanwhile is reported then.
         assert!(host.wait(LONG).expect("waited"), "heard again");
         assert_eq!(guests.rang.lock().expect("whole")[&ANN].count, 1);
     }
