@@ -1,8 +1,8 @@
-//! Atomics that loom watches, under the names of the standard library's.
+//! Atomics that loom watches, under the standard library's names.
 //!
-//! A word is made when it is first touched, because a table in a static is made by a constant
-//! function, which loom's are not. Printing a word (`{:?}`) touches it; a model prints what it
-//! shares before it starts its threads.
+//! A word is made at its first use: a static table is made by a constant function, and loom's are
+//! not constant. `{:?}` also uses a word, so a model prints its shared words before it starts
+//! threads.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, OnceCell};
@@ -11,27 +11,27 @@ use std::fmt;
 use loom::sync::atomic as watched;
 pub use loom::sync::atomic::{Ordering, fence};
 
-/// What the code runs on.
+/// Memory model of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Machine {
-    /// C11, with sequentially consistent accesses taken for acquire-release.
+    /// C11, with sequentially consistent accesses weakened to acquire-release.
     #[default]
     C11,
-    /// Locked instructions are full barriers.
+    /// x86: locked instructions are full barriers.
     X86,
 }
 
 thread_local! {
-    // loom runs all threads of a model on the one that checks it.
+    // loom runs all threads of a model on the checking thread.
     static MACHINE: Cell<Machine> = const { Cell::new(Machine::C11) };
 }
 
-/// What follows runs on this machine.
+/// Chooses the machine for what follows.
 pub fn run_on(machine: Machine) {
     MACHINE.set(machine);
 }
 
-/// A locked instruction.
+/// Runs a locked instruction, with its barriers.
 fn locked<T>(instruction: impl FnOnce() -> T) -> T {
     let barrier = || {
         if MACHINE.get() == Machine::X86 {
@@ -54,7 +54,7 @@ macro_rules! word {
         }
 
         impl $name {
-            /// A word.
+            /// A word with this first value.
             pub const fn new(first: $of) -> $name {
                 $name {
                     first,
@@ -99,7 +99,7 @@ macro_rules! word {
                 locked(|| self.word().compare_exchange(old, new, won, lost))
             }
 
-            /// As in the standard library, but never failing for nothing.
+            /// As in the standard library, but without spurious failure.
             pub fn compare_exchange_weak(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 self.compare_exchange(old, new, won, lost)
             }

@@ -144,7 +144,7 @@ pub enum ToBroker {
     Goodbye,
 }
 
-/// Longest plausible device name, bytes.
+/// Length of the longest plausible device name.
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
