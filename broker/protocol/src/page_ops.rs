@@ -301,7 +301,7 @@ mod tests {
             } else {
                 ring.end(round, Outcome::Done);
             }
-            // A place that was used before says nothing of that time.
+            // A reused slot tells no device time of its last use.
             assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
         }
     }
