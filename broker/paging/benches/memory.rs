@@ -1,10 +1,9 @@
-//! What a switch costs the memory planner:
+//! Benchmark of the memory planner's switch:
 //! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!
-//! Eight clients with 40,000 granules of 2 MB each (80 GB) on a device of 80 GB take turns; each
-//! order is carried out at once. Measured are the call that tells the switch together with the
-//! first orders after it, which is what a job may have to wait for, and all calls of a turn
-//! together. One thread.
+//! Eight clients with 40,000 granules of 2 MB each (80 GB) take turns on a device of 80 GB. Each
+//! order is carried out at once. It measures the switch with its first orders, for which a job may
+//! have to wait, and all calls of a turn together. One thread.
 #![forbid(unsafe_code)]
 
 use std::{process::ExitCode, time::Instant};
@@ -17,7 +16,7 @@ mod figures;
 
 use figures::Asked;
 
-/// ns a switch.
+/// Aim, ns a switch.
 const AIM: u64 = 1_000_000;
 
 const CLIENTS: u64 = 8;
@@ -87,7 +86,7 @@ fn main() -> ExitCode {
                 }
                 planner.orders(&mut orders);
             }
-            // Not quite where it was planned to be, so that nothing is spared by coming out even.
+            // A little short of the plan, so that no work is spared by coming out even.
             planner.ran(running, length / 100 - 7);
             planner.orders(&mut orders);
         }

@@ -531,10 +531,12 @@ impl Planner {
             .collect()
     }
 
-    /// What a client uses in a turn of `length` ns that is not on the device when the turn begins.
-    /// Of the granules it is known to use, `missing = used * (1 - left / others)`: while it ran
-    /// last, it left `left` granules of room to the others' sets, and they did so for its own.
-    /// Unwritten granules leave without a copy. Derived from MSched's figures (arXiv 2512.24637).
+    /// Expected migration of a turn: what it uses and is not on the device at its begin.
+    ///
+    /// `missing = used * (1 - left / others)`, with `used` granules in a turn of `length` ns. While
+    /// the client ran last, it left `left` granules of room to the others' sets, and they did so
+    /// for its own. Unwritten granules leave without a copy. Derived from MSched's figures
+    /// (arXiv 2512.24637).
     fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(held.used);
         let left = self.config.capacity.saturating_sub(held.used).min(others);
