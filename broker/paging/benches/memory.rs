@@ -1,9 +1,9 @@
-//! Benchmark of the memory planner's switch:
+//! Cost of a switch in the memory planner:
 //! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!
-//! Eight clients with 40,000 granules of 2 MB each (80 GB) take turns on a device of 80 GB. Each
-//! order is carried out at once. It measures the switch with its first orders, for which a job may
-//! have to wait, and all calls of a turn together. One thread.
+//! Eight clients with 40,000 granules of 2 MB each take turns on a device of 80 GB; orders end at
+//! once. Measured are the switch with its first orders, which a job may wait for, and all calls of
+//! a turn. One thread.
 #![forbid(unsafe_code)]
 
 use std::{process::ExitCode, time::Instant};

@@ -1,12 +1,11 @@
-//! What to move next: the granule needed first, in place of the granule needed last.
+//! Choice of what to move next.
 //!
-//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study
-//! of integrated prefetching and caching strategies", 1995). Whenever the link is free, it brings
-//! in the missing granule that is needed first, in place of the one needed last, unless that one is
-//! needed earlier.
+//! The rule is the "aggressive" one of Cao, Felten, Karlin, Li: "A study of integrated prefetching
+//! and caching strategies", 1995. Whenever the link is free, the missing granule needed first
+//! replaces the granule needed last, unless that one is needed earlier.
 //!
-//! Cursors find both and only move one way between two switches. A switch so costs the walk over
-//! one client's uses, and an order costs what it moves.
+//! Cursors find both, and only move one way between two switches. A switch costs the walk over one
+//! client's uses, an order what it moves.
 #![forbid(unsafe_code)]
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -69,7 +68,7 @@ enum InTurn {
     /// It will use the slot once more at least.
     Used,
     /// It has used the slot for the last time. The slot may go, and is no need of this turn any
-    /// more, however often the turn used it before.
+    /// more.
     Spent,
 }
 
@@ -272,8 +271,8 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// Next use of a slot, ns since the plan's begin. The client is not running, or `away` counts
-    /// from the end of its turn.
+    /// Next use of a slot, ns since the plan's begin. For a running client, `away` counts from the
+    /// end of its turn.
     fn future(&self, client: usize, away: Ns) -> Ns {
         if away == NEVER {
             return NEVER;
@@ -307,8 +306,8 @@ impl Planner {
                     let held = &self.clients[client].1;
                     let due = held.now.next[rank];
                     if self.may_go(held, due.slot as usize) {
-                        // What a pinned client does not use goes after what others do not use: a
-                        // pinned client may know better than the planner.
+                        // Unused granules of a pinned client go after others' unused ones: the
+                        // client may know better than the planner.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
@@ -324,8 +323,8 @@ impl Planner {
         }
     }
 
-    /// Marks what the running client used for the last time in its turn: it may go from now on. A
-    /// use is over when the next has begun.
+    /// Marks what the running client used for the last time in its turn as free to go. A use is
+    /// over when the next has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -361,8 +360,8 @@ impl Planner {
         }
     }
 
-    /// Victim of the running client: among granules that this turn does not use, or no longer, the
-    /// one used last.
+    /// Victim of the running client: the slot used last among those that the rest of the turn does
+    /// not use.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -573,8 +572,8 @@ impl Planner {
 
     /// Evicts granules that faults brought in beyond the capacity, the one needed last first.
     ///
-    /// Otherwise the driver makes room for the next fault by its own rule, least recently used. In
-    /// a service that loops over its memory, that granule is used next, and all others follow.
+    /// Otherwise the driver makes room by its own rule, least recently used. A service that loops
+    /// over its memory needs that granule next, and then all others.
     fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
         let nobody = Need {
             client: usize::MAX,
@@ -664,10 +663,9 @@ impl Planner {
 
 /// Length of the part of a turn that is planned at once, ns.
 ///
-/// A client whose set exceeds its room evicts its own granules on the way round its period. What it
-/// uses before it returns to them must fit. So the part ends when the client has used half of the
-/// room's granules; the other half can be under way. Granules count instead of time: the forward
-/// half of a training step uses most of them in a third of the time.
+/// A client whose set exceeds its room evicts its own granules on the way round its period. A part
+/// ends when it has used half of the room's granules; the other half can be under way. Time is no
+/// measure: the forward half of a training step uses most granules in a third of it.
 fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     if held.used <= room {
         return length;

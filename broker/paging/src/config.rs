@@ -13,8 +13,8 @@ pub struct Link {
     pub outward: f64,
     /// Sum of bytes a second with both directions busy. Unused unless `duplex`.
     pub both: f64,
-    /// Whether both directions go at their own rate at once. Otherwise they share one rate: a byte
-    /// out delays a byte in.
+    /// Whether both directions go at once. Otherwise they share one rate: a byte out delays a byte
+    /// in.
     pub duplex: bool,
 }
 
@@ -62,8 +62,8 @@ pub enum Victims {
 /// How far moving memory and running kernels overlap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// Not at all ("without pipelining"). At a switch, what is in the way goes out, then the next
-    /// set comes in, then its client starts.
+    /// None ("without pipelining"): at a switch, victims go out, then the next set comes in, then
+    /// its client starts.
     Nothing,
     /// At a switch, both directions at once; the first kernel starts once its own granules are in
     /// (as in MSched).
@@ -110,9 +110,8 @@ pub struct Config {
     pub host_limit: u64,
     /// The link.
     pub link: Link,
-    /// Most granules out in each direction (on a one-way link, both together). Enough that the link
-    /// never idles between orders, few enough that a changed plan costs little. 64 granules take 2
-    /// to 3 ms.
+    /// Most granules out in each direction (on a one-way link, in both). Enough to keep the link
+    /// busy between orders, few enough to change plans cheaply: 64 take 2 to 3 ms.
     pub in_flight: u32,
     /// Most granules of one order. 16 take half a millisecond, far above the cost of issuing an
     /// order.

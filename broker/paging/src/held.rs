@@ -227,8 +227,8 @@ impl Held {
         self.after.forget();
     }
 
-    /// Whether a slot stays on the device, whatever others need. A pinned client keeps what it is
-    /// known to use, or everything while nothing is known.
+    /// Whether a slot stays on the device, whatever others need: in a pinned client, all known
+    /// uses, or all slots while none is known.
     pub fn keeps(&self, slot: usize) -> bool {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
@@ -242,8 +242,8 @@ impl Held {
         }
     }
 
-    /// Granules that it uses in `length` ns of its own time: the maximum of its average and of the
-    /// next `length` ns after the last plan.
+    /// Granules that it uses in `length` ns of its own time:
+    /// `max(average, next after the last plan)`.
     pub fn used_in(&self, length: Ns) -> u64 {
         let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
         let next = self
@@ -253,8 +253,8 @@ impl Held {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves `position` to the begin of the present kernel, and returns by how many ns. What ran of
-    /// that kernel stays in `ran`.
+    /// Moves `position` to the begin of the present kernel; returns by how many ns. The rest stays
+    /// in `ran`.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;

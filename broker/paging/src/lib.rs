@@ -1,47 +1,44 @@
-//! The memory planner, a pure state machine. Its input is who runs next and what each job touches;
-//! its output is orders that move memory ahead of need.
+//! The memory planner, a pure state machine: turns and working sets go in, orders that move memory
+//! ahead of need come out.
 //!
 //! # Words
 //!
-//! Memory is counted in granules of [`GRANULE`] bytes. A granule's number is its address in its
-//! client's address space / [`GRANULE`].
+//! Memory is counted in granules of [`GRANULE`] bytes; a granule's number is its address /
+//! [`GRANULE`].
 //!
-//! In MSched (arXiv 2512.24637) our [`Turn`]s are "timeline entries" and our clients "tasks".
-//! MSched walks the timeline backwards and moves each entry's pages to the tail of the eviction
-//! list. The list is then, from its head, in descending order of next use. Here each granule's next
-//! use is computed from the timeline, so the order is exact inside a turn too ([`order`]).
+//! MSched (arXiv 2512.24637) calls our [`Turn`]s "timeline entries" and our clients "tasks". Its
+//! backward walk over the timeline sorts an eviction list by next use of each entry. Here each
+//! granule's next use is computed, so the order is exact inside a turn too ([`order`]).
 //!
 //! # How to drive it
 //!
 //! 1. [`Planner::join`] each client. Tell where its memory lies ([`Planner::placed`],
 //!    [`Planner::freed`]) and what it touches ([`Planner::learn`]).
-//! 2. Call [`Planner::switch`] with the timeline at each switch and each change of the timeline.
-//!    Element 0 runs now, for the rest of its turn.
-//! 3. [`Planner::orders`] yields what may begin now. Call it after every switch, every
-//!    [`Planner::done`] and every [`Planner::ran`].
-//! 4. Call [`Planner::done`] for each order that ended or was refused.
-//! 5. [`Planner::ran`] tells how much of its own time the running client spent, as often as that is
-//!    known. What it used for the last time in this turn may then go. It must be told before a
-//!    switch, since the client's next turn goes on from there.
-//! 6. Tell what happens behind the planner's back: [`Planner::faulted`] (granules came in by a
-//!    fault), [`Planner::placed`] (the driver moved them).
+//! 2. [`Planner::switch`] at each switch and each change of the timeline. Element 0 runs now, for
+//!    the rest of its turn.
+//! 3. [`Planner::orders`] after every switch, every [`Planner::done`] and every [`Planner::ran`]:
+//!    what may begin now.
+//! 4. [`Planner::done`] for each order that ended or was refused.
+//! 5. [`Planner::ran`] as the running client spends its own time, and always before a switch: its
+//!    next turn goes on from there. Granules past their last use in the turn may then go.
+//! 6. [`Planner::faulted`] for granules that came in by a fault, [`Planner::placed`] for those that
+//!    the driver moved.
 //!
-//! A launch waits for missing granules that [`Planner::promised`] says are on their way; its caller
-//! bounds the wait. Demand paging brings the others. [`Planner::may_start`] is true at once with
-//! pipelining, otherwise once the whole set is in.
+//! A launch waits for missing granules that are [`Planner::promised`], and its caller bounds the
+//! wait. Demand paging brings the others. [`Planner::may_start`] is true at once with pipelining,
+//! otherwise once the whole set is in.
 //!
 //! # What holds
 //!
 //! * Granules on the device and on their way in never exceed [`Config::capacity`] by the planner's
 //!   own orders. A granule on its way out counts until it is out.
 //! * Orders out in each direction never exceed [`Config::in_flight`] granules; on a one-way link,
-//!   both directions together.
+//!   both together.
 //! * A granule goes out only for one that is needed earlier: otherwise the link would work for
 //!   nothing.
 //! * What a pinned client is known to use is never evicted.
 //! * Host memory is never promised beyond [`Config::host_limit`].
-//! * Every granule is on the device, on the host, or on its way: none is lost, whatever callers
-//!   say.
+//! * Every granule is on the device, on the host, or on its way, whatever callers say.
 #![forbid(unsafe_code)]
 
 mod batch;

@@ -1,8 +1,8 @@
-//! Order in which a client will use its granules from some point of its time on, and in which it
-//! used them before.
+//! Order of a client's next uses of its granules from some point of its time, and of its last uses
+//! before it.
 //!
-//! Each is one walk over the uses, once round the period, at a few nanoseconds a granule. A switch
-//! computes them for the one client whose position moved.
+//! Each is one walk round the period, at a few nanoseconds a granule. A switch computes them for
+//! the one client whose position moved.
 #![forbid(unsafe_code)]
 
 use super::Access;
@@ -37,8 +37,8 @@ pub(super) struct Order {
     pub access: Vec<Access>,
     /// Every used slot once, the one last used first.
     pub last: Vec<Due>,
-    /// Point of the order: the index of its next use in the list. Between two uses only the
-    /// distances change, by less than a kernel.
+    /// Point of the order: index of its next use. Between two uses only distances change, by less
+    /// than a kernel.
     of: Option<usize>,
     /// Distance of each slot's next use.
     away: Vec<Ns>,

@@ -144,8 +144,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Notes where granules lie: newly allocated ones, and those that the driver moved by itself. A
-    /// granule on its way in stays so unless `place` is the device.
+    /// Notes where granules lie: newly allocated ones, and those that the driver moved. A granule
+    /// on its way in stays so unless `place` is the device.
     pub fn placed(&mut self, client: Client, range: Range, place: Place) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -259,8 +259,8 @@ impl Planner {
 
     /// Sets the timeline: element 0 runs from now on, then element 1, and so on.
     ///
-    /// [`Planner::ran`] must have told the position of the client that ran until now. Turns of
-    /// unknown clients are skipped.
+    /// [`Planner::ran`] must have told the last client's position. Turns of unknown clients are
+    /// skipped.
     pub fn switch(&mut self, timeline: &[Turn]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
@@ -323,8 +323,8 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves all positions on by what ran, and shortens the present turn by as much. A position
-    /// stops at the begin of the kernel in progress, which needs its granules to its end.
+    /// Moves all positions on by what ran, and shortens the present turn by as much. A kernel in
+    /// progress counts from its begin: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -471,14 +471,14 @@ impl Planner {
         }
     }
 
-    /// Whether the running client may start its turn: always with pipelining, else once all its
-    /// needs of the turn are there.
+    /// Whether the running client may start: always with pipelining, else once its turn's needs are
+    /// there.
     pub fn may_start(&mut self, client: Client) -> bool {
         self.ready(client)
     }
 
-    /// Whether this granule arrives in this turn by itself, or is on its way: a launch that needs
-    /// it had better wait than fault.
+    /// Whether this granule is on its way or surely comes in this turn: a launch had better wait
+    /// than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
         let held = &self.clients[at].1;
@@ -505,8 +505,8 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// What each client of the timeline moves in a round of turns of `length` ns. It is the greater
-    /// of the expected amount and the last round's, in proportion for a shorter turn.
+    /// Migration of each client of the timeline in a round of turns of `length` ns:
+    /// `max(expected, last round's part)`.
     pub fn migrations(&self, length: Ns) -> Vec<Migration> {
         self.migrations_of(length, |moved| moved)
     }
@@ -531,12 +531,11 @@ impl Planner {
             .collect()
     }
 
-    /// Expected migration of a turn: what it uses and is not on the device at its begin.
+    /// Expected migration of a turn of `length` ns.
     ///
-    /// `missing = used * (1 - left / others)`, with `used` granules in a turn of `length` ns. While
-    /// the client ran last, it left `left` granules of room to the others' sets, and they did so
-    /// for its own. Unwritten granules leave without a copy. Derived from MSched's figures
-    /// (arXiv 2512.24637).
+    /// `missing = used * (1 - left / others)`: while the client ran last, it left `left` granules
+    /// of room to the others' sets, and they did so for its own. Unwritten granules leave without a
+    /// copy. Derived from MSched's figures (arXiv 2512.24637).
     fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(held.used);
         let left = self.config.capacity.saturating_sub(held.used).min(others);
@@ -552,8 +551,8 @@ impl Planner {
     /// Length of turns for what they move, ns: see [`slice`].
     pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
         let overlap = self.options().overlap;
-        // A link with time to spare moves more than it must. So the last round shows what is sure
-        // to move only where it is far above expectation: granules that came several times, say.
+        // An idle link moves more than it must. So the last round counts only where it is far above
+        // expectation: granules that came several times, say.
         let sure = |length| self.migrations_of(length, |moved| moved / 2);
         let whole = self.migrations(Ns::MAX);
         slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)

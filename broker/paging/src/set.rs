@@ -28,8 +28,8 @@ impl Range {
 
 /// Granules that a client uses at some point of its own time.
 ///
-/// [`Access::Write`] promises that whole granules are overwritten before anything of them is read,
-/// so their content is dead. A partial overwrite is [`Access::ReadWrite`].
+/// [`Access::Write`] promises that whole granules are overwritten before they are read: their
+/// content is dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
     /// Time of the use: the client's time on the device since the begin of its period.
@@ -40,8 +40,8 @@ pub struct Use {
     pub access: Access,
 }
 
-/// What a client touches, in the order of its own time, which passes only while it runs. It
-/// repeats: a training step, a decoded token.
+/// What a client touches in a period (a training step, a decoded token), by its own time. That time
+/// passes only while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
     /// Time until it repeats; all uses are earlier. 0 counts as the last use + 1 ns.
@@ -84,13 +84,13 @@ pub enum What {
     Populate,
     /// Move it to the host.
     Evict,
-    /// Evict it without a copy: the host's copy is still good. A stale copy does no harm, since the
-    /// driver knows what is dirty.
+    /// Evict it without a copy: the host's is good. A stale copy does no harm: the driver knows
+    /// what is dirty.
     Release,
     /// Drop it from the device without a copy: its content is dead.
     Discard,
-    /// Tell the driver that it is mostly read, so that the host's copy stays (`true`), or take that
-    /// back (`false`). Moves nothing; [`super::Planner::done`] is optional.
+    /// Mark as mostly read, so that the host's copy stays (`true`), or not (`false`). Moves
+    /// nothing; [`super::Planner::done`] is optional.
     Advise(bool),
 }
 
@@ -112,7 +112,7 @@ pub struct Order {
 pub enum Outcome {
     /// As ordered.
     Done,
-    /// Refused by the driver or the helper: the range stays where it was. It is not ordered again
-    /// before the next switch.
+    /// Refused by the driver or the helper: the range stays, and is not ordered again before the
+    /// next switch.
     Refused,
 }

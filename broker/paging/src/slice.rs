@@ -1,23 +1,21 @@
 //! Length of a turn for the memory that it moves.
 //!
-//! While one client runs, the link brings the next one's set. A round has `k` turns of length `T`
-//! and moves memory for `X` in all. `a` is the efficiency.
+//! A round has `k` turns of length `T` and moves memory for `X` in all. `a` is the efficiency.
 //!
 //! | migrations | a round takes | condition |
 //! |---|---|---|
 //! | ahead, overlapped | `max(kT, X)` | `kT >= aX` |
 //! | not ahead | `kT + X` | `T = aX / (k (1 - a))` |
 //!
-//! The second row is derived from MSched's figures (arXiv 2512.24637), with nothing overlapped.
+//! The second row is derived from MSched's figures (arXiv 2512.24637).
 //!
 //! An efficiency above 1, as the daemon asks for, keeps the link busy for at most `1/a` of the
-//! turns. Migrations then come in time even if orders are late and a kernel's own faults share the
-//! link.
+//! turns. Migrations then come in time beside late orders and a kernel's own faults.
 //!
-//! No client may be away for longer than promised. That bound wins: the link never gets a longer
-//! slice. A turn shorter than a client's period moves only what it touches meanwhile. So short
-//! turns keep almost any bound, at the price of moving each set more often. Where sets exceed what
-//! the link carries in the time allowed, clients get through their periods in parts.
+//! No client may be away for longer than promised: that bound wins over the link. A turn shorter
+//! than a client's period moves only what it touches meanwhile. So short turns keep almost any
+//! bound, and move each set more often. Clients with too large sets get through their periods in
+//! parts.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
@@ -42,11 +40,11 @@ impl Migration {
 /// Shortest turn, whatever was promised: a shorter one is a switch and little else.
 const SHORTEST: Ns = 1_000_000;
 
-/// Length of turns, ns, at which migrations leave `efficiency` of the device's time. `efficiency`
-/// is 0 to 1, or more where memory moves ahead (see the module).
+/// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
+/// more where memory moves ahead (see the module).
 ///
-/// `least <= length`, and no client is away for longer than `away`: the others' turns and the
-/// stalls in them. `least` yields to `away`, down to a millisecond.
+/// It is at least `least`, and no client is away (others' turns and stalls) for longer than `away`.
+/// `least` yields to `away`, down to a millisecond.
 ///
 /// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
 /// moves.
@@ -63,8 +61,8 @@ pub fn slice(
     if clients < 2 {
         return away.max(least);
     }
-    // Turns end up to an eighth later than computed here (`scripts/lab memory`: one client waits
-    // for what is late for another), and the bound is a promise.
+    // Turns end up to an eighth later (`scripts/lab memory`: one client waits for what is late for
+    // another), and the bound is a promise.
     let away = away - away / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {

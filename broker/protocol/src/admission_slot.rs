@@ -1,7 +1,7 @@
 //! Admission slot: whether a client may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client reads it. Without a broker all of it is zero:
-//! nothing was said, nothing is forbidden. The client writes [`Moves`].
+//! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. Without a broker all of it is
+//! zero: nothing was said, nothing is forbidden.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -49,8 +49,7 @@ pub struct AdmissionSlot {
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
     pub heartbeat: AtomicU64,
-    /// Counts probes of free memory that told nothing, since other clients took or freed memory
-    /// meanwhile. The client must probe again.
+    /// Counts probes to be repeated, since other clients took or freed memory meanwhile.
     pub probe_requests: AtomicU32,
     /// 1: bytes asked for are not free, and the client waits for them.
     pub growing: AtomicU32,
@@ -76,8 +75,8 @@ impl AdmissionSlot {
     }
 }
 
-/// Tells when the client's device memory changed. A change begins before the driver is called and
-/// ends once the lane's `memory` has the result. While none is under way, `memory` is exact.
+/// Changes of the client's device memory. A change begins before the driver is called and ends once
+/// the lane's `memory` has the result. While none is under way, `memory` is exact.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Moves {
@@ -98,8 +97,7 @@ impl Moves {
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// If a change is under way, how many have ended. An equal number later means the same change,
-    /// still under way.
+    /// If a change is under way, how many have ended. An equal number later means the same change.
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)

@@ -4,8 +4,8 @@
 /// A smaller number without a unit has lost its unit: no job takes so few bytes.
 const BARE: f64 = 1_048_576.0;
 
-/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. A unit of one letter or with an `i` is a power
-/// of 1024, another one of 1000.
+/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. Units `g` and `GiB` are powers of 1024, `GB` of
+/// 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();

@@ -92,8 +92,8 @@ pub enum ToBroker {
         /// First addresses of the ranges. `None`: the launches do not tell, so all ranges.
         starts: Option<Vec<u64>>,
     },
-    /// What the job touches in each period, in order. It comes in parts, since a message must fit
-    /// one packet. A forecast without uses withdraws the one before it.
+    /// What the job touches in each period, in order, in parts that fit one packet. A forecast
+    /// without uses withdraws the one before it.
     Forecast {
         /// Number of the forecast, as the lane's page operations name it beside the position.
         number: u32,
@@ -148,8 +148,8 @@ pub enum ToBroker {
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
-    /// Whether an honest client can send this. Any other message is ignored: device names are keys
-    /// of what is kept.
+    /// Whether an honest client can send this. Other messages are ignored: device names become
+    /// keys.
     pub fn is_sound(&self) -> bool {
         match self {
             ToBroker::Device { name, uuid, .. } => is_uuid(uuid) && name.len() <= LONGEST_NAME,
@@ -172,8 +172,7 @@ pub struct Wants {
     pub uuid: String,
     /// Memory of the device, bytes.
     pub total: u64,
-    /// 0: the first device of this process. Else the number of a further device, with an attachment
-    /// of its own.
+    /// 0: the first device of this process; else a further one, with its own attachment.
     pub further: u32,
     /// Number of devices that the process sees.
     pub devices: u32,
@@ -189,12 +188,12 @@ pub struct Wants {
     pub user: String,
     /// Whether its memory is managed.
     pub managed: bool,
-    /// Auto backing: the job has not begun, and the broker chooses its memory on admission
-    /// ([`super::admission_slot::AdmissionSlot::backing`]). It chooses managed memory where device
-    /// memory would mean waiting.
+    /// Auto backing: the broker chooses on admission
+    /// ([`super::admission_slot::AdmissionSlot::backing`]). Managed memory if device memory would
+    /// mean waiting.
     pub either: bool,
-    /// Host memory that its control groups leave a job that is or may become managed, bytes. What
-    /// leaves the device is charged there. `None`: no limit, or not relevant.
+    /// Host memory that its control groups leave a job that is or may become managed, bytes.
+    /// Evicted memory is charged there. `None`: no limit, or not relevant.
     pub host: Option<u64>,
     /// Bytes that a job already has or may have, told to a restarted broker. `None`: not running
     /// yet.
@@ -222,8 +221,8 @@ pub enum ToClient {
     /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`]. Every kernel is
     /// unknown from now on.
     ForgetCosts,
-    /// Upper times of kernels that may take much longer than their cost: (hash, ns). Under a
-    /// run-ahead window such a kernel goes only if this time ends within the window.
+    /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
+    /// such a kernel goes only if this time fits.
     MayTake(Vec<(u64, Ns)>),
 }
 

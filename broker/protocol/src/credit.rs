@@ -1,14 +1,13 @@
 //! The credit word: all changes of it, by both sides.
 //!
-//! At every instruction, `credit given = credit taken + credit taken back + credit in the word`.
-//! The word changes by one atomic step at a time; neither side stores into it. A word below zero is
-//! a debt: work let through without credit is subtracted too.
+//! At every instruction, `credit given = credit taken + credit taken back + credit in the word`:
+//! the word changes by single atomic steps, never by a store. A word below zero is a debt from work
+//! let through without credit.
 //!
 //! Under a [`RunAheadWindow`], completed work returns its credit, which counts as given. A
-//! background job so goes on without a trip to the broker for each piece of work. Its outstanding
-//! work stays bounded: what ends makes room for as much.
+//! background job goes on without the broker, and its outstanding work stays bounded.
 //!
-//! `tests/memory-model` compiles this very file and checks its orderings in every interleaving.
+//! `tests/memory-model` compiles this file and checks its orderings in every interleaving.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -18,8 +17,8 @@ use super::lane::{Orders, Reports, flags};
 
 /// What a background job may do with its credit without asking the broker.
 ///
-/// The broker says when it expects the foreground job. The background job, which knows its own
-/// launches, sees to it that the device is free by then.
+/// The broker says when it expects the foreground job. The background job keeps the device free by
+/// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
     /// Work predicted to end by this time may launch at once: the foreground job hardly comes
@@ -28,10 +27,10 @@ pub struct RunAheadWindow {
     /// Work predicted to end after this time may not launch. Never 0.
     pub deadline: Ns,
     /// The most work on the device, ns, at the launch of a kernel that ends after `safe_until`:
-    /// just enough that the device does not run dry meanwhile.
+    /// enough that the device does not run dry.
     pub max_backlog: Ns,
-    /// Completed work that does not come back as credit, ns in all. Outstanding work and credit
-    /// together stay within `given - taken back - non_refundable`.
+    /// Completed work that does not come back as credit, ns in all. It bounds
+    /// `credit + outstanding` to `given - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
@@ -87,8 +86,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if any. Its words are read one by one, since each is a promise
-    /// by itself.
+    /// Client: the run-ahead window, if any. Its words are read one by one: each is a promise by
+    /// itself.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -125,9 +124,9 @@ impl Orders {
 
     /// Client: returns the credit of completed, reported work under a run-ahead window that holds.
     ///
-    /// `renewed` is counted before the credit comes back. A reader of `issued` and then `renewed`
-    /// has so counted all the credit that was issued. Several threads may find the same end: it
-    /// counts once.
+    /// `renewed` is counted before the credit comes back. So a reader of `issued` and then
+    /// `renewed` has counted all credit that was issued. An end that several threads find counts
+    /// once.
     #[inline]
     pub fn renew(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
         const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_EPOCHS;
@@ -157,8 +156,8 @@ impl Orders {
 
     /// Broker: gives credit, bound to these launch epochs or to none.
     ///
-    /// Credit left from other launch epochs is first taken back and returned: it must not come back
-    /// to life. A debt stays, and the new credit pays it.
+    /// Credit left from other launch epochs is first taken back and returned, so that it never
+    /// comes back to life. A debt stays, and the new credit pays it.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;

@@ -1,25 +1,23 @@
-//! Epoch page: one page a broker, mapped by all its clients.
+//! Epoch page: one page a broker, mapped by all its clients. It has a row of launch epochs a
+//! device, one a priority.
 //!
-//! It has a row of launch epochs a device, with one counter a priority. A launch in
-//! [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its device.
+//! A launch in [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its
+//! device. A background job's credit may be bound to the launch epochs above its priority. When one
+//! moves, the credit is void at once, without the broker: waking a sleeping core costs 25-65 us,
+//! reading a posted word 20-30 ns.
 //!
-//! A background job's credit may be bound to the launch epochs above its priority at the time of
-//! the grant. When one of them moves, the credit is void at once, without the broker: waking a
-//! sleeping core costs 25-65 us, reading a posted word 20-30 ns. Launches on other devices move
-//! none of them.
+//! The broker writes a launch epoch's place on the page ([`epoch`]) into the lane, so a launch
+//! looks up nothing else.
 //!
-//! One number, its place on the page ([`epoch`]), names a launch epoch. The broker writes it into
-//! the lane, so a launch looks up nothing else.
-//!
-//! A client that writes nonsense makes background jobs wait (each wait is bounded) or launch early.
-//! It can hurt only jobs of the same user.
+//! A client that writes nonsense makes background jobs wait (bounded) or launch early. It can hurt
+//! only jobs of the same user.
 #![forbid(unsafe_code)]
 
 use super::PRIORITIES;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Rows of launch epochs. On machines with more devices (rare; MIG instances count), devices share
-/// rows and a background job asks the broker more often.
+/// Rows of launch epochs. With more devices (rare; MIG instances count), devices share rows and
+/// background jobs ask the broker more often.
 pub const ROWS: usize = 16;
 
 /// Launch epochs between rows. A power of two, so that one instruction finds a row's begin.
@@ -35,14 +33,13 @@ pub fn epoch(row: usize, priority: usize) -> usize {
 /// Marks memory as an epoch page: "weftBORD" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftBORD");
 
-/// One counter on a cache line of its own, so that foreground jobs of different priorities do not
-/// slow each other.
+/// One counter on its own cache line: foreground jobs of different priorities do not slow each
+/// other.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Epoch(AtomicU64);
 
-/// The page that all clients of a broker map. The broker makes it; an honest client writes only its
-/// own priority's launch epoch.
+/// The page that all clients of a broker map. A client writes only its own priority's launch epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct EpochPage {
@@ -70,8 +67,8 @@ impl EpochPage {
     /// Bumps a launch epoch, at a foreground job's launch. An unknown place changes nothing.
     ///
     /// Release: a reader of the launch epoch sees what was written before, above all the launch's
-    /// record. Sequentially consistent: a later look at whether the broker sleeps is not made
-    /// before the bump. On x86 one instruction does both.
+    /// record. Sequentially consistent: a later look at whether the broker sleeps stays later. On
+    /// x86 one instruction does both.
     #[inline]
     pub fn bump(&self, epoch: usize) {
         if let Some(epoch) = self.epochs.get(epoch) {
@@ -79,8 +76,8 @@ impl EpochPage {
         }
     }
 
-    /// Sum of the launch epochs above `epoch` on its device. It differs from an earlier sum exactly
-    /// if a more important foreground job launched there in between.
+    /// Sum of the launch epochs above `epoch` on its device. It changes exactly if a more important
+    /// foreground job launches there.
     #[inline]
     pub fn sum_above(&self, epoch: usize) -> u64 {
         let row = epoch & !(STRIDE - 1);

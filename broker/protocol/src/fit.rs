@@ -1,9 +1,9 @@
-//! Whether a profile fits the code of its job: how many of the launched kernels it knows. The job's
-//! side says so, the broker shows it; both use this rule.
+//! Whether a profile fits its job: how many of the launched kernels it knows. The job's side says
+//! so, the broker shows it.
 #![forbid(unsafe_code)]
 
-/// Launches before a profile is judged. A job first prepares with kernels that it never launches
-/// again; by then a model's first requests or steps are over.
+/// Launches before a profile is judged. Until then a job may prepare with kernels that it never
+/// launches again.
 pub const ENOUGH: u64 = 512;
 
 /// How much of a job its profile knows.

@@ -1,9 +1,8 @@
 //! Host memory to spare for what is moved off devices.
 //!
-//! The kernel charges managed pages that leave a device to the control group of their process, and
-//! kills a process over its limit. So there are two bounds: what the machine has, and what a job's
-//! groups leave it. The job's side reads the second, since only there the paths are right in a
-//! container.
+//! The kernel charges evicted managed pages to the control group of their process, and kills a
+//! process over its limit. So both the machine and a job's groups bound them. The job's side reads
+//! the groups: only there the paths are right in a container.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -50,7 +49,7 @@ fn figure(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Rest under the tightest limit between the process's groups and their roots, bytes. `own`: text
-/// of `/proc/PID/cgroup`; `second`: root of version 2; `first`: root of version 1's memory groups.
+/// of `/proc/PID/cgroup`; `second`, `first`: roots of version 2 and of version 1's memory groups.
 fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     let lines = own.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -86,8 +85,7 @@ const FIRST: Files = Files {
 };
 
 fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
-    // In a container the path may be the host's and lead nowhere. The container's own group is then
-    // the root.
+    // A container may see the host's path, which leads nowhere: its own group is then the root.
     let group: PathBuf = root.join(path.trim_start_matches('/'));
     let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
     folders.filter_map(|folder| left(folder, files)).min()

@@ -5,18 +5,18 @@
 //! * [`credit`]: changes of the lane's credit word.
 //! * [`page_ops`]: page operations on the client's memory.
 //! * [`admission_slot`]: whether the client may begin, and how much memory it may have.
-//! * [`amount`]: amounts of memory as people write them.
+//! * [`amount`]: amounts of memory as text.
 //! * [`fit`]: whether a profile is of the job's code.
-//! * [`epoch_page`]: one page a broker, mapped by all its clients. Its launch epochs show a
-//!   background job the foreground job's launches without asking the broker.
+//! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches
+//!   without the broker.
 //! * [`control`]: messages of the control plane (attach, names, policy, death).
 //! * [`transport`]: the client's half of the way to a broker.
 //! * [`host`]: host memory to spare.
 //!
 //! The interposer links no other crate of the broker's.
 //!
-//! Times are nanoseconds of `CLOCK_MONOTONIC`, one clock for all processes of a machine. Sizes are
-//! bytes. Nothing here waits, allocates on the hot path or panics. What the other side wrote is an
+//! Times are nanoseconds of `CLOCK_MONOTONIC`, one clock for all processes; sizes are bytes.
+//! Nothing here waits, allocates on the hot path or panics. What the other side wrote is an
 //! allegation: copy it, check it, then use it.
 #![deny(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub const PRIORITIES: usize = 10;
 #[cfg(loom)]
 pub const PRIORITIES: usize = 2;
 
-/// Records of a lane: at a launch each 2 us, one is lost after 8 ms of the broker's sleep.
+/// Records of a lane: at a launch each 2 us, it overflows after 8 ms of the broker's sleep.
 #[cfg(not(loom))]
 pub const RECORDS: usize = 4096;
 
@@ -63,8 +63,8 @@ pub const RECORDS: usize = 4096;
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Most page operations out at once: 64 granules in flight each way (the planner's bound), each as
-/// a page operation of its own.
+/// Most page operations out at once: 64 granules in flight each way (the planner's bound), each by
+/// itself.
 #[cfg(not(loom))]
 pub const PAGE_OPS: usize = 128;
 

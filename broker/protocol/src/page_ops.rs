@@ -1,11 +1,11 @@
 //! Page operations: orders to a client's memory thread, and how each ended.
 //!
-//! A short ring in the lane. The broker gives; the client's memory thread takes in order and ends
-//! in any order. A slot is used again once its outcome was read, so at most [`PAGE_OPS`] are out. A
-//! client that never answers costs the broker no more than that.
+//! A short ring in the lane. The client's memory thread takes in order and ends in any order. A
+//! slot is used again once its outcome was read, so at most [`PAGE_OPS`] are out, whatever a client
+//! does.
 //!
-//! Neither side believes the other. The client touches no memory that it does not hold; the broker
-//! takes an unknown outcome for a refusal.
+//! Neither side believes the other. The client touches no memory that it does not hold; an unknown
+//! outcome is a refusal.
 #![forbid(unsafe_code)]
 
 pub use super::PAGE_OPS;
@@ -30,7 +30,7 @@ pub enum What {
     /// Take the mark of `MostlyRead` back.
     Written = 7,
     /// As `Prefetch` for a range that should be on the device: moves only what the driver moved
-    /// away by itself.
+    /// away.
     Confirm = 8,
 }
 
@@ -161,8 +161,8 @@ pub struct PageOpProducer {
 }
 
 impl PageOpProducer {
-    /// Gives a page operation. Returns its number, or `None` if no slot is free. The caller rings
-    /// [`PageOps::bell`] once after a batch.
+    /// Gives a page operation. Returns its number, or `None` without a free slot. The caller rings
+    /// [`PageOps::bell`] once a batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
             return None;
@@ -219,8 +219,8 @@ pub struct PageOpConsumer {
 }
 
 impl PageOpConsumer {
-    /// Returns the next page operation. Ends one of an unknown kind as refused and skips it. A
-    /// lying count costs at most one lap of the ring.
+    /// Returns the next page operation. Ends unknown kinds as refused. A lying count costs at most
+    /// one lap.
     pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);

@@ -1,7 +1,4 @@
-//! Tests of the planner on a small machine in virtual time.
-//!
-//! The machine carries out orders at the link's rate and runs clients in turns. A use waits for
-//! promised granules and takes a fault for the others. After every step the machine checks what the
+//! Tests of the planner on a small machine in virtual time, which checks after every step what the
 //! crate's documentation says holds.
 #![forbid(unsafe_code)]
 
@@ -113,7 +110,7 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
 #[test]
 fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     // Each turn goes round its set three times, and the device holds 1.5 sets. In the last round
-    // used granules make way for the other set, and the first round's need of them has lapsed.
+    // used granules make way for the other set; earlier needs of them have lapsed.
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
     let mut world = World::new(config(30, Options::default()), sets);
     world.rounds(2, 6_000);
@@ -142,8 +139,8 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
-/// A foreground job with 20 granules that uses 10, and a background job that uses all of its 20, on
-/// room for 30.
+/// A foreground job that uses 10 of its 20 granules, a background job that uses all 20, and room
+/// for 30.
 fn beside_a_foreground() -> (World, Vec<Turn>) {
     let mut world = World::new(
         config(30, Options::default()),
@@ -250,8 +247,7 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
     world.run_until(5_000);
     for kernel in 0..9u64 {
         for part in 0..9 {
-            // The client tells its position and an unchanged set: the plan is made again in the
-            // middle of the kernel.
+            // A position and an unchanged set: the plan is made again in the middle of the kernel.
             world.planner.ran(Client(0), 1_000);
             world.planner.replan();
             world.pump();

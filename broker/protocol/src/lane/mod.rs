@@ -1,14 +1,12 @@
-//! Lane: the memory that one client process shares with the broker.
-//!
-//! The broker makes it as a sealed memfd, so that neither side can truncate it. The client maps it.
-//! It holds
+//! Lane: the memory that one client process shares with the broker, which makes it as a sealed
+//! memfd so that neither side can truncate it. It holds
 //!
 //! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
-//! * what the client reports: what it waits for, the work it issued, the work that ended, counters;
+//! * what the client reports: what it waits for, work issued and completed, counters;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
-//! Credit is predicted GPU time (ns) that a background job may still issue. It is one atomic
-//! number: the broker adds, the client takes, a revocation swaps it to zero. At every instruction:
+//! Credit is predicted GPU time (ns) that a background job may still issue, in one atomic number.
+//! The broker adds, the client takes, a revocation swaps it to zero. At every instruction:
 //! `credit given = credit taken + credit revoked + credit left`.
 //!
 //! Everything is an atomic, so a reference to a lane is sound whatever the other side does. Neither
@@ -64,8 +62,8 @@ pub mod flags {
     /// The credit holds only while [`super::Orders::epochs`] equals the epoch page's launch epochs
     /// above the client's priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
-    /// Beside other jobs, record a sample now and then, so that predictions follow what happens.
-    /// Sampling takes at most 0.5 % of the time in which the job launches, and rings no bell.
+    /// Beside other jobs, record a sample now and then: predictions follow what happens. Takes at
+    /// most 0.5 % of the time in which the job launches; rings no bell.
     pub const SAMPLE: u32 = 4;
     /// Credit comes back as its work ends: see [`super::super::credit::RunAheadWindow`].
     pub const CREDIT_RENEWS: u32 = 8;
@@ -95,8 +93,8 @@ pub struct Orders {
     /// The client's [`epoch`](super::epoch_page::epoch): its current priority on its device.
     /// `weft set` changes it at run time.
     pub epoch: AtomicU32,
-    /// Predicted GPU time (ns) that the background job may still issue. Goes below zero by what was
-    /// let through without credit.
+    /// Predicted GPU time (ns) that the background job may still issue. Negative after launches
+    /// without credit.
     pub credit: AtomicI64,
     /// Sum of the launch epochs that the credit is bound to.
     pub epochs: AtomicU64,
@@ -114,8 +112,8 @@ pub struct Orders {
     /// Run-ahead window: the most work on the device, ns, at the launch of a kernel that ends after
     /// [`Orders::safe_until`].
     pub max_backlog: AtomicU64,
-    /// Factor, in [`DILATION_ONE`]ths, by which this device's copies are slower than a real
-    /// device's. A simulated device may be slowed down. 0 counts as factor 1.
+    /// Factor, in [`DILATION_ONE`]ths, by which this (simulated) device's copies are slower than a
+    /// real one's. 0 counts as 1.
     pub dilation: AtomicU32,
 }
 
@@ -143,8 +141,7 @@ pub struct Reports {
     /// Of that, work that came back into the credit word. Counted before it comes back.
     pub renewed: AtomicU64,
     /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
-    /// It takes no record: later records repeat it, which tells its place among them
-    /// ([`Reader::next`]).
+    /// Later records repeat it, which tells its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
 }
 
@@ -176,8 +173,8 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// Peak of the device memory held, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit on purpose: in the middle of a tuning burst, or of
-    /// a collective that other devices wait for.
+    /// Launches let past the gate without credit on purpose: in a tuning burst, or in a collective
+    /// that other devices wait for.
     pub unsplit: AtomicU64,
     /// Managed part of the device memory held, bytes.
     pub managed: AtomicU64,
@@ -201,11 +198,11 @@ pub struct Counters {
     pub memory_waited: AtomicU64,
     /// Launches whose memory came too late, by demand.
     pub memory_waits_expired: AtomicU64,
-    /// Host memory that the control groups of a managed job leave it at its last look, bytes. 0: no
+    /// Host memory that a managed job's control groups left it at its last look, bytes. 0: no
     /// limit, or no look yet.
     pub host_left: AtomicU64,
-    /// Managed memory that the job allocated itself, bytes. It does not count as device memory: the
-    /// driver moves it away for others.
+    /// Managed memory that the job allocated itself, bytes. No device memory: the driver moves it
+    /// away for others.
     pub managed_own: AtomicU64,
 }
 
@@ -253,22 +250,21 @@ impl Default for Lane {
 }
 
 impl Lane {
-    /// Prepares zeroed shared memory as a lane. The magic is stored last: a reader that sees it
-    /// sees the rest.
+    /// Prepares zeroed shared memory as a lane. A reader that sees the magic sees the rest.
     pub fn initialise(&self) {
         self.version.store(super::VERSION, Ordering::Relaxed);
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Writes a record. Never waits; several threads may call it at once. Costs one locked
-    /// instruction and a few stores.
+    /// Writes a record. Never waits; several threads may call it. Costs one locked instruction and
+    /// a few stores.
     #[inline]
     pub fn record(&self, record: Record) {
         self.ring.write(record, &self.reports.last_idle);
     }
 
-    /// Marks the client as idle by a store. A caller that may have to ring makes a full barrier
-    /// next, or uses [`Lane::become_idle_fenced`].
+    /// Marks the client as idle by a store. A caller that may ring makes a full barrier next, or
+    /// uses [`Lane::become_idle_fenced`].
     #[inline]
     pub fn become_idle(&self, at: Ns) {
         self.reports.last_idle.store(at, Ordering::Release);

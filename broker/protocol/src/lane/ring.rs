@@ -1,5 +1,5 @@
-//! Flight recorder of a lane: a ring of records. The client's threads write without waiting. A
-//! broker that lags loses the oldest records and knows how many.
+//! Flight recorder of a lane: a ring of records, written without waiting. A broker that lags loses
+//! the oldest records and knows how many.
 #![forbid(unsafe_code)]
 
 use super::super::Ns;
@@ -20,27 +20,26 @@ pub enum Kind {
     /// A synchronising call returned with nothing of the process left on the device. Takes no slot:
     /// see [`Reports::last_idle`](super::Reports::last_idle).
     Idle = 4,
-    /// A stage-1 sample of `kernel`: `a` = its ns, `b` = idle ns of the device after it ([`NO_GAP`]
-    /// if unknown).
+    /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it ([`NO_GAP`]:
+    /// unknown).
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
     /// First driver call of an idle client that is no launch: an input copy, say.
     Stir = 7,
-    /// A client in stage 1 launched `kernel` `a` times since its last such record, as a foreground
-    /// job or alone.
+    /// A client in stage 1 launched `kernel` `a` times since its last such record, in the
+    /// foreground or alone.
     Counted = 8,
-    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. All of them come again as
-    /// samples once the rate is known. Only a client that is killed earlier leaves them as they
-    /// are.
+    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. It comes again as a sample
+    /// once the rate is known, unless the client is killed before.
     Guess = 9,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
 pub const DEVICE_COPY: u64 = 0;
 
-/// Stands for a kernel: a copy between host and device, which has an engine of its own. A kernel's
-/// hash equals it by a chance of 2^-64.
+/// Stands for a kernel: a copy between host and device, which has its own engine. A kernel's hash
+/// equals it by a chance of 2^-64.
 pub const HOST_COPY: u64 = u64::MAX;
 
 /// Whether a record's `kernel` stands for a copy or memset.
@@ -167,19 +166,19 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Returns the next whole record. Counts and skips overwritten and malformed records. A lying
-    /// head costs at most one lap of the ring.
+    /// Returns the next whole record; counts and skips overwritten and malformed ones. A lying head
+    /// costs at most one lap.
     ///
     /// An idleness is returned once, as a record of [`Kind::Idle`]: before the first record that
-    /// follows it, or after all records if none follows.
+    /// follows it, or last.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
         let mut fell_back = false;
         loop {
-            // Read again only once all known records are read: each reading takes the head's cache
-            // line from the launching thread.
+            // Read again only after all known records: each reading takes the head's cache line
+            // from the launching thread.
             if self.next >= self.written && !self.look(lane) {
                 // All records from before the idleness are read.
                 return self.newly_idle(self.idle);
@@ -229,8 +228,7 @@ impl Reader {
         }
     }
 
-    /// Returns an idleness not returned yet, as a record. Of two that threads told in the wrong
-    /// order only the later counts.
+    /// Returns a new idleness as a record. Of two told in the wrong order only the later counts.
     fn newly_idle(&mut self, at: Ns) -> Option<Record> {
         if at <= self.idle_told {
             return None;
@@ -264,9 +262,9 @@ impl Reader {
         self.next < self.written
     }
 
-    /// Gives up half a ring after the next record was overwritten during its reading. A reader
-    /// right before the faster writers would find most records overwritten. Each of its looks would
-    /// also take the cache line that they are about to write.
+    /// Gives up half a ring, after the next record was overwritten during its reading. A reader
+    /// right before faster writers finds most records overwritten, and takes the cache line that
+    /// they are about to write.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);

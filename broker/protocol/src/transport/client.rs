@@ -1,7 +1,7 @@
 //! The client's half: attach to a broker, or ask it a question.
 //!
-//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when the broker
-//! is gone. A job therefore calls [`Channel`] on its helper thread alone, with all signals blocked.
+//! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job calls
+//! [`Channel`] on its helper thread alone, with all signals blocked.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -74,9 +74,8 @@ enum Way {
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the socket is still ours. A program that closes descriptors it did not open (daemons
-    /// do) may have closed it and reused the number. If false, nothing may be sent or closed by
-    /// number.
+    /// Whether the socket is still ours. A program that closes foreign descriptors (daemons do) may
+    /// have reused its number. If false, nothing may be sent or closed by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
@@ -86,8 +85,8 @@ impl Channel {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
-                // The broker does without a message that fits no packet. A graph of thousands of
-                // kernels is then known by its hash alone.
+                // A message that fits no packet is dropped: a graph of thousands of kernels is
+                // known by its hash alone.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
@@ -121,7 +120,7 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
 }
 
 /// Connects to the broker at `path`. Its user must own the folder: this user, or for a shared
-/// broker root or the account that root gave it.
+/// broker root or root's grantee.
 #[doc(hidden)]
 pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -184,8 +183,8 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Held until the channel stands, so that no descriptor of weft's is below 3: a program that
-    // closed its standard descriptors may write there.
+    // Until the channel stands, keeps weft's descriptors above 2: a program that closed its
+    // standard ones may write there.
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
@@ -284,8 +283,7 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
     }
 }
 
-/// Reads the profile that the job names. `None` if that fails; the broker then tells the job that
-/// it has none.
+/// Reads the profile that the job names. `None` on failure; the broker then tells the job.
 fn carried(called: &str) -> Option<Vec<u8>> {
     let (store, name) = match called.rsplit_once('/') {
         None => (Store::of_user().ok()?, called),

@@ -23,8 +23,8 @@ use crate::control::Refusal;
 const MOST: usize = 3;
 
 /// Descriptors that attaching opens besides its socket: the packet's, three for the control
-/// channel, and two on which ipc-channel measures the system once. ipc-channel panics where it
-/// cannot open those, and then no channel can be made in this process any more.
+/// channel, two by which ipc-channel measures the system once. Without those two it panics, and
+/// this process can never make a channel again.
 const TO_ATTACH: usize = MOST + 3 + 2;
 
 /// Opens `/dev/null` at the free numbers below 3. They stay taken while the result lives.
@@ -132,8 +132,8 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
-    // A peer that closes with data of ours unread resets the connection. The kernel reports that
-    // once, before the peer's last packets.
+    // A peer that closes with unread data resets the connection. The kernel reports that once,
+    // before the peer's last packets.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         received => received,

@@ -1,14 +1,13 @@
 //! Shared memory: the one place that turns a descriptor into a [`Lane`] or an [`EpochPage`].
 //!
-//! * The broker makes a memfd of the exact size, seals its size and maps it: [`Shared`]. Without
-//!   the seal a client could truncate it, which is a SIGBUS for the broker.
-//! * A client maps it into a [`Place`]: an address that stays the same and readable for the life of
-//!   the process. Without a broker, private zeroed memory is there, whose mode word reads as
-//!   [`Mode::Free`](crate::lane::Mode::Free). So a launch never asks whether a lane exists.
-//!   Attaching, losing a broker and forking swap the memory in one system call.
+//! * The broker makes a memfd of the exact size and maps it: [`Shared`]. Its size is sealed: a
+//!   client that truncates it would cause a SIGBUS.
+//! * A client maps it into a [`Place`]: one readable address for the life of the process. Without a
+//!   broker, zeroed private memory is there, whose mode is [`Mode::Free`](crate::lane::Mode::Free).
+//!   So a launch never asks whether a lane exists. One system call swaps the memory.
 //!
-//! Only types made of atomics alone live here, so a reference stays sound whatever the other
-//! process writes.
+//! Only types made of atomics live here, so a reference stays sound whatever the other process
+//! writes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -29,7 +28,7 @@ const PAGE: usize = 4096;
 /// Types that may be shared.
 ///
 /// # Safety
-/// The type consists of atomics (and padding) alone. Every pattern of bytes is valid, zeroes
+/// The type consists of atomics (and padding) alone, valid for every pattern of bytes, zeroes
 /// included. Its alignment divides the page's.
 pub unsafe trait Plain: Sync + Send + 'static {
     /// Name of the memory in `/proc/PID/maps`.

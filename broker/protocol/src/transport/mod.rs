@@ -1,31 +1,27 @@
 //! How a client attaches to a broker, and the channel for messages that are not urgent.
 //!
-//! 1. The broker listens on a well-known unix socket ([`path::socket`]; 0600 in a folder of the
-//!    same user; sequenced packets).
-//! 2. A client connects and sends one packet, its [`Hello`](crate::control::Hello). Both sides
-//!    check with the kernel that the other belongs to the same user. A shared broker's socket is
-//!    0666 or 0660, in a folder of root's or of a service account's that root gave it. A shared
-//!    broker lets in any client that may connect, and goes by the user and the process that the
-//!    kernel names.
-//! 3. The broker answers with one packet: the descriptors of the lane, the epoch page and the
-//!    doorbell, and the name of an ipc-channel one-shot server. Such a server takes a single
-//!    client, so each client gets its own.
-//! 4. The client connects to that server. The broker sends `Welcome` through it, and control
-//!    messages from then on.
+//! 1. The broker listens on a unix socket ([`path::socket`]; 0600 in a folder of the same user;
+//!    sequenced packets).
+//! 2. A client sends its [`Hello`](crate::control::Hello). Both sides check with the kernel that
+//!    the other belongs to the same user. A shared broker's socket is 0666 or 0660, in a folder of
+//!    root's or of a service account's by root's gift. It serves any client that may connect, and
+//!    goes by the kernel's word for its user and process.
+//! 3. The broker answers with the descriptors of lane, epoch page and doorbell, and the name of an
+//!    ipc-channel one-shot server for this client alone.
+//! 4. The client connects to that server, which carries `Welcome` and all control messages.
 //!
 //! The client's half is [`client`]; the broker's is `server` in `weft-daemon`. Both use the hidden
 //! modules here. Only these two name ipc-channel.
 //!
-//! The rendezvous socket stays open. It and a pidfd tell of a death even where a forked child
-//! inherited the channel's descriptors and so hides it.
+//! The rendezvous socket stays open. It and a pidfd tell of a death that a forked child with the
+//! channel's descriptors would hide.
 //!
-//! What holds: every step is bounded ([`HANDSHAKE`]). No launch comes through here. What the other
-//! side says is checked before use.
+//! What holds: every step is bounded ([`HANDSHAKE`]). No launch comes through here. Input is
+//! checked before use.
 //!
-//! What does not hold: ipc-channel believes the length that a message announces, so a hostile
-//! process *of the same user* can make the broker allocate. Other users cannot connect to a private
-//! broker. A shared broker uses the rendezvous socket as control channel, a message a packet (see
-//! `server` in `weft-daemon`).
+//! What does not hold: ipc-channel believes announced lengths, so a hostile process *of the same
+//! user* can make the broker allocate. Other users cannot connect to a private broker. A shared
+//! broker has the rendezvous socket as control channel, a message a packet.
 
 use std::io;
 use std::path::PathBuf;
@@ -43,12 +39,12 @@ pub mod peer;
 #[doc(hidden)]
 pub mod wire;
 
-/// Bound of a whole handshake. Measured: under 1 ms on an idle machine; 300 clients that start at
-/// once on two busy cores need most of it.
+/// Bound of a whole handshake. Measured: under 1 ms on an idle machine; most of it for 300 clients
+/// at once on two busy cores.
 pub const HANDSHAKE: Duration = Duration::from_millis(500);
 
-/// Bytes of the largest profile that a shared broker takes from a guest. A service with some
-/// hundred kernels has some hundred kilobytes.
+/// Bytes of the largest profile that a shared broker takes. Some hundred kernels take some hundred
+/// kilobytes.
 pub const LARGEST_PROFILE: usize = 4 << 20;
 
 /// Errors on the way to a broker or a client.

@@ -1,8 +1,8 @@
-//! Path of the broker's socket, and whether its folder is safe. Reads only the file system, and
-//! makes missing folders on request.
+//! Path of the broker's socket, and whether its folder is safe. Touches nothing but the file
+//! system.
 //!
-//! A private broker's folder belongs to the user who runs it. A shared broker's belongs to root, or
-//! to a service account where only root can give folders away (`/run/weft`). Nobody else can put a
+//! A private broker's folder belongs to its user. A shared broker's belongs to root, or to a
+//! service account where only root can give folders away (`/run/weft`). No other user can put a
 //! socket there, so it is as trustworthy as the machine.
 #![forbid(unsafe_code)]
 
@@ -51,8 +51,8 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket())
 }
 
-/// Whether a shared broker listens at `path`, or was killed there: other users may connect. An
-/// operator starts such a broker, never a job.
+/// Whether a shared broker listens at `path`, or was killed there. An operator starts such a
+/// broker, never a job.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
     // Others must be able to enter the folder, whatever the socket's own bits.
@@ -97,8 +97,8 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// User whose socket at `path` is trusted: the folder's owner. That is this user, root, or an
-/// account that root gave a folder in one of root's.
+/// User whose socket at `path` is trusted, the folder's owner: this user, root, or an account that
+/// root gave it.
 pub fn trusted(path: &Path) -> Result<u32, Error> {
     check(path, None, true)
 }
@@ -144,8 +144,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
     let own = facts.uid() == own_uid();
-    // A folder of root's, or one that root gave away: its parent is root's, where nobody else can
-    // make folders.
+    // A folder of root's, or one that root gave away: nobody else can make folders in its parent.
     let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
     if !(own || others && given()) {
         return refuse(

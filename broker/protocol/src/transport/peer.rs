@@ -16,8 +16,8 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// Asks the kernel for the peer. Uses libc, since rustix 1.1 reads the pid into a type that cannot
-/// be zero; a peer of another pid namespace has pid 0.
+/// Asks the kernel for the peer. rustix 1.1 cannot read a pid of 0, which a peer of another pid
+/// namespace has; hence libc.
 pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     let mut said = libc::ucred {
         pid: 0,

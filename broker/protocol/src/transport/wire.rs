@@ -1,8 +1,8 @@
 //! Packets of the rendezvous socket.
 //!
 //! A packet has a header that no version may change (magic, version, kind) and a body in postcard.
-//! A reader decodes the body only if the version is its own. So builds that differ in everything
-//! else can still tell each other their versions.
+//! A reader decodes only bodies of its own version. So any two builds can tell each other their
+//! versions.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -56,9 +56,9 @@ pub enum Packet {
     Say(ToBroker),
     /// Shared broker: a control message.
     Tell(ToClient),
-    /// Client of a shared broker: a piece of its profile, after a [`Packet::Hello`] that names one
-    /// and takes no samples. A broker takes no descriptors: closing one may take as long as its
-    /// sender likes.
+    /// Client of a shared broker: a piece of its profile, after a [`Packet::Hello`] with one and
+    /// without samples. A broker takes no descriptors: closing one may take as long as its sender
+    /// likes.
     Profile {
         /// The piece; empty: the profile cannot be read.
         bytes: Vec<u8>,
