@@ -23,7 +23,7 @@ const CLIENTS: u64 = 8;
 const GRANULES: u64 = 40_000;
 
 fn set() -> WorkingSet {
-    // 500 kernels a period of 50 ms; each touches 80 granules, the first half of them unwritten.
+    // 500 kernels of 80 granules in 50 ms, the first half unwritten.
     let uses = (0..500)
         .map(|kernel| Use {
             at: kernel * 100_000,
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         planner.switch(&timeline);
         planner.orders(&mut orders);
         switches.push(begin.elapsed().as_nanos() as u64);
-        // The link carries 2,500 granules in a turn.
+        // Granules that the link carries in a turn.
         let mut budget = 2_500;
         let running = Client(clients[0]);
         for part in 0..100 {
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
                 }
                 planner.orders(&mut orders);
             }
-            // A little short of the plan, so that no work is spared by coming out even.
+            // A little short of the plan, so that it never comes out even.
             planner.ran(running, length / 100 - 7);
             planner.orders(&mut orders);
         }

@@ -18,7 +18,7 @@ use super::{
 };
 use weft_protocol::{Client, Ns};
 
-/// Next use of what a client without a turn in the timeline uses: after the whole timeline.
+/// Next use by a client without a turn: after the whole timeline.
 const SOME_DAY: Ns = 1 << 62;
 
 /// A planned turn.
@@ -28,7 +28,7 @@ struct Visit {
     /// ns since the plan's begin.
     start: Ns,
     length: Ns,
-    /// The running client's own next turn: its order is the one at the end of its present turn.
+    /// The running client's next turn, ordered from the end of its present one.
     after: bool,
 }
 
@@ -37,7 +37,7 @@ struct Visit {
 struct Tail {
     /// Entries not looked at yet.
     left: usize,
-    /// LRU: the unused granules are through, and `left` counts down the list of last uses.
+    /// LRU: the unused granules are through; `left` counts the last uses.
     used_ones: bool,
 }
 
@@ -46,7 +46,7 @@ struct Tail {
 struct Victim {
     client: usize,
     slot: usize,
-    /// The granule with the greatest key goes first.
+    /// The greatest key goes first.
     key: Ns,
 }
 
@@ -59,13 +59,13 @@ struct Need {
     visit: usize,
 }
 
-/// What the running client does with a slot in its turn, as far as planned.
+/// What the running client does with a slot in its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum InTurn {
     /// Nothing.
     #[default]
     Unused,
-    /// It will use the slot once more at least.
+    /// It will use the slot again.
     Used,
     /// It has used the slot for the last time. The slot may go, and is no need of this turn any
     /// more.
@@ -79,27 +79,26 @@ pub(super) struct Choice {
     /// First visit of each client after its present turn.
     next_visit: Vec<Option<usize>>,
     cycle: Ns,
-    /// The running client's index, the length planned of its turn (ns), and whether that is less
-    /// than the turn.
+    /// The running client, the planned length of its turn (ns), and whether that is a part only.
     planned: Option<(usize, Ns, bool)>,
-    /// Cursor of the search for needs: visit and rank.
+    /// Cursor of the search for needs: visit, rank.
     at: (usize, usize),
-    /// The search passed over a granule that was just leaving.
+    /// The search passed over a leaving granule.
     passed_leaving: bool,
     tails: Vec<Tail>,
-    /// Slots that the running client used for the last time in this turn: key and slot.
+    /// The running client's slots past their last use in this turn: key, slot.
     spent: BinaryHeap<(Ns, usize)>,
-    /// Entries of the running client's last uses that are not in `spent` yet.
+    /// Entries of its last uses not in `spent` yet.
     unspent: usize,
-    /// The running client's use of each of its slots in this turn.
+    /// Its use of each slot in this turn.
     in_turn: Vec<InTurn>,
-    /// Needs for which room is there or being made.
+    /// Needs with room, there or being made.
     wanted: VecDeque<Need>,
-    /// The running client has needs, but no victim was found.
+    /// The running client has needs without a victim.
     starved: bool,
-    /// A granule arrived that the search for victims may have passed over before.
+    /// The search for victims may have passed over a new arrival.
     came: bool,
-    /// Slots changed: the plan must be made again.
+    /// Slots changed: plan again.
     stale: bool,
     pub any_refused: bool,
 }
@@ -129,7 +128,7 @@ impl Choice {
         }
     }
 
-    /// Whether this client ran past the planned part of its turn.
+    /// Whether this client ran past the plan of its turn.
     pub fn outrun(&self, client: usize, ran: Ns) -> bool {
         self.planned
             .is_some_and(|(running, length, partial)| partial && running == client && ran >= length)
@@ -216,14 +215,14 @@ impl Planner {
         }));
     }
 
-    /// Granules that a client may fill: the capacity without what others' pins keep.
+    /// Granules that a client may fill: all but those of others' pins.
     fn room_for(&self, client: usize) -> u64 {
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
         let kept: u64 = others.map(|(_, (_, held))| held.kept()).sum();
         self.config.capacity.saturating_sub(kept)
     }
 
-    /// Number of visits that the link works for.
+    /// Number of visits served by the link.
     fn visits_served(&self) -> usize {
         match self.options().overlap {
             Overlap::Ahead => self.choice.visits.len(),
@@ -236,7 +235,7 @@ impl Planner {
         }
     }
 
-    /// The missing granule that is needed first. It stays the first until [`Planner::take_need`].
+    /// The missing granule needed first, until [`Planner::take_need`].
     fn next_need(&mut self) -> Option<Need> {
         loop {
             let (at, rank) = self.choice.at;
@@ -260,7 +259,7 @@ impl Planner {
                     visit: at,
                 });
             }
-            // A needed granule that leaves now is looked at again once it is out.
+            // A leaving granule is looked at again once it is out.
             self.choice.passed_leaving |= matches!(slot.moving, Moving::Out | Moving::Dropped);
             self.choice.at = (at, rank + 1);
         }
@@ -306,8 +305,8 @@ impl Planner {
                     let held = &self.clients[client].1;
                     let due = held.now.next[rank];
                     if self.may_go(held, due.slot as usize) {
-                        // Unused granules of a pinned client go after others' unused ones: the
-                        // client may know better than the planner.
+                        // Unused granules of a pinned client go after others': it may know better
+                        // than the planner.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
@@ -332,7 +331,7 @@ impl Planner {
         if self.options().victims == Victims::Lru {
             return;
         }
-        // When a use is over, kept for all of its many slots.
+        // When a use is over: one computation for all its slots.
         let mut same_use: Option<(Ns, Ns)> = None;
         while let Some(at) = self.choice.unspent.checked_sub(1) {
             let held = &self.clients[client].1;
@@ -341,7 +340,7 @@ impl Planner {
             let over = match same_use {
                 Some((of, over)) if of == away => over,
                 _ => {
-                    // Slots of one use have the same time; the next use is the one behind them all.
+                    // Slots of one use have one time; the next use is behind them all.
                     let same = last.partition_point(|due| due.away < away);
                     let later = last[..same].last();
                     later.map_or(length, |later| length.saturating_sub(later.away))
@@ -391,7 +390,7 @@ impl Planner {
         std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
     }
 
-    /// Victim of a client that is not running: the granule whose last use is longest ago.
+    /// Victim of a waiting client: the slot whose last use is longest ago.
     fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
         loop {
             let tail = self.choice.tails[client];
@@ -422,7 +421,7 @@ impl Planner {
         }
     }
 
-    /// The granule to give up for this need, and how. `None`: all are needed sooner or may not go.
+    /// The granule to give up for this need, and how. `None`: all are needed sooner or must stay.
     fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
         loop {
             let mut best: Option<Victim> = None;
@@ -439,8 +438,8 @@ impl Planner {
                 }
             }
             let Some(victim) = best else {
-                // A cursor has passed over what arrived later. For the running client's sake, look
-                // at all again.
+                // A cursor may have passed over an arrival: look again, for the running client's
+                // sake.
                 if !(self.choice.came && need.visit == 0) {
                     return None;
                 }
@@ -453,8 +452,7 @@ impl Planner {
             let what = self.way_out(victim);
             let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
             if what == What::Evict && full {
-                // The host, or the job's control group, has no room for it: pass over it until the
-                // next switch.
+                // No room on the host or in the job's control group: skip it until the next switch.
                 self.pass_over(victim);
                 continue;
             }
@@ -508,7 +506,7 @@ impl Planner {
         }
     }
 
-    /// Whether the link may copy one more granule out.
+    /// Whether the link has room for one more copy out.
     fn link_takes_out(&self) -> bool {
         let out = self.totals.copying_out;
         let busy = if self.config.link.duplex {
@@ -519,7 +517,7 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Whether the link may bring one more granule in.
+    /// Whether the link has room for one more granule in.
     fn link_takes_in(&self) -> bool {
         let busy = if self.config.link.duplex {
             self.totals.arriving
@@ -551,7 +549,7 @@ impl Planner {
         self.give_back(&mut batch, into);
         while self.choice.wanted.len() < ahead {
             let Some(need) = self.next_need() else { break };
-            // Granules beyond the capacity go before a need finds room.
+            // Granules beyond the capacity go first.
             let claimed = self.choice.wanted.len() as u64 + self.beyond();
             if self.room() + self.totals.leaving > claimed {
                 self.take_need(need);
@@ -562,7 +560,7 @@ impl Planner {
                     need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            // The next iteration sees whether that made room, or only removed part of an excess.
+            // The next iteration sees whether that made room or only lowered an excess.
             if !self.send_out(victim, what, &mut batch, into) {
                 break;
             }
@@ -650,7 +648,7 @@ impl Planner {
         quiet && (self.choice.starved || self.next_need().is_none())
     }
 
-    /// Whether this missing slot of the running client will be brought in during the turn.
+    /// Whether this missing slot of the running client will come in this turn.
     pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
         let Some((running, length, _)) = self.choice.planned else {
             return false;
@@ -673,7 +671,7 @@ fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     let next = &held.now.next;
     let rank = usize::try_from(room / 2).unwrap_or(usize::MAX);
     let half = next.get(rank).map_or(length, |due| due.away);
-    // At least the kernel in progress, however much of the room it takes.
+    // At least the kernel in progress.
     let kernel = next.partition_point(|due| due.away == 0);
     let first = next.get(kernel).map_or(length, |due| due.away);
     length.min(half.max(first).max(1))

@@ -11,34 +11,32 @@ pub struct Link {
     pub inward: f64,
     /// Bytes a second to the host, alone.
     pub outward: f64,
-    /// Sum of bytes a second with both directions busy. Unused unless `duplex`.
+    /// Sum of both directions at once, bytes a second. Unused unless `duplex`.
     pub both: f64,
-    /// Whether both directions go at once. Otherwise they share one rate: a byte out delays a byte
-    /// in.
+    /// Whether both directions go at once. Otherwise a byte out delays a byte in.
     pub duplex: bool,
 }
 
 impl Link {
-    /// Time of this many granules to the device, alone.
+    /// Time of granules to the device, alone.
     pub fn time_in(&self, granules: u64) -> Ns {
         time(granules, self.inward)
     }
 
-    /// Time of this many granules to the host, alone.
+    /// Time of granules to the host, alone.
     pub fn time_out(&self, granules: u64) -> Ns {
         time(granules, self.outward)
     }
 }
 
 impl Link {
-    /// Time of these granules, in and out together.
+    /// Time of granules in both directions.
     pub fn time(&self, inward: u64, outward: u64) -> Ns {
         let (alone_in, alone_out) = (self.time_in(inward), self.time_out(outward));
         if !self.duplex {
             return alone_in + alone_out;
         }
-        // Each direction has its part of `both` until one is through; the rest of the other goes as
-        // if alone.
+        // Both share `both` until one is through; the rest goes as if alone.
         let slower = ((self.inward + self.outward) / self.both.max(1.0)).max(1.0);
         let together = alone_in.min(alone_out) as f64 * slower;
         alone_in.abs_diff(alone_out) + together as Ns
@@ -52,24 +50,23 @@ fn time(granules: u64, rate: f64) -> Ns {
 /// Rule for the granules that make room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Victims {
-    /// Next use furthest in the future (Belady's OPT, over the timeline).
+    /// Next use furthest in the future (Belady's OPT).
     #[default]
     Opt,
-    /// Last use furthest in the past, as in the stock driver.
+    /// Last use furthest in the past (the stock driver).
     Lru,
 }
 
-/// How far moving memory and running kernels overlap.
+/// Overlap of moving memory and running kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overlap {
     /// None ("without pipelining"): at a switch, victims go out, then the next set comes in, then
     /// its client starts.
     Nothing,
-    /// At a switch, both directions at once; the first kernel starts once its own granules are in
-    /// (as in MSched).
+    /// At a switch, in both directions; a kernel starts once its own granules are in (as in
+    /// MSched).
     AtSwitch,
-    /// As `AtSwitch`, and the next clients' sets come in during earlier turns, as far as room
-    /// allows.
+    /// As `AtSwitch`; the next clients' sets also come in during earlier turns, into free room.
     #[default]
     Ahead,
 }
@@ -81,11 +78,11 @@ pub struct Options {
     pub overlap: Overlap,
     /// See [`Victims`].
     pub victims: Victims,
-    /// Drop granules that will be overwritten before they are read, instead of copying them out.
+    /// Drop granules that will be overwritten before they are read.
     pub discard: bool,
-    /// Keep the host's copy of unwritten granules, so that evicting them copies nothing.
+    /// Keep the host's copy of unwritten granules: evicting them copies nothing.
     pub read_duplication: bool,
-    /// Move the whole allocations that a job touches.
+    /// Move whole allocations.
     pub whole_allocations: bool,
 }
 
@@ -104,24 +101,23 @@ impl Default for Options {
 /// Configuration of the planner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// Granules of device memory that jobs may fill.
+    /// Granules of device memory for jobs.
     pub capacity: u64,
-    /// Granules of host memory that evicted granules and kept copies may take.
+    /// Granules of host memory for evicted granules and kept copies.
     pub host_limit: u64,
     /// The link.
     pub link: Link,
     /// Most granules out in each direction (on a one-way link, in both). Enough to keep the link
     /// busy between orders, few enough to change plans cheaply: 64 take 2 to 3 ms.
     pub in_flight: u32,
-    /// Most granules of one order. 16 take half a millisecond, far above the cost of issuing an
-    /// order.
+    /// Most granules of one order. 16 take half a millisecond, far more than issuing an order.
     pub per_order: u32,
     /// See [`Options`].
     pub options: Options,
 }
 
 impl Config {
-    /// Defaults for a device of `device_bytes`, spare host memory of `host_bytes`, and this link.
+    /// Defaults for a device and a host of so many bytes, and this link.
     pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> Config {
         Config {
             capacity: device_bytes / GRANULE,

@@ -1,4 +1,4 @@
-//! What the planner knows of one client: its granules, their places and their uses.
+//! Granules, places and uses of one client, as the planner knows them.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -25,15 +25,15 @@ pub(super) enum Moving {
 pub(super) struct Slot {
     pub place: Place,
     pub moving: Moving,
-    /// On the device, with a good copy on the host.
+    /// Whether the host has a good copy of it on the device.
     pub copy: bool,
-    /// Whether the client is known to use it.
+    /// Whether the client uses it.
     pub used: bool,
-    /// The client uses it and never writes it.
+    /// Whether the client uses and never writes it.
     pub unwritten: bool,
-    /// The driver was told that it is mostly read.
+    /// Whether the driver was told that it is mostly read.
     pub advised: bool,
-    /// An order for it was refused since the last switch.
+    /// Whether an order for it was refused since the last switch.
     pub refused: bool,
 }
 
@@ -62,33 +62,33 @@ pub(super) struct Held {
     /// Uses of `set`, by slots.
     pub uses: Vec<SlotUse>,
     pub period: Ns,
-    /// Number of slots that are used at all.
+    /// Number of used slots.
     pub used: u64,
-    /// Number of slots that are used and written.
+    /// Number of written slots.
     pub written: u64,
-    /// Position in its period at the last switch, ns.
+    /// Position in the period at the last switch, ns.
     pub position: Ns,
     /// Its own time since then, ns.
     pub ran: Ns,
     /// Order around `position`.
     pub now: Order,
-    /// Order around the end of its turn. For the running client only.
+    /// Order around the end of the turn. For the running client only.
     pub after: Order,
     pub pinned: bool,
-    /// Granules of host memory that it takes; `host_limit` bounds them.
+    /// Granules of host memory in use; `host_limit` bounds them.
     pub host: u64,
     pub host_limit: Option<u64>,
-    /// End of its last run, in the time that all clients ran together.
+    /// End of the last run, in the time that all clients ran together.
     pub ended: Ns,
     /// Bytes moved so far.
     pub row: Row,
-    /// Granules copied for it since its turn began.
+    /// Granules copied since its turn began.
     pub moved: super::Migration,
-    /// Granules copied for it in the round before that.
+    /// Granules copied in the round before.
     pub migration: super::Migration,
-    /// Its own time since its turn began, up to the begin of the present kernel, ns.
+    /// Own time of this turn up to the present kernel, ns.
     pub turned: Ns,
-    /// Its own time in the turn before that, ns.
+    /// Own time of the turn before, ns.
     pub turn: Ns,
 }
 
@@ -115,7 +115,7 @@ impl Held {
         first..end
     }
 
-    /// Adds the missing slots of a range. True if some were missing.
+    /// Adds missing slots of a range. True if there were some.
     pub fn add(&mut self, range: Range) -> bool {
         let there = self.slots_of(range);
         if there.len() as u64 == u64::from(range.count) {
@@ -164,7 +164,7 @@ impl Held {
         self.index();
     }
 
-    /// The allocations that a use touches, or the use itself if none is known.
+    /// The touched allocations, or the use itself if none is known.
     fn widened(&self, one: Use) -> Vec<Use> {
         let touched = |range: &&Range| range.first < one.range.end() && one.range.first < range.end();
         let mut wide: Vec<Use> = self
@@ -173,7 +173,7 @@ impl Held {
             .filter(touched)
             .map(|range| Use {
                 range: *range,
-                // A write overwrites only a part of the whole allocation.
+                // A write covers only a part of the allocation.
                 access: if one.access == Access::Read {
                     Access::Read
                 } else {
@@ -188,7 +188,7 @@ impl Held {
         wide
     }
 
-    /// Recomputes all that rests on slot numbers, after slots came or went.
+    /// Recomputes what rests on slot numbers.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();
@@ -253,14 +253,14 @@ impl Held {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves `position` to the begin of the present kernel; returns by how many ns. The rest stays
-    /// in `ran`.
+    /// Moves `position` to the begin of the present kernel, and returns the step, ns. The rest
+    /// stays in `ran`.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;
         let begun = self.uses.partition_point(|one| one.at <= at);
         let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
-        // Never back: the position it told may be in the middle of a kernel.
+        // Never back: the position told may be inside a kernel.
         let into = into.min(self.ran);
         let by = self.ran - into;
         self.turned = self.turned.saturating_add(by);
@@ -269,7 +269,7 @@ impl Held {
         by
     }
 
-    /// Brings `now` up to date. `last`: also its order of last uses.
+    /// Updates `now`. `last`: also its order of last uses.
     pub fn order_now(&mut self, last: bool) {
         let known = |order: &Order| order.is_of(&self.uses, self.position);
         if known(&self.now) && !(last && self.now.last.is_empty()) {
@@ -284,7 +284,7 @@ impl Held {
             .compute(&self.uses, self.period, self.position, self.slots.len(), last);
     }
 
-    /// Brings `after` up to date for a turn of `length` ns.
+    /// Updates `after` for a turn of `length` ns.
     pub fn order_after(&mut self, length: Ns) {
         let end = self.position.saturating_add(length) % self.period;
         if !self.after.is_of(&self.uses, end) {

@@ -21,21 +21,21 @@ pub(super) struct SlotUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Due {
     pub slot: u32,
-    /// Distance from the order's position, in the client's own time. [`NEVER`] for an unused slot.
+    /// Distance in the client's own time. [`NEVER`] for an unused slot.
     pub away: Ns,
 }
 
 /// Distance of slots without uses.
 pub(super) const NEVER: Ns = Ns::MAX;
 
-/// Orders around one point of a client's time. Its memory is reused.
+/// Orders around one point of a client's time.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// Every slot once: by next use, then the unused ones.
+    /// Every slot: by next use, then unused ones.
     pub next: Vec<Due>,
-    /// Access of each slot's next use. Meaningless for unused slots.
+    /// Access of each used slot's next use.
     pub access: Vec<Access>,
-    /// Every used slot once, the one last used first.
+    /// Every used slot, the one last used first.
     pub last: Vec<Due>,
     /// Point of the order: index of its next use. Between two uses only distances change, by less
     /// than a kernel.
@@ -46,7 +46,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether it was computed for a point between the same two uses.
+    /// Whether it is of a point between the same two uses.
     pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.of == Some(next_use(uses, position))
     }

@@ -1,4 +1,4 @@
-//! The planner: its inputs and the books of its orders. `choice` chooses what to move.
+//! The planner's inputs and books. `choice` chooses what to move.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -45,7 +45,7 @@ fn part(of: u64, parts: u64, whole: u64) -> u64 {
     }
 }
 
-/// Plans what memory lies on the device. The crate's documentation says how to drive it.
+/// Plans what memory lies on the device; see the crate's documentation.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) config: Config,
@@ -58,7 +58,7 @@ pub struct Planner {
     out: Vec<Order>,
     advice: Vec<(Client, Range, bool)>,
     next_id: u64,
-    /// Time that all clients ran together up to the last switch, ns.
+    /// Time that all clients ran, up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
@@ -84,12 +84,12 @@ impl Planner {
         self.replan();
     }
 
-    /// Sets the granules of host memory that may be taken. What lies there stays.
+    /// Bounds granules on the host. What lies there stays.
     pub fn host_may_take(&mut self, granules: u64) {
         self.config.host_limit = granules;
     }
 
-    /// Bounds this client's granules on the host; `None`: only the common bound. What lies there
+    /// Bounds this client's granules on the host; `None`: no bound of its own. What lies there
     /// stays.
     pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
@@ -102,7 +102,7 @@ impl Planner {
         self.index(client).map_or(0, |at| self.clients[at].1.host)
     }
 
-    /// Sets the measured rates of the link. `duplex` stays as configured.
+    /// Sets the measured rates of the link. `duplex` stays.
     pub fn carries(&mut self, link: Link) {
         self.config.link = Link {
             duplex: self.config.link.duplex,
@@ -123,7 +123,7 @@ impl Planner {
         self.clients.binary_search_by_key(&client, |(known, _)| *known).ok()
     }
 
-    /// Adds a client without memory. A known client is left as it is.
+    /// Adds a client without memory; ignores a known one.
     pub fn join(&mut self, client: Client) {
         if let Err(at) = self.clients.binary_search_by_key(&client, |(known, _)| *known) {
             self.clients.insert(at, (client, Held::default()));
@@ -166,7 +166,7 @@ impl Planner {
         self.choice.rewind();
     }
 
-    /// Notes granules that came to the device by faults.
+    /// Notes granules that came by faults.
     pub fn faulted(&mut self, client: Client, range: Range) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -198,12 +198,12 @@ impl Planner {
         self.replan();
     }
 
-    /// Sets what a client touches from the begin of its period. `position`: ns that it is in.
+    /// Sets what a client touches in a period, and its position in it, ns.
     pub fn learn(&mut self, client: Client, set: WorkingSet, position: Ns) {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
-        // A granule's first write makes its copy on the host stale, which changes the totals.
+        // A first write makes the host's copy stale, which changes the totals.
         for slot in &held.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
@@ -267,7 +267,7 @@ impl Planner {
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of the kernel in which its last turn ended.
+                // From the begin of its last turn's kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
                 self.timeline.push(Turn { length, ..*turn });
             }
@@ -289,7 +289,7 @@ impl Planner {
         self.plan();
     }
 
-    /// Corrects a client's position in its period, ns. Takes effect at the next switch.
+    /// Corrects a client's position, ns, from the next switch on.
     pub fn stands(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
             let held = &mut self.clients[at].1;
@@ -307,7 +307,7 @@ impl Planner {
             > self.config.capacity
     }
 
-    /// Adds `by` ns of its own time to what the running client ran.
+    /// Adds `by` ns to what the running client ran.
     pub fn ran(&mut self, client: Client, by: Ns) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -355,19 +355,19 @@ impl Planner {
         held.host = (held.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity on the device or on their way to it. Faults ask for no room.
+    /// Granules beyond the capacity on the device or on their way: faults ask for no room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
 
-    /// Free granules of the device that nothing is on its way to.
+    /// Granules of the device still free and unclaimed.
     pub(super) fn room(&self) -> u64 {
         self.config
             .capacity
             .saturating_sub(self.totals.device + self.totals.arriving)
     }
 
-    /// Appends to `into` what is to be done now, in this order.
+    /// Appends what is to be done now, in order.
     pub fn orders(&mut self, into: &mut Vec<Order>) {
         for (client, range, advice) in std::mem::take(&mut self.advice) {
             let id = self.number();
@@ -381,7 +381,7 @@ impl Planner {
         self.choose(into);
     }
 
-    /// Numbers and remembers an order. The books are already changed.
+    /// Numbers and remembers an order that is in the books.
     pub(super) fn give(&mut self, client: Client, what: What, range: Range, into: &mut Vec<Order>) {
         let order = Order {
             id: self.number(),
@@ -398,7 +398,7 @@ impl Planner {
         OrderId(self.next_id)
     }
 
-    /// Notes the end of an order. An unknown order is ignored.
+    /// Ends an order; ignores an unknown one.
     pub fn done(&mut self, id: OrderId, outcome: Outcome) {
         let Some(at) = self.out.iter().position(|order| order.id == id) else {
             return;
@@ -490,7 +490,7 @@ impl Planner {
         }
     }
 
-    /// Whether this granule is on the device, as far as the planner knows.
+    /// Whether this granule is on the device, as far as known.
     pub fn is_there(&self, client: Client, granule: u64) -> bool {
         self.index(client).is_some_and(|at| {
             let held = &self.clients[at].1;
@@ -499,7 +499,7 @@ impl Planner {
         })
     }
 
-    /// Granules that these clients are known to use, all together.
+    /// Granules that these clients use together.
     pub fn needs(&self, clients: &[Client]) -> u64 {
         let known = clients.iter().filter_map(|client| self.index(*client));
         known.map(|at| self.clients[at].1.used).sum()
@@ -558,8 +558,7 @@ impl Planner {
         slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)
     }
 
-    /// Granules on the device and on their way to it. The planner's own orders never exceed the
-    /// capacity.
+    /// Granules on the device and on their way to it.
     pub fn taken(&self) -> u64 {
         self.totals.device + self.totals.arriving
     }

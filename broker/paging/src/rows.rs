@@ -3,7 +3,7 @@
 
 use weft_protocol::Client;
 
-/// One client's memory in bytes. Moved bytes count from its joining.
+/// One client's memory in bytes. Moves count from its joining.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Row {
@@ -23,7 +23,7 @@ pub struct Row {
     pub prefetched: u64,
     /// Copied to the host.
     pub evicted: u64,
-    /// Taken off the device without a copy, since the host's was good.
+    /// Taken off the device without a copy.
     pub released: u64,
     /// Dropped as dead.
     pub discarded: u64,

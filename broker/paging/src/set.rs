@@ -10,12 +10,12 @@ use weft_protocol::{Client, Ns};
 pub struct Range {
     /// Number of the first granule.
     pub first: u64,
-    /// Number of granules; 0 is an empty range.
+    /// Number of granules.
     pub count: u32,
 }
 
 impl Range {
-    /// Number of the first granule behind the range.
+    /// Number of the first granule behind it.
     pub fn end(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
     }
@@ -32,7 +32,7 @@ impl Range {
 /// content is dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// Time of the use: the client's time on the device since the begin of its period.
+    /// Client's time since the begin of its period.
     pub at: Ns,
     /// The granules.
     pub range: Range,
@@ -44,30 +44,30 @@ pub struct Use {
 /// passes only while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
-    /// Time until it repeats; all uses are earlier. 0 counts as the last use + 1 ns.
+    /// Time until it repeats, after all uses. 0 counts as the last use + 1 ns.
     pub period: Ns,
     /// Uses by time. A granule may occur several times.
     pub uses: Vec<Use>,
 }
 
-/// Entry of the timeline: a client runs for a time.
+/// Entry of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The client that runs.
     pub client: Client,
-    /// Its own time in the turn; waits for memory come on top.
+    /// Own time of the client, without waits for memory.
     pub length: Ns,
 }
 
 /// Place of a granule's bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Nowhere: allocated and never touched, or dropped as dead.
+    /// Nowhere: never touched, or dropped as dead.
     #[default]
     Nowhere,
     /// On the host alone.
     Host,
-    /// On the device, perhaps with a good copy on the host.
+    /// On the device; the host may have a copy.
     Device,
 }
 
@@ -80,21 +80,21 @@ pub struct OrderId(pub u64);
 pub enum What {
     /// Move it to the device.
     Prefetch,
-    /// Give it room on the device without a copy: its content is dead or was never there.
+    /// Give it room on the device: its content is dead or never was.
     Populate,
     /// Move it to the host.
     Evict,
     /// Evict it without a copy: the host's is good. A stale copy does no harm: the driver knows
     /// what is dirty.
     Release,
-    /// Drop it from the device without a copy: its content is dead.
+    /// Drop it from the device: its content is dead.
     Discard,
     /// Mark as mostly read, so that the host's copy stays (`true`), or not (`false`). Moves
     /// nothing; [`super::Planner::done`] is optional.
     Advise(bool),
 }
 
-/// An order to a client's helper. Orders of one client are carried out in the order given.
+/// An order to a client's helper. A client's orders are carried out in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// Its number.

@@ -31,13 +31,13 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Time that the link is busy with it.
+    /// Time of it on the link.
     pub fn time(&self, link: &Link) -> Ns {
         link.time(self.inward, self.outward)
     }
 }
 
-/// Shortest turn, whatever was promised: a shorter one is a switch and little else.
+/// Shortest turn: a shorter one is a switch and little else.
 const SHORTEST: Ns = 1_000_000;
 
 /// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
@@ -74,8 +74,7 @@ pub fn slice(
     };
     let wanted = (time(whole) as f64 * share / clients as f64) as Ns;
     let others = clients - 1;
-    // Time that a client is away: the others' turns, and the stalls that the link adds to the
-    // round.
+    // Time away: the others' turns, and the stalls that the link adds.
     let gone = |length: Ns| {
         let moved = time(&migrations(length));
         let stalls = match overlap {
@@ -86,7 +85,7 @@ pub fn slice(
     };
     let mut length = wanted.max(least).min(away / others).max(1);
     let shortest = SHORTEST.min(least).min(away / others).max(1);
-    // Migrations do not grow evenly with the length, so lengths are tried from the longest on.
+    // Migrations grow unevenly with the length: try lengths from the longest on.
     while length > shortest && gone(length) > away {
         length = (length - (length / 16).max(1)).max(shortest);
     }
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn turns_that_touch_less_keep_a_bound_that_whole_sets_break() {
-        // A set of 100 granules, all touched in a period of 50 ms. Three sets take the link 300 ms.
+        // A set of 100 granules, touched in 50 ms; three take the link 300 ms.
         let swept = |length: Ns| {
             let inward = (length / (MS / 2)).min(100);
             vec![Migration { inward, outward: 0 }; 3]

@@ -21,7 +21,7 @@ pub enum AdmissionState {
     Refused = 3,
 }
 
-/// Memory of an admitted job, as the broker chose it.
+/// Memory of an admitted job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Memory {
@@ -35,15 +35,15 @@ pub enum Memory {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct AdmissionSlot {
-    /// An [`AdmissionState`]. A waiting client sleeps on it as a shared futex.
+    /// An [`AdmissionState`], a shared futex for the waiting client.
     pub state: AtomicU32,
-    /// Counts answers to requests for more bytes. A waiting client sleeps on it as a shared futex.
+    /// Counts answers to requests for more bytes; a shared futex too.
     pub answers: AtomicU32,
-    /// Bytes that the client may have, without its contexts; 0: nothing was said.
+    /// Bytes that the client may have, without contexts; 0: nothing was said.
     pub quota: AtomicU64,
-    /// Bytes that the client will never exceed, for jobs that size themselves; 0: nothing was said.
+    /// Bytes that a job that sizes itself will ever get; 0: nothing was said.
     pub limit: AtomicU64,
-    /// 1: the need was declared by a user or a profile, and the device is shown as that large.
+    /// 1: a user or profile declared the need; the device is shown as that large.
     pub declared: AtomicU32,
     /// Place in the queue; 1 is next.
     pub position: AtomicU32,
@@ -51,15 +51,14 @@ pub struct AdmissionSlot {
     pub heartbeat: AtomicU64,
     /// Counts probes to be repeated, since other clients took or freed memory meanwhile.
     pub probe_requests: AtomicU32,
-    /// 1: bytes asked for are not free, and the client waits for them.
+    /// 1: bytes asked for are not free; the client waits.
     pub growing: AtomicU32,
-    /// A [`Memory`], set before [`AdmissionSlot::state`] becomes [`AdmissionState::Admitted`]; 0:
-    /// nothing was said.
+    /// A [`Memory`], set before [`AdmissionState::Admitted`]; 0: nothing was said.
     pub backing: AtomicU32,
 }
 
 impl AdmissionSlot {
-    /// The broker's answer; an unknown word counts as none.
+    /// The broker's answer; unknown words count as none.
     pub fn state(&self) -> AdmissionState {
         match self.state.load(Ordering::Acquire) {
             1 => AdmissionState::Waits,
@@ -91,7 +90,7 @@ impl Moves {
         self.begun.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// Notes that `count` changes have ended, the last one at `at` (`CLOCK_MONOTONIC`).
+    /// Notes the end of `count` changes, the last at `at` (`CLOCK_MONOTONIC`).
     pub fn done(&self, count: u64, at: Ns) {
         self.last.fetch_max(at, Ordering::AcqRel);
         self.done.fetch_max(count, Ordering::AcqRel);

@@ -1,11 +1,10 @@
-//! Amounts of memory as people write them, in the environment and on the command line.
+//! Amounts of memory as text, in the environment and on the command line.
 #![forbid(unsafe_code)]
 
-/// A smaller number without a unit has lost its unit: no job takes so few bytes.
+/// Below this the unit was forgotten: no job takes so few bytes.
 const BARE: f64 = 1_048_576.0;
 
-/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. Units `g` and `GiB` are powers of 1024, `GB` of
-/// 1000.
+/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: of 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();

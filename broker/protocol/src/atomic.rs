@@ -45,7 +45,7 @@ fn locked<T>(instruction: impl FnOnce() -> T) -> T {
 
 macro_rules! word {
     ($name:ident, $of:ty, $watched:ty) => {
-        /// As in the standard library.
+        /// See `std`.
         #[derive(Default)]
         pub struct $name {
             first: $of,
@@ -65,12 +65,12 @@ macro_rules! word {
                 self.word.get_or_init(|| <$watched>::new(self.first))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn load(&self, order: Ordering) -> $of {
                 self.word().load(order)
             }
 
-            /// As in the standard library. On x86 a sequentially consistent store is an exchange.
+            /// See `std`. On x86 a sequentially consistent store is an exchange.
             pub fn store(&self, value: $of, order: Ordering) {
                 match order {
                     Ordering::SeqCst => locked(|| self.word().store(value, order)),
@@ -78,32 +78,32 @@ macro_rules! word {
                 }
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn swap(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().swap(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_add(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().fetch_add(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_max(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().fetch_max(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn compare_exchange(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 locked(|| self.word().compare_exchange(old, new, won, lost))
             }
 
-            /// As in the standard library, but without spurious failure.
+            /// See `std`. Never fails spuriously.
             pub fn compare_exchange_weak(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 self.compare_exchange(old, new, won, lost)
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_update(
                 &self,
                 won: Ordering,

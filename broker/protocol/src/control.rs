@@ -10,15 +10,15 @@ use weft_profiles::working_set::KernelWorkingSet;
 
 use super::Ns;
 
-/// Size in bytes of the granules of [`GranuleUse`]: what a unified-memory driver moves as one.
+/// Bytes of a granule of [`GranuleUse`]: what a unified-memory driver moves as one.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Neighbouring granules of a client's memory that a launch uses.
+/// Neighbouring granules that a launch uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GranuleUse {
     /// Time since the client's period began.
     pub at: Ns,
-    /// Number of the first granule: its address / [`GRANULE`].
+    /// Address of the first granule / [`GRANULE`].
     pub first: u64,
     /// Number of granules.
     pub count: u32,
@@ -31,13 +31,13 @@ pub struct GranuleUse {
 pub struct Hello {
     /// [`super::VERSION`] of the client.
     pub version: u32,
-    /// Process id as the client sees it. The broker believes the socket's credentials instead.
+    /// Process id as the client sees it. The broker believes the socket's credentials.
     pub pid: u32,
     /// 0 (most important) to 9.
     pub priority: u8,
     /// Name of the profile, from `WEFT_PROFILE`.
     pub profile: Option<String>,
-    /// Whether the client wants stage-1 samples (`weft profile`), from `WEFT_MODE=profile`.
+    /// Whether stage-1 samples are wanted: `WEFT_MODE=profile`.
     pub profiling: bool,
     /// Command line, for people.
     pub command: String,
@@ -57,7 +57,7 @@ pub enum ToBroker {
     Graph {
         /// Its identity, as in records.
         hash: u64,
-        /// Hashes of its kernel nodes, in launch order.
+        /// Hashes of its kernels in launch order.
         kernels: Vec<u64>,
     },
     /// The device of this attachment.
@@ -70,8 +70,8 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
-        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: whether the process shares the device under NVIDIA's
-        /// multi-process service. `None`: the driver does not know the attribute.
+        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: the process is under NVIDIA's multi-process service.
+        /// `None`: unknown to the driver.
         mps: Option<bool>,
     },
     /// A range of the client's memory became managed.
@@ -81,21 +81,20 @@ pub enum ToBroker {
         /// Bytes.
         bytes: u64,
     },
-    /// The job freed a managed range, which is kept for reuse. Its content is dead until the next
-    /// [`ToBroker::Backed`].
+    /// A freed managed range is kept for reuse. Its content is dead until [`ToBroker::Backed`].
     Resting {
         /// First address.
         start: u64,
     },
-    /// Managed ranges that launches, copies and fills named since the last such message.
+    /// Managed ranges named by launches, copies and fills since the last such message.
     Touched {
-        /// First addresses of the ranges. `None`: the launches do not tell, so all ranges.
+        /// First addresses. `None`: unknown, so all ranges.
         starts: Option<Vec<u64>>,
     },
     /// What the job touches in each period, in order, in parts that fit one packet. A forecast
     /// without uses withdraws the one before it.
     Forecast {
-        /// Number of the forecast, as the lane's page operations name it beside the position.
+        /// Number of the forecast, which the lane's page operations repeat.
         number: u32,
         /// Duration of a period.
         period: Ns,
@@ -111,29 +110,28 @@ pub enum ToBroker {
         /// First address.
         start: u64,
     },
-    /// The job is about to touch the device and asks to begin. Sent anew to each broker.
+    /// The job asks to begin, before it touches the device. Sent anew to each broker.
     Wants(Wants),
-    /// The client asks for bytes beyond its quota. The answer comes in the admission slot.
+    /// Asks for bytes beyond the quota. The admission slot has the answer.
     More {
         /// Bytes.
         bytes: u64,
-        /// How long it waits for bytes that are not free yet. 0: not at all.
+        /// Longest wait for bytes that are not free. 0: none.
         patience: Ns,
     },
     /// The client no longer waits for [`ToBroker::More`].
     NoMore,
-    /// A job with auto backing ([`Wants::either`]) began on device memory: it heard no word from
-    /// the broker in time.
+    /// A job with auto backing ([`Wants::either`]) began on device memory, without a timely answer.
     OnDevice,
-    /// The client stops waiting for admission and runs.
+    /// The client runs without waiting for admission.
     WaitsNoMore,
-    /// The client has its first context and probed the device's free memory.
+    /// The first context is there, and the device's free memory is probed.
     Context {
         /// Free bytes.
         free: u64,
-        /// Bytes that the process itself held during the probe.
+        /// Bytes of the process itself at that time.
         held: u64,
-        /// Of managed memory that the job allocated itself, bytes at that time.
+        /// Of managed memory that the job allocated itself, bytes.
         own: u64,
         /// Start of the probe (`CLOCK_MONOTONIC`).
         at: Ns,
@@ -148,8 +146,7 @@ pub enum ToBroker {
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
-    /// Whether an honest client can send this. Other messages are ignored: device names become
-    /// keys.
+    /// Whether an honest client can send this. Others are ignored: device names become keys.
     pub fn is_sound(&self) -> bool {
         match self {
             ToBroker::Device { name, uuid, .. } => is_uuid(uuid) && name.len() <= LONGEST_NAME,
@@ -159,8 +156,8 @@ impl ToBroker {
     }
 }
 
-/// Whether this is a device's or MIG instance's UUID as `cuDeviceGetUuid` gives it (16 bytes in
-/// hexadecimal), or empty.
+/// Whether this is the UUID of a device or MIG instance (`cuDeviceGetUuid` in hexadecimal), or
+/// empty.
 pub fn is_uuid(text: &str) -> bool {
     text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -168,7 +165,7 @@ pub fn is_uuid(text: &str) -> bool {
 /// What a job says of itself before it begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
-    /// UUID of the device, as `cuDeviceGetUuid` says, in hexadecimal.
+    /// UUID of the device, in hexadecimal.
     pub uuid: String,
     /// Memory of the device, bytes.
     pub total: u64,
@@ -176,15 +173,15 @@ pub struct Wants {
     pub further: u32,
     /// Number of devices that the process sees.
     pub devices: u32,
-    /// Declared peak need on all devices together, bytes.
+    /// Declared peak need on all devices, bytes.
     pub memory: Option<u64>,
     /// Declared duration: `short`, `medium` or `long`.
     pub duration: Option<String>,
-    /// Gang: common to the processes of one job; empty: a job by itself.
+    /// Gang of the processes of one job; empty: none.
     pub gang: String,
-    /// Number of processes of the job to come.
+    /// Processes of the job to come.
     pub processes: u32,
-    /// User for fair sharing; empty: the user of the broker.
+    /// User for fair sharing; empty: the broker's.
     pub user: String,
     /// Whether its memory is managed.
     pub managed: bool,
@@ -195,31 +192,29 @@ pub struct Wants {
     /// Host memory that its control groups leave a job that is or may become managed, bytes.
     /// Evicted memory is charged there. `None`: no limit, or not relevant.
     pub host: Option<u64>,
-    /// Bytes that a job already has or may have, told to a restarted broker. `None`: not running
-    /// yet.
+    /// Bytes that a running job has or may have, for a restarted broker.
     pub runs: Option<u64>,
 }
 
-/// The broker's messages to a client. Orders that matter by the microsecond are in the lane.
+/// The broker's messages to a client. Urgent orders are in the lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
-    /// Attached. The lane and the epoch page come beside this message.
+    /// Attached, with the lane and the epoch page.
     Welcome {
         /// The client's number at this broker.
         client: u64,
-        /// Costs of its profile's kernels for a background job: (hash, ns).
+        /// Costs of its profile's kernels: (hash, ns).
         costs: Vec<(u64, Ns)>,
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
-    /// A line for stderr at any level, no warning: why the job waits, say.
+    /// A line for stderr, no warning: why the job waits, say.
     Said(String),
-    /// What kernels of the job touch, from its profile.
+    /// What kernels touch, from the job's profile.
     WorkingSets(Vec<KernelWorkingSet>),
-    /// A warning for stderr: the profile cannot be used, say.
+    /// A warning for stderr: an unusable profile, say.
     Warning(String),
-    /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`]. Every kernel is
-    /// unknown from now on.
+    /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`].
     ForgetCosts,
     /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
     /// such a kernel goes only if this time fits.
@@ -243,7 +238,7 @@ pub enum Refusal {
     /// Priority out of range.
     #[error("priority {0} is not in 0 (most important) to 9")]
     Priority(u8),
-    /// The profile cannot be used; the job may run without one.
+    /// The profile cannot be used.
     #[error("profile {name}: {why}")]
     Profile {
         /// Its name.
@@ -254,7 +249,7 @@ pub enum Refusal {
     /// The broker has its limit of clients.
     #[error("the broker has its limit of {0} clients")]
     Full(usize),
-    /// A shared broker believes only the kernel's process ids, and sees none here.
+    /// A shared broker believes only the kernel's process ids.
     #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]
     Unseen,
 }

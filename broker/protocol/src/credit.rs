@@ -21,10 +21,9 @@ use super::lane::{Orders, Reports, flags};
 /// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// Work predicted to end by this time may launch at once: the foreground job hardly comes
-    /// earlier.
+    /// Work predicted to end by this time may launch at once.
     pub safe_until: Ns,
-    /// Work predicted to end after this time may not launch. Never 0.
+    /// Work predicted to end later may not launch. Never 0.
     pub deadline: Ns,
     /// The most work on the device, ns, at the launch of a kernel that ends after `safe_until`:
     /// enough that the device does not run dry.
@@ -39,14 +38,14 @@ pub struct RunAheadWindow {
 pub enum MayLaunch {
     /// It may go.
     Now,
-    /// Not before this time: the device has enough work until then.
+    /// Not earlier: the device has work until then.
     At(Ns),
-    /// Not under this window: it would not end in time.
+    /// Not under this window: too late an end.
     Never,
 }
 
 impl RunAheadWindow {
-    /// Whether a kernel of `cost` ns may launch at `now`, behind `backlog` ns of its client's work.
+    /// Whether a kernel of `cost` ns may launch behind `backlog` ns of its client's work.
     pub fn may_launch(&self, now: Ns, backlog: Ns, cost: Ns) -> MayLaunch {
         let end = now.saturating_add(backlog).saturating_add(cost);
         if end <= self.safe_until {
@@ -99,7 +98,7 @@ impl Orders {
         })
     }
 
-    /// Broker: sets the run-ahead window. Must come before the credit is given.
+    /// Broker: sets the run-ahead window, before it gives the credit.
     pub fn set_window(&self, window: Option<RunAheadWindow>) {
         let flags = self.flags.load(Ordering::Relaxed);
         if let Some(window) = window {
@@ -114,8 +113,7 @@ impl Orders {
         }
     }
 
-    /// Client: whether the credit still holds: it is not bound to launch epochs, or they have not
-    /// moved.
+    /// Client: whether the credit holds: unbound, or its launch epochs have not moved.
     #[inline]
     pub fn holds(&self, epoch_page: &EpochPage) -> bool {
         self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_EPOCHS == 0
@@ -187,7 +185,7 @@ impl Orders {
         left
     }
 
-    /// Broker: takes back the credit that is left. A debt (a value below zero) is forgiven.
+    /// Broker: takes back the credit left. A debt is forgiven.
     pub fn take_back(&self) -> i64 {
         self.credit.swap(0, Ordering::AcqRel)
     }
@@ -241,8 +239,7 @@ mod tests {
         let orders = &lane.orders;
         assert_eq!(orders.grant(100, Some(1)), 0);
         orders.overdraw(130);
-        // The core knows of the debt and grants that much more. Other launch epochs must not
-        // forgive it too.
+        // The core's grant covers the debt, which other launch epochs must not forgive too.
         assert_eq!(orders.grant(530, Some(2)), 0);
         assert_eq!(orders.take_back(), 500);
     }

@@ -20,12 +20,12 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 /// background jobs ask the broker more often.
 pub const ROWS: usize = 16;
 
-/// Launch epochs between rows. A power of two, so that one instruction finds a row's begin.
+/// Launch epochs between rows. A power of two: one instruction finds a row's begin.
 const STRIDE: usize = 16;
 
 const _: () = assert!(STRIDE.is_power_of_two() && PRIORITIES <= STRIDE);
 
-/// Place of the launch epoch of `priority` in this device's row.
+/// Place of a priority's launch epoch in this row.
 pub fn epoch(row: usize, priority: usize) -> usize {
     (row % ROWS) * STRIDE + priority.min(PRIORITIES - 1)
 }
@@ -39,7 +39,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"weftBORD");
 #[derive(Debug, Default)]
 pub struct Epoch(AtomicU64);
 
-/// The page that all clients of a broker map. A client writes only its own priority's launch epoch.
+/// The page that all clients map. A client writes only its own priority's launch epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct EpochPage {
@@ -47,7 +47,7 @@ pub struct EpochPage {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// Counts the broker's iterations, which tells a stopped broker from a busy one.
+    /// Counts the broker's iterations: a stopped broker differs from a busy one.
     pub heartbeat: AtomicU32,
     epochs: [Epoch; ROWS * STRIDE],
 }

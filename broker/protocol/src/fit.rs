@@ -9,14 +9,14 @@ pub const ENOUGH: u64 = 512;
 /// How much of a job its profile knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fit {
-    /// Kernels and graphs of the job with times in the profile.
+    /// Of those, with times in the profile.
     pub known: u64,
-    /// Kernels and graphs of the job so far.
+    /// Kernels and graphs launched so far.
     pub seen: u64,
 }
 
 impl Fit {
-    /// `known < seen / 2`: another job's profile, or one with other batch sizes.
+    /// `known < seen / 2`: another job's profile, or other batch sizes.
     pub fn is_poor(&self) -> bool {
         self.known.saturating_mul(2) < self.seen
     }

@@ -8,8 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of host memory that this process could have now: the available ones, within its control
-/// groups.
+/// Host memory that this process could have now, within its control groups.
 pub fn available() -> u64 {
     of_system().min(left_of_groups().unwrap_or(u64::MAX / 2))
 }
@@ -21,21 +20,21 @@ pub fn of_system() -> u64 {
     text.as_deref().and_then(mem_available).unwrap_or(u64::MAX / 2)
 }
 
-/// Bytes of host memory in all; if unknown, more than any machine has.
+/// Host memory in all; if unknown, more than any machine has.
 pub fn total() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").ok();
     let total = text.as_deref().and_then(|text| figure(text, "MemTotal:"));
     total.unwrap_or(1 << 44)
 }
 
-/// Bytes that this process's control groups (of either version) leave it. `None`: no visible limit.
+/// Bytes that this process's control groups leave it. `None`: no visible limit.
 pub fn left_of_groups() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let root = Path::new("/sys/fs/cgroup");
     left_of(&own, root, &root.join("memory"))
 }
 
-/// Limits from here on mean none: version 1 writes nearly 2^63 where none is set.
+/// No limit from here on: version 1 writes nearly 2^63 for none.
 const NONE: u64 = 1 << 60;
 
 fn mem_available(text: &str) -> Option<u64> {
@@ -63,12 +62,12 @@ fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     lines.min()
 }
 
-/// File names of one version of control groups.
+/// Files of one version of control groups.
 struct Files {
-    /// Limits above which a group is killed, or (`memory.high`) throttled to a standstill.
+    /// Limits that kill a group, or (`memory.high`) throttle it to a standstill.
     limits: &'static [&'static str],
     usage: &'static str,
-    /// Line of `memory.stat` with file pages that are reclaimed first.
+    /// Line of `memory.stat` with the pages reclaimed first.
     reclaimable: &'static str,
 }
 
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(left(own), None);
         write("a", "100\n", "30\n");
         assert_eq!(left(own), Some(70));
-        // A limit that throttles counts too; inactive file pages do not.
+        // Throttling limits count; inactive file pages do not.
         fs::write(root.path().join("a/memory.high"), "80\n").unwrap();
         assert_eq!(left(own), Some(50));
         fs::write(
@@ -163,7 +162,7 @@ mod tests {
         write(&group, "500\n", "100\n");
         fs::write(group.join("memory.stat"), "inactive_file 1\ntotal_inactive_file 30\n").unwrap();
         assert_eq!(left(own), Some(430));
-        // A container is told the host's path, but its group is at the root.
+        // The path is the host's, the own group at the root.
         write(&first, "300\n", "100\n");
         assert_eq!(left("4:memory:/docker/0123abcd\n"), Some(200));
     }

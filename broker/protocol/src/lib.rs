@@ -38,16 +38,15 @@ pub mod page_ops;
 #[cfg(not(loom))]
 pub mod transport;
 
-// The shared words use this name. `--cfg loom` swaps in atomics whose every interleaving is tried
-// (`tests/memory-model`).
+// `--cfg loom` swaps in atomics that try every interleaving (`tests/memory-model`).
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-/// Version of the whole protocol. A broker refuses any other with [`control::Refusal::Version`];
-/// the client then runs as without weft.
+/// Version of the protocol. A broker answers others with [`control::Refusal::Version`]; the client
+/// then runs as without weft.
 pub const VERSION: u32 = 11;
 
-/// Number of priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
+/// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]
 pub const PRIORITIES: usize = 10;
 
@@ -63,8 +62,7 @@ pub const RECORDS: usize = 4096;
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Most page operations out at once: 64 granules in flight each way (the planner's bound), each by
-/// itself.
+/// Most page operations out: 64 granules in flight each way (the planner's bound), one each.
 #[cfg(not(loom))]
 pub const PAGE_OPS: usize = 128;
 

@@ -21,16 +21,15 @@ pub enum What {
     Populate = 2,
     /// Move it to the host.
     Evict = 3,
-    /// As `Evict`, with a good copy on the host: the driver copies nothing.
+    /// As `Evict` without a copy: the host's is good.
     Release = 4,
-    /// Take it off the device without a copy: its content is dead.
+    /// Take it off the device: its content is dead.
     Discard = 5,
-    /// Mark it as mostly read: the host's copy stays good while the range is on the device.
+    /// Mark as mostly read: the host's copy stays good.
     MostlyRead = 6,
-    /// Take the mark of `MostlyRead` back.
+    /// Take that mark back.
     Written = 7,
-    /// As `Prefetch` for a range that should be on the device: moves only what the driver moved
-    /// away.
+    /// As `Prefetch` of what should be there: moves only what the driver moved away.
     Confirm = 8,
 }
 
@@ -86,7 +85,7 @@ struct Slot {
     outcome: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
-    /// Device time of this operation alone, ns; 0: unknown.
+    /// Device time of it alone, ns; 0: unknown.
     took: AtomicU64,
 }
 
@@ -94,12 +93,11 @@ struct Slot {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct PageOps {
-    /// Counts batches of page operations. The client's memory thread sleeps on it as a shared
-    /// futex.
+    /// Counts batches; a shared futex for the client's memory thread.
     pub bell: AtomicU32,
-    /// 1 while the client's memory thread takes page operations.
+    /// 1 while the client's memory thread serves.
     pub served: AtomicU32,
-    /// Position of the client's launches in the period of `forecast`, ns + 1; 0: unknown.
+    /// Position in the period of `forecast`, ns + 1; 0: unknown.
     pub position: AtomicU64,
     /// Number of the forecast that `position` refers to.
     pub forecast: AtomicU32,
@@ -125,12 +123,12 @@ impl PageOps {
         self.slots.get(number as usize % PAGE_OPS)
     }
 
-    /// Client: ends a page operation, without its device time.
+    /// Client: ends a page operation.
     pub fn end(&self, number: u64, outcome: Outcome) {
         self.end_timed(number, outcome, 0);
     }
 
-    /// Client: ends a page operation. `took`: device time of this operation alone, ns; 0: unknown.
+    /// Client: ends a page operation. `took`: device time of it alone, ns; 0: unknown.
     pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
@@ -146,7 +144,7 @@ pub struct Ended {
     pub number: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Device time of this operation alone, ns; 0: unknown.
+    /// Device time of it alone, ns; 0: unknown.
     pub took: u64,
 }
 
@@ -156,7 +154,7 @@ pub struct PageOpProducer {
     given: u64,
     /// All outcomes before this one were read.
     read: u64,
-    /// For each page operation from `read` on: whether its outcome was read.
+    /// From `read` on: whether the outcome was read.
     ended: Vec<bool>,
 }
 
@@ -185,7 +183,7 @@ impl PageOpProducer {
         self.read < self.given
     }
 
-    /// Returns the page operations that ended since the last call, each once.
+    /// Page operations ended since the last call, each once.
     pub fn ended(&mut self, page_ops: &PageOps) -> Vec<Ended> {
         let mut found = Vec::new();
         for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
@@ -225,7 +223,7 @@ impl PageOpConsumer {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);
             if given < self.next || given - self.next > PAGE_OPS as u64 {
-                // A new ring, or nonsense: go on from here.
+                // A new ring, or nonsense.
                 self.next = given;
             }
             if self.next == given {
@@ -301,7 +299,7 @@ mod tests {
             } else {
                 ring.end(round, Outcome::Done);
             }
-            // A reused slot tells no device time of its last use.
+            // A reused slot tells no old time.
             assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
         }
     }

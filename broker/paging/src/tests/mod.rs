@@ -13,7 +13,7 @@ use weft_protocol::{Client, Ns};
 /// Bound on rounds of taking orders.
 const MOST_ROUNDS: usize = 100;
 
-/// Time of a granule on the link, either way.
+/// Time of a granule on the link.
 const STEP: Ns = 100;
 
 fn link(duplex: bool) -> Link {
@@ -37,7 +37,7 @@ fn config(capacity: u64, options: Options) -> Config {
     }
 }
 
-/// `count` granules from 0 on, one after the other, each for `each` ns.
+/// Granules from 0 on in a row, each for `each` ns.
 fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
     WorkingSet {
         period: count * each,
@@ -56,8 +56,8 @@ fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
 
 #[test]
 fn what_comes_next_is_brought_during_the_turn_before() {
-    // Each set fits half the device, and the link brings one in less than a turn. After the first
-    // turn no client waits.
+    // Each set fits half the device and comes in less than a turn: after the first turn no client
+    // waits.
     let sets = vec![sweep(40, 200, Access::ReadWrite); 4];
     let mut world = World::new(config(80, Options::default()), sets);
     world.rounds(1, 8_000);
@@ -70,7 +70,7 @@ fn what_comes_next_is_brought_during_the_turn_before() {
 
 #[test]
 fn what_a_running_kernel_uses_is_not_taken_from_it() {
-    // Kernels of many granules: all of one are in use until the next kernel begins.
+    // All granules of a kernel are in use until the next kernel begins.
     let mut set = sweep(4, 4_000, Access::Read);
     for one in &mut set.uses {
         one.range = Range {
@@ -139,8 +139,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
-/// A foreground job that uses 10 of its 20 granules, a background job that uses all 20, and room
-/// for 30.
+/// A foreground job that uses 10 of its 20 granules, a background job of 20, and room for 30.
 fn beside_a_foreground() -> (World, Vec<Turn>) {
     let mut world = World::new(
         config(30, Options::default()),
@@ -229,7 +228,7 @@ fn what_came_by_faults_beyond_the_capacity_is_given_back() {
 
 #[test]
 fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
-    // Three kernels of ten granules each, on room for 15: each gives way to the next.
+    // Three kernels of ten granules on room for 15: each gives way to the next.
     let mut set = sweep(3, 9_000, Access::ReadWrite);
     for one in &mut set.uses {
         one.range = Range {
@@ -275,7 +274,7 @@ fn prefetches_come_in_the_order_of_first_use() {
         length: 2_000,
     }]);
     let expected: Vec<u64> = (0..20).map(|at| 100 - at).collect();
-    // An order names a range; the order of granules inside it does not matter.
+    // Granules of one order have no order.
     let asked: Vec<u64> = world
         .asked
         .chunks(4)
@@ -373,10 +372,10 @@ fn without_pipelining_a_turn_starts_when_everything_is_in() {
 
 #[test]
 fn a_job_larger_than_the_device_goes_round_in_it() {
-    // The link is half as fast as the kernels, so the cost is what is moved.
+    // The link is half as fast as the kernels: the cost is what is moved.
     let set = sweep(100, 50, Access::ReadWrite);
     let mut config = config(40, Options::default());
-    // Granules in flight lie idle; by default they would be a fifth of this small device.
+    // By default, granules in flight would be a fifth of this device.
     (config.in_flight, config.per_order) = (2, 1);
     let mut world = World::new(config, vec![set.clone()]);
     let turn = [Turn {
@@ -418,7 +417,7 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
 
 #[test]
 fn the_host_is_not_filled_beyond_its_limit() {
-    // 120 granules in all, 60 on the device. The host takes 70, so at most 10 can be duplicated.
+    // 120 granules, 60 on the device, 70 on the host: at most 10 duplicates.
     for access in [Access::Read, Access::ReadWrite] {
         let mut config = config(60, Options::default());
         config.host_limit = 130;
@@ -465,8 +464,7 @@ fn what_was_freed_or_left_is_forgotten() {
     assert_eq!((totals.device, totals.arriving, totals.host), (0, 0, 0));
 }
 
-/// Least fetches with a known future: Belady's MIN over the string of uses. No demand paging needs
-/// fewer.
+/// Least fetches of any demand paging: Belady's MIN over the string of uses.
 fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
     let mut there: Vec<(Client, u64)> = Vec::new();
     let mut fetches = 0;
@@ -515,7 +513,7 @@ fn sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     prop::collection::vec(one, 2..5)
 }
 
-/// Sets whose granules occur several times a period, in any order.
+/// Sets with repeated granules in any order.
 fn wild_sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite)];
     let one = (0u64..12, 0u64..16, 1u32..4, access).prop_map(|(at, first, count, access)| Use {
@@ -547,8 +545,7 @@ fn options() -> impl Strategy<Value = Options> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is asked, the crate's documentation holds; `World::pump` checks it after every
-    /// step.
+    /// The crate's documentation holds whatever is asked; `World::pump` checks it.
     #[test]
     fn what_holds_always_holds(
         sets in wild_sets(), options in options(), capacity in 4u64..40, in_flight in 1u32..12, length in 1u64..30, duplex: bool, pin: bool,

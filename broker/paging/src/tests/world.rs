@@ -1,5 +1,5 @@
-//! Simulated machine: carries out orders at the link's rate and runs clients in turns. A use waits
-//! for promised granules and takes a fault for the others.
+//! Simulated machine: a link with its rate, clients that run in turns, waits for promised granules,
+//! faults for the others.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,15 +8,14 @@ use super::super::*;
 use super::STEP;
 use weft_protocol::{Client, Ns};
 
-/// Bound on looks at one thing: more than any test's granules and orders.
+/// Bound on repeated looks, above any test's granules and orders.
 const MOST_LOOKS: usize = 100_000;
 
 /// The machine.
 pub struct World {
     pub planner: Planner,
     pub now: Ns,
-    /// Orders out, with their ends, in order, by direction. A one-way link has all of them in the
-    /// first.
+    /// Orders out with their ends, by direction. A one-way link uses the first.
     pub queues: [VecDeque<(Order, Ns)>; 2],
     pub sets: BTreeMap<Client, WorkingSet>,
     pub position: BTreeMap<Client, Ns>,
@@ -25,11 +24,11 @@ pub struct World {
     pub stalled: Ns,
     pub prefetched: u64,
     pub copied_out: u64,
-    /// Granules in the order asked for, since last cleared.
+    /// Granules in the order asked for.
     pub asked: Vec<(Client, u64)>,
 }
 
-/// Begin of the use in progress at this position of the period, if any.
+/// Begin of the use in progress at this position, if any.
 pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
     set.uses.iter().map(|one| one.at).filter(|at| *at <= position).max()
 }
@@ -115,7 +114,7 @@ impl World {
         assert!(busy <= u64::from(config.in_flight), "{busy} in flight");
     }
 
-    /// Runs the link until `until` or the end of one order. False if none ends by then.
+    /// Runs the link until one order ends. False if none ends by `until`.
     pub fn link_until(&mut self, until: Ns) -> bool {
         let first = self
             .queues
@@ -146,7 +145,7 @@ impl World {
             first: granule,
             count: 1,
         };
-        // The driver makes room by itself; only the planner knows of pins.
+        // The driver makes room by itself and knows no pins.
         let mut looks = 0;
         while self.planner.taken() >= self.planner.config().capacity {
             looks += 1;
@@ -195,7 +194,7 @@ impl World {
         }
         let set = self.sets[&client].clone();
         let mut left = length;
-        // The kernel in which its last turn ended goes on, and needs its granules to its end.
+        // Its last turn's kernel goes on and needs its granules to its end.
         let mut begun = begun(&set, self.position[&client]);
         while left > 0 {
             let position = self.position[&client];
@@ -224,7 +223,7 @@ impl World {
         }
     }
 
-    /// Rounds of turns of one length for all clients.
+    /// Rounds of equal turns.
     pub fn rounds(&mut self, rounds: usize, length: Ns) {
         let mut clients: VecDeque<Client> = self.clients().into();
         for _ in 0..rounds * clients.len() {

@@ -23,7 +23,7 @@ use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::page_ops::PageOps;
 
-/// Marks memory as a lane: "weftLANE" as little-endian bytes.
+/// Marks a lane: "weftLANE" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
 
 /// What a client does with a launch.
@@ -41,8 +41,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Reads a mode from shared memory. `None` for an unknown number; the reader then behaves as in
-    /// [`Mode::Free`].
+    /// Reads a mode from shared memory. `None`: unknown, to be taken for [`Mode::Free`].
     #[inline]
     pub fn from_word(word: u32) -> Option<Mode> {
         match word {
@@ -57,10 +56,10 @@ impl Mode {
 
 /// Flags beside the mode, in [`Orders::flags`].
 pub mod flags {
-    /// Take stage-1 samples (kernel times and gaps) and record them.
+    /// Record stage-1 samples (kernel times and gaps).
     pub const PROFILE: u32 = 1;
-    /// The credit holds only while [`super::Orders::epochs`] equals the epoch page's launch epochs
-    /// above the client's priority.
+    /// The credit holds while [`super::Orders::epochs`] equals the launch epochs above the client's
+    /// priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
     /// Beside other jobs, record a sample now and then: predictions follow what happens. Takes at
     /// most 0.5 % of the time in which the job launches; rings no bell.
@@ -69,18 +68,17 @@ pub mod flags {
     pub const CREDIT_RENEWS: u32 = 8;
 }
 
-/// Which records make a client ring the broker's bell, in [`Lane::broker_sleeps`].
+/// Records that ring the broker's bell, in [`Lane::broker_sleeps`].
 pub mod bells {
-    /// None: the broker is awake, or looks again soon enough.
+    /// None: the broker is awake or looks soon.
     pub const NONE: u32 = 0;
-    /// The next record that matters: the broker sleeps.
+    /// Each that matters: the broker sleeps.
     pub const ALL: u32 = 1;
-    /// The next [`super::Kind::Idle`] alone: the broker naps while a background job waits for that
-    /// gap.
+    /// [`super::Kind::Idle`] alone: the broker naps, and a background job waits for that gap.
     pub const IDLE: u32 = 2;
 }
 
-/// What the broker writes and the client reads.
+/// Written by the broker.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Orders {
@@ -88,28 +86,27 @@ pub struct Orders {
     pub mode: AtomicU32,
     /// [`flags`].
     pub flags: AtomicU32,
-    /// Counts changes of orders. A waiting background job sleeps on it as a shared futex.
+    /// Counts changes of orders; a shared futex for a waiting background job.
     pub bell: AtomicU32,
-    /// The client's [`epoch`](super::epoch_page::epoch): its current priority on its device.
-    /// `weft set` changes it at run time.
+    /// The client's [`epoch`](super::epoch_page::epoch): its present priority on its device.
     pub epoch: AtomicU32,
     /// Predicted GPU time (ns) that the background job may still issue. Negative after launches
     /// without credit.
     pub credit: AtomicI64,
     /// Sum of the launch epochs that the credit is bound to.
     pub epochs: AtomicU64,
-    /// Longest wait of a launch at the gate, ns. The launch then goes through and is counted.
+    /// Longest wait at the gate, ns. The launch then goes through and is counted.
     pub longest_wait: AtomicU64,
-    /// Charge for a kernel without a known time, ns.
+    /// Charge for a kernel of unknown time, ns.
     pub unknown_cost: AtomicU64,
-    /// [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends before this need not
-    /// wait for earlier ones.
+    /// [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends earlier waits for no
+    /// others.
     pub safe_until: AtomicU64,
-    /// Run-ahead window: a kernel that ends later waits for the broker. 0: no window.
+    /// Run-ahead window: a kernel that ends later waits for the broker. 0: none.
     pub deadline: AtomicU64,
     /// Run-ahead window: completed work that does not come back as credit, ns.
     pub non_refundable: AtomicU64,
-    /// Run-ahead window: the most work on the device, ns, at the launch of a kernel that ends after
+    /// Run-ahead window: most work on the device, ns, at a launch that ends after
     /// [`Orders::safe_until`].
     pub max_backlog: AtomicU64,
     /// Factor, in [`DILATION_ONE`]ths, by which this (simulated) device's copies are slower than a
@@ -117,16 +114,16 @@ pub struct Orders {
     pub dilation: AtomicU32,
 }
 
-/// The speed of a real device, in [`Orders::dilation`].
+/// A real device's speed, in [`Orders::dilation`].
 pub const DILATION_ONE: u32 = 16;
 
-/// What the client writes and the broker reads.
+/// Written by the client.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Reports {
     /// 1 while a launch waits at the gate.
     pub waiting: AtomicU32,
-    /// 1 once the client's side is up; 2 after a clean goodbye.
+    /// 1: the client's side is up; 2: after a goodbye.
     pub state: AtomicU32,
     /// Identity (hash) of the waiting kernel.
     pub wanted_kernel: AtomicU64,
@@ -134,11 +131,11 @@ pub struct Reports {
     pub wanted_cost: AtomicU64,
     /// Start of its wait.
     pub waiting_since: AtomicU64,
-    /// Predicted work issued so far as a background job, ns in all.
+    /// Predicted work issued in the background, ns in all.
     pub issued: AtomicU64,
-    /// Of that, work whose end was seen on the device.
+    /// Of that, work that was seen to end.
     pub settled: AtomicU64,
-    /// Of that, work that came back into the credit word. Counted before it comes back.
+    /// Of that, work back in the credit word. Counted before it is back.
     pub renewed: AtomicU64,
     /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
     /// Later records repeat it, which tells its place among them ([`Reader::next`]).
@@ -159,15 +156,15 @@ pub struct Counters {
     pub waits: AtomicU64,
     /// Time spent waiting at the gate, ns.
     pub waited: AtomicU64,
-    /// Waits that ended at their bound instead of with credit.
+    /// Waits that ended at their bound.
     pub waits_expired: AtomicU64,
-    /// Launches, and nodes of a graph at each reading, whose handle has no known name.
+    /// Launches of kernels without a known name, also in graphs at each reading.
     pub unnamed: AtomicU64,
     /// Launches into a capturing stream (neither held nor timed).
     pub captured: AtomicU64,
-    /// Internal errors answered by passing the call through.
+    /// Internal errors; each call was passed through.
     pub troubles: AtomicU64,
-    /// Control messages dropped because the helper thread's queue was full.
+    /// Control messages dropped at a full queue.
     pub dropped_messages: AtomicU64,
     /// Device memory held now, bytes.
     pub memory: AtomicU64,
@@ -176,7 +173,7 @@ pub struct Counters {
     /// Launches let past the gate without credit on purpose: in a tuning burst, or in a collective
     /// that other devices wait for.
     pub unsplit: AtomicU64,
-    /// Managed part of the device memory held, bytes.
+    /// Managed part of `memory`, bytes.
     pub managed: AtomicU64,
     /// Allocations that stayed device memory in a managed job.
     pub unmanaged: AtomicU64,
@@ -186,23 +183,22 @@ pub struct Counters {
     pub evicted: AtomicU64,
     /// Bytes that page operations discarded.
     pub discarded: AtomicU64,
-    /// Page operations that the driver or the helper refused.
+    /// Page operations that were refused.
     pub refused: AtomicU64,
-    /// Page operations that exceeded the helper's longest wait.
+    /// Page operations beyond the helper's longest wait.
     pub late: AtomicU64,
-    /// Launches deferred at a closed gate, to be issued when it opens.
+    /// Launches deferred at a closed gate.
     pub left_behind: AtomicU64,
     /// Deferred launches that the driver refused.
     pub left_failed: AtomicU64,
-    /// Time that launches waited for memory on its way, ns.
+    /// Time spent waiting for memory on its way, ns.
     pub memory_waited: AtomicU64,
-    /// Launches whose memory came too late, by demand.
+    /// Launches whose memory came by demand instead.
     pub memory_waits_expired: AtomicU64,
     /// Host memory that a managed job's control groups left it at its last look, bytes. 0: no
     /// limit, or no look yet.
     pub host_left: AtomicU64,
-    /// Managed memory that the job allocated itself, bytes. No device memory: the driver moves it
-    /// away for others.
+    /// Managed memory that the job allocated itself, bytes. The driver moves it away for others.
     pub managed_own: AtomicU64,
 }
 
@@ -214,7 +210,7 @@ pub struct Lane {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// [`bells`]: when the broker wants its bell (an eventfd) rung. The ringing client resets it to
+    /// [`bells`]: when to ring the broker's eventfd. The ringing client resets it to
     /// [`bells::NONE`].
     pub broker_sleeps: AtomicU32,
     /// Broker to client.
@@ -223,11 +219,11 @@ pub struct Lane {
     pub reports: Reports,
     /// Client to people.
     pub counters: Counters,
-    /// Both ways: page operations on the client's memory.
+    /// Both ways: page operations.
     pub page_ops: PageOps,
     /// Broker to client: admission and quota.
     pub admission_slot: AdmissionSlot,
-    /// Client to broker: changes of the memory held.
+    /// Client to broker: changes of its memory.
     pub moves: Moves,
     ring: Ring,
 }
@@ -256,8 +252,7 @@ impl Lane {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Writes a record. Never waits; several threads may call it. Costs one locked instruction and
-    /// a few stores.
+    /// Writes a record, from any thread, without waiting: one locked instruction and a few stores.
     #[inline]
     pub fn record(&self, record: Record) {
         self.ring.write(record, &self.reports.last_idle);
@@ -270,7 +265,7 @@ impl Lane {
         self.reports.last_idle.store(at, Ordering::Release);
     }
 
-    /// Marks the client as idle, with a full barrier in one instruction.
+    /// Marks the client as idle with a full barrier.
     #[inline]
     pub fn become_idle_fenced(&self, at: Ns) {
         self.reports.last_idle.swap(at, Ordering::SeqCst);

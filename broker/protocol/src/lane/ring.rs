@@ -17,15 +17,15 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call returned with nothing of the process left on the device. Takes no slot:
-    /// see [`Reports::last_idle`](super::Reports::last_idle).
+    /// A synchronising call left nothing of the process on the device. Takes no slot: see
+    /// [`Reports::last_idle`](super::Reports::last_idle).
     Idle = 4,
     /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it ([`NO_GAP`]:
     /// unknown).
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
-    /// First driver call of an idle client that is no launch: an input copy, say.
+    /// First driver call of an idle client, no launch: an input copy, say.
     Stir = 7,
     /// A client in stage 1 launched `kernel` `a` times since its last such record, in the
     /// foreground or alone.
@@ -42,16 +42,16 @@ pub const DEVICE_COPY: u64 = 0;
 /// equals it by a chance of 2^-64.
 pub const HOST_COPY: u64 = u64::MAX;
 
-/// Whether a record's `kernel` stands for a copy or memset.
+/// Whether `kernel` stands for a copy or memset.
 pub fn is_transfer(kernel: u64) -> bool {
     kernel == DEVICE_COPY || kernel == HOST_COPY
 }
 
-/// Gap of a sample whose follower was not seen.
+/// Gap without a seen follower.
 pub const NO_GAP: u64 = u64::MAX;
 
 impl Kind {
-    /// Reads a kind from shared memory; `None` for an unknown number.
+    /// Reads a kind from shared memory.
     pub fn from_word(word: u32) -> Option<Kind> {
         match word {
             1 => Some(Kind::Launch),
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// One entry of the flight recorder, by value.
+/// One record by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// Kind.
@@ -84,7 +84,7 @@ pub struct Record {
     pub b: u64,
 }
 
-/// Slot of the ring. `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Slot {
@@ -98,7 +98,7 @@ struct Slot {
     idle: AtomicU64,
 }
 
-/// The slots, and how many records were begun.
+/// The slots and their head.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -106,7 +106,7 @@ pub(super) struct Ring {
     slots: [Slot; RECORDS],
 }
 
-/// Number of the next record, on a cache line of its own.
+/// Next record's number, on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Head(AtomicU64);
@@ -121,8 +121,7 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// Writes a record: see [`Lane::record`]. `last_idle`, the client's last idleness, is read once
-    /// the record has its number.
+    /// Writes a record. Reads `last_idle` after the record has its number.
     #[inline]
     pub(super) fn write(&self, record: Record, last_idle: &AtomicU64) {
         let number = self.head.0.fetch_add(1, Ordering::Relaxed);
@@ -155,11 +154,11 @@ pub struct Reader {
     next: u64,
     /// The head at its last reading.
     written: u64,
-    /// The client's last idleness, read before the head.
+    /// The last idleness, read before the head.
     idle: Ns,
     /// The last idleness returned.
     idle_told: Ns,
-    /// A record kept back while the idleness before it is returned.
+    /// A record behind the idleness just returned.
     held: Option<Record>,
     lost: u64,
     malformed: u64,
@@ -177,17 +176,16 @@ impl Reader {
         }
         let mut fell_back = false;
         loop {
-            // Read again only after all known records: each reading takes the head's cache line
-            // from the launching thread.
+            // Only now: each reading takes the head's cache line from the launching thread.
             if self.next >= self.written && !self.look(lane) {
-                // All records from before the idleness are read.
+                // All earlier records are read.
                 return self.newly_idle(self.idle);
             }
             let slot = lane.ring.slots.get(self.next as usize % RECORDS)?;
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
             let before = slot.stamp.load(Ordering::Acquire);
             if before < whole {
-                // The record is being written, or its writer died; the next lap passes over it.
+                // Being written, or its writer died: the next lap passes over it.
                 return None;
             }
             let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
@@ -201,7 +199,7 @@ impl Reader {
             if before != whole || after != whole {
                 self.fall_back(lane);
                 if std::mem::replace(&mut fell_back, true) {
-                    // The writer is faster than any reader, or lies: go on to other lanes.
+                    // The writer is too fast, or lies: go on to other lanes.
                     return None;
                 }
                 continue;
@@ -244,13 +242,13 @@ impl Reader {
         })
     }
 
-    /// Reads how far the writers are, and skips what they overwrote. False: nothing to read.
+    /// Reads the head, and skips what was overwritten. False: nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head, so that `written` covers all records from before the idleness.
+        // Before the head, which then covers all earlier records.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
-            // The head went backwards, as only a lying client's does. Start again from it.
+            // Only a lying client's head goes backwards. Start again from it.
             self.malformed += 1;
             self.next = self.written;
         }
@@ -272,7 +270,7 @@ impl Reader {
         self.next = next;
     }
 
-    /// Skips all but the newest `keep` records. They count as lost.
+    /// Skips all but the newest `keep` records as lost.
     pub fn leave_all_but(&mut self, lane: &Lane, keep: usize) {
         self.written = lane.written();
         let next = self.written.saturating_sub(keep as u64).max(self.next);
@@ -280,7 +278,7 @@ impl Reader {
         self.next = next;
     }
 
-    /// Records overwritten or skipped before they were read.
+    /// Records overwritten or skipped unread.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -356,7 +354,7 @@ mod tests {
         let mut reader = Reader::default();
         lane.record(launch(1));
         assert!(reader.next(&lane).is_some());
-        // One thread is in the middle of its record; another finds the process idle.
+        // One thread is inside its record; another finds the process idle.
         let number = lane.ring.head.0.fetch_add(1, Ordering::Relaxed);
         lane.become_idle(5);
         assert_eq!(reader.next(&lane), None);
@@ -390,7 +388,7 @@ mod tests {
             lane.record(launch(at));
         }
         assert_eq!(reader.next(&lane), Some(launch(0)));
-        // The writers lap the reader, which still holds its old head.
+        // The writers lap the reader.
         for at in ring..ring + 10 {
             lane.record(launch(at));
         }

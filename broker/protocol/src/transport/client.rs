@@ -24,13 +24,13 @@ use super::{Error, fds, path, peer, wire};
 use crate::Ns;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 
-/// Bytes of the command line that are told to the broker.
+/// Bytes kept of the command line.
 const LONGEST_COMMAND: usize = 1024;
 
 /// Bytes of a profile in one packet.
 const PIECE: usize = wire::LONGEST - 64;
 
-/// Pause before another connect while the broker's queue of new clients is full.
+/// Pause before another connect to a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
 /// An attached client's descriptors and costs.
@@ -66,11 +66,11 @@ enum Way {
         up: IpcSender<Up>,
         down: IpcReceiver<ToClient>,
     },
-    /// The rendezvous socket: a shared broker believes no length that a client announces.
+    /// The rendezvous socket: a shared broker believes no announced length.
     Packets,
 }
 
-/// How long a shared broker may leave a message unread before it counts as gone.
+/// A shared broker with a message unread for longer counts as gone.
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
@@ -134,7 +134,7 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
-            // A full queue, not an absent broker: many clients start at once.
+            // Full, not absent: many clients start at once.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
             Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
             Err(Errno::INTR) => {}
@@ -161,10 +161,10 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-/// Swaps the versions of an error to the client's view.
+/// Swaps an error's versions to the client's view.
 fn from_broker(error: Error) -> Error {
     match error {
-        // `fds` takes the view of a broker: "broker" is the reader, "client" the sender.
+        // `fds` calls the reader "broker" and the sender "client".
         Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
             broker: client,
             client: broker,
@@ -188,7 +188,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
-    // A shared broker opens no client's file, so the client brings its profile.
+    // A shared broker opens no client's file.
     let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
         (Some(called), false, true) => Some(carried(called).unwrap_or_default()),
         _ => None,
@@ -291,14 +291,13 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     };
     let file = File::open(store.path(name).ok()?).ok()?;
     let mut bytes = Vec::new();
-    // One byte more: the broker then says that it is too large.
+    // One byte more shows the broker that it is too large.
     let most = super::LARGEST_PROFILE as u64 + 1;
     file.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// Asks the broker at `path` a question for a person (`weft status`, say). Returns the whole
-/// answer.
+/// Asks the broker at `path` a question for a person, for a whole answer.
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
     let deadline = Instant::now() + within;
     let socket = reach(path, deadline)?;

@@ -19,7 +19,7 @@ use super::wire::{self, Packet, Unpack};
 use crate::VERSION;
 use crate::control::Refusal;
 
-/// Most descriptors of a packet: lane, epoch page and doorbell.
+/// Descriptors of a packet: lane, epoch page, doorbell.
 const MOST: usize = 3;
 
 /// Descriptors that attaching opens besides its socket: the packet's, three for the control
@@ -27,7 +27,7 @@ const MOST: usize = 3;
 /// this process can never make a channel again.
 const TO_ATTACH: usize = MOST + 3 + 2;
 
-/// Opens `/dev/null` at the free numbers below 3. They stay taken while the result lives.
+/// Takes the free numbers below 3 while the result lives.
 pub fn standard_taken() -> Vec<OwnedFd> {
     let mut taken = Vec::new();
     while let Ok(null) = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -39,7 +39,7 @@ pub fn standard_taken() -> Vec<OwnedFd> {
     taken
 }
 
-/// Errors if this process cannot open as many descriptors as attaching takes.
+/// Errors if this process cannot open the descriptors to attach.
 pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
     copies.map(drop).map_err(Error::system(
@@ -53,7 +53,7 @@ pub fn left(deadline: Instant) -> Timespec {
     Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
-/// Waits until `socket` is ready for `what`, or broken. False at the deadline.
+/// Waits until `socket` is ready or broken. False at the deadline.
 pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
     loop {
         let mut set = [PollFd::new(&socket, what)];
@@ -66,7 +66,7 @@ pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bo
     }
 }
 
-/// Whether the other side of a socket, or the process of a pidfd, is gone. Never waits.
+/// Whether a socket's peer, or a pidfd's process, is gone. Never waits.
 pub fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
     let mut set = [PollFd::new(&descriptor, sign)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -111,7 +111,7 @@ pub fn send(
     }
 }
 
-/// Takes one packet with its descriptors. `None` if none is there yet.
+/// Takes a packet with descriptors, if one is there.
 pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -127,7 +127,7 @@ pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> 
     Ok(Some((packet, descriptors)))
 }
 
-/// Takes one packet, with what `control` has room for. `None` if none is there yet.
+/// Takes a packet with what fits `control`, if one is there.
 pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;

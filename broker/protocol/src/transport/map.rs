@@ -49,7 +49,7 @@ const fn length<T>() -> usize {
     size_of::<T>().next_multiple_of(PAGE)
 }
 
-/// Mapping of the broker's: initialised by the caller, unmapped on drop.
+/// The broker's mapping, unmapped on drop.
 #[derive(Debug)]
 pub struct Shared<T: Plain> {
     address: NonNull<T>,
@@ -137,7 +137,7 @@ impl<T: Plain> Drop for Shared<T> {
     }
 }
 
-/// Address of a `T` in a client: always readable, never freed.
+/// A client's address of a `T`: always readable, never freed.
 #[derive(Debug)]
 pub struct Place<T: Plain> {
     address: NonNull<T>,
@@ -166,7 +166,7 @@ impl<T: Plain> Place<T> {
         Ok(Place { address })
     }
 
-    /// The `T` that is there now. Its atomics may change at any time, also all at once.
+    /// The present `T`. Its atomics may change at any time, also all at once.
     pub fn get(&self) -> &'static T {
         // SAFETY: `reserve` mapped `length::<T>()` bytes there; `put` and `clear` replace the
         // mapping in one step and nothing unmaps it, so the address stays readable; any bytes are a
@@ -174,7 +174,7 @@ impl<T: Plain> Place<T> {
         unsafe { self.address.as_ref() }
     }
 
-    /// Maps a broker's memory there. Errors if it is too small or can shrink.
+    /// Maps a broker's memory there, unless it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
         let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
@@ -193,7 +193,7 @@ impl<T: Plain> Place<T> {
             .map_err(Error::system("mapping the broker's shared memory"))
     }
 
-    /// Maps zeroed private memory there again. A fork's child may call it: it is one system call.
+    /// Maps zeroed private memory there by one system call: a fork's child may call it.
     pub fn clear(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();

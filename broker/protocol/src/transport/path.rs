@@ -39,8 +39,8 @@ fn socket_from(
         return path;
     }
     let shared = Path::new(SHARED);
-    // Jobs wait while a shared broker restarts. With brokers of their own they would be strangers
-    // to one another.
+    // Jobs wait while a shared broker restarts: with own brokers they would be strangers to one
+    // another.
     if is_socket(shared) {
         return shared.to_path_buf();
     }
@@ -55,7 +55,7 @@ fn is_socket(path: &Path) -> bool {
 /// broker, never a job.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
-    // Others must be able to enter the folder, whatever the socket's own bits.
+    // Others must be able to enter the folder.
     let entered = |facts: fs::Metadata| facts.mode() & 0o011 != 0;
     path == Path::new(SHARED)
         || fs::symlink_metadata(path).is_ok_and(open) && fs::metadata(folder_of(path)).is_ok_and(entered)
@@ -68,7 +68,7 @@ pub fn own() -> PathBuf {
 }
 
 fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
-    // `XDG_RUNTIME_DIR` may name a folder that is gone, after the user logged out (su, cron).
+    // The variable may outlive its folder (su, cron).
     if let Some(run) = variable("XDG_RUNTIME_DIR").filter(|run| is_folder(run)) {
         return run.join("weft/broker.sock");
     }
@@ -84,12 +84,12 @@ pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
     check(path, make.then_some(0o700), false).map(|_| ())
 }
 
-/// Checks a shared broker's own folder, which others may enter. Makes a missing one (0755).
+/// Checks a shared broker's own folder. Makes a missing one (0755).
 pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     let missing = !folder_of(path).exists();
     check(path, Some(0o755), false)?;
     if missing {
-        // Sets the mode again, since the umask may have narrowed it.
+        // Whatever the umask.
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder_of(path), mode)
             .map_err(Error::io("opening the folder of a shared broker's socket"))?;
@@ -110,7 +110,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether only root can make folders in `folder` and give them away.
+/// Whether only root can make folders here.
 fn is_roots(folder: &Path) -> bool {
     const ROOT: u32 = 0;
     fs::metadata(folder).is_ok_and(|facts| facts.uid() == ROOT && facts.mode() & 0o022 == 0)

@@ -10,7 +10,7 @@ use super::Error;
 /// A peer.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its process id; `None` if it is in a pid namespace that this process cannot see.
+    /// Process id; `None` in a pid namespace that this process cannot see.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,

@@ -11,7 +11,7 @@ use super::Error;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 use crate::{Ns, VERSION};
 
-/// Bytes of the longest packet. A hello has some hundred; an answer for people is cut into packets.
+/// Bytes of the longest packet. A hello has some hundred; answers are cut.
 pub const LONGEST: usize = 60 * 1024;
 
 /// Marks a packet as weft's: "weftRDVZ".
@@ -28,10 +28,10 @@ pub enum Packet {
     Question(String),
     /// Broker: refusal.
     Refused(Refusal),
-    /// Broker: lane, epoch page and doorbell come with this packet.
+    /// Broker: lane, epoch page and doorbell.
     Lane {
-        /// Name of the one-shot server to connect to. Empty: a shared broker, with this socket as
-        /// control channel.
+        /// One-shot server to connect to. Empty: a shared broker, whose control channel is this
+        /// socket.
         channel: String,
     },
     /// Client: connected to the one-shot server.
@@ -60,7 +60,7 @@ pub enum Packet {
     /// without samples. A broker takes no descriptors: closing one may take as long as its sender
     /// likes.
     Profile {
-        /// The piece; empty: the profile cannot be read.
+        /// The piece; empty: unreadable.
         bytes: Vec<u8>,
         /// Whether this is the last piece.
         last: bool,
@@ -76,7 +76,7 @@ pub enum Up {
     Say(ToBroker),
 }
 
-/// Packs a packet. Errors if it is longer than `LONGEST`.
+/// Packs a packet of at most `LONGEST` bytes.
 pub fn pack(packet: &Packet) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::with_capacity(512);
     bytes.extend_from_slice(&MAGIC);
