@@ -359,8 +359,8 @@ impl Planner {
         }
     }
 
-    /// Victim of the running client: the slot used last among those that the rest of the turn does
-    /// not use.
+    /// Victim of the running client: of slots that the rest of the turn does not use, the one
+    /// needed latest.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {

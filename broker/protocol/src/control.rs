@@ -129,9 +129,9 @@ pub enum ToBroker {
     Context {
         /// Free bytes.
         free: u64,
-        /// Bytes of the process itself at that time.
+        /// Bytes that the process held at that time.
         held: u64,
-        /// Of managed memory that the job allocated itself, bytes.
+        /// Bytes of managed memory that the job allocated itself.
         own: u64,
         /// Start of the probe (`CLOCK_MONOTONIC`).
         at: Ns,
@@ -192,7 +192,7 @@ pub struct Wants {
     /// Host memory that its control groups leave a job that is or may become managed, bytes.
     /// Evicted memory is charged there. `None`: no limit, or not relevant.
     pub host: Option<u64>,
-    /// Bytes that a running job has or may have, for a restarted broker.
+    /// Bytes that a running job has or may have, for a restarted broker. `None`: not running.
     pub runs: Option<u64>,
 }
 
@@ -208,7 +208,7 @@ pub enum ToClient {
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
-    /// A line for stderr, no warning: why the job waits, say.
+    /// A line for stderr at any log level, no warning: why the job waits, say.
     Said(String),
     /// What kernels touch, from the job's profile.
     WorkingSets(Vec<KernelWorkingSet>),

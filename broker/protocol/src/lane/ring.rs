@@ -84,7 +84,7 @@ pub struct Record {
     pub b: u64,
 }
 
-/// `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// Slot: `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Slot {
@@ -176,7 +176,7 @@ impl Reader {
         }
         let mut fell_back = false;
         loop {
-            // Only now: each reading takes the head's cache line from the launching thread.
+            // Read no earlier: each reading takes the head's cache line from the launching thread.
             if self.next >= self.written && !self.look(lane) {
                 // All earlier records are read.
                 return self.newly_idle(self.idle);
@@ -244,7 +244,7 @@ impl Reader {
 
     /// Reads the head, and skips what was overwritten. False: nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head, which then covers all earlier records.
+        // Before the head, which then covers all records from before the idleness.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {

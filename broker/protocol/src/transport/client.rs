@@ -134,7 +134,7 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
-            // Full, not absent: many clients start at once.
+            // The queue is full, the broker not absent: many clients start at once.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
             Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
             Err(Errno::INTR) => {}

@@ -174,7 +174,7 @@ impl<T: Plain> Place<T> {
         unsafe { self.address.as_ref() }
     }
 
-    /// Maps a broker's memory there, unless it is too small or can shrink.
+    /// Maps a broker's memory there. Errors if it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
         let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
