@@ -62,7 +62,6 @@ struct Need {
 /// What the running client does with a slot in its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum InTurn {
-    /// Nothing.
     #[default]
     Unused,
     /// It will use the slot again.
@@ -472,7 +471,6 @@ impl Planner {
         }
     }
 
-    /// How this granule would go.
     fn way_out(&self, victim: Victim) -> What {
         let held = &self.clients[victim.client].1;
         let running = self
@@ -490,7 +488,6 @@ impl Planner {
         }
     }
 
-    /// How this granule comes.
     fn way_in(&self, need: Need) -> What {
         let held = &self.clients[need.client].1;
         let order = if self.choice.visits[need.visit].after {

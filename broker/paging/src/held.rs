@@ -20,12 +20,11 @@ pub(super) enum Moving {
     Dropped,
 }
 
-/// One granule of a client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slot {
     pub place: Place,
     pub moving: Moving,
-    /// Whether the host has a good copy of it on the device.
+    /// On the device, with a good copy on the host.
     pub copy: bool,
     /// Whether the client uses it.
     pub used: bool,
@@ -93,7 +92,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Recounts `host`.
     pub fn count_host(&mut self) {
         self.host = self.slots.iter().map(Slot::on_host).sum();
     }
@@ -103,7 +101,6 @@ impl Held {
         self.host_limit.is_some_and(|limit| self.host >= limit)
     }
 
-    /// Slot of a granule.
     pub fn slot(&self, granule: u64) -> Option<usize> {
         self.granules.binary_search(&granule).ok()
     }
@@ -139,7 +136,6 @@ impl Held {
         }
     }
 
-    /// Forgets a range.
     pub fn remove(&mut self, range: Range) {
         self.allocations
             .retain(|one| one.end() <= range.first || one.first >= range.end());
@@ -148,7 +144,6 @@ impl Held {
         self.slots.drain(gone);
     }
 
-    /// Takes a new working set.
     pub fn learn(&mut self, set: WorkingSet, whole_allocations: bool) {
         self.set = set;
         if whole_allocations {
@@ -188,7 +183,7 @@ impl Held {
         wide
     }
 
-    /// Recomputes what rests on slot numbers.
+    /// Recomputes what rests on slot numbers, after slots came or went.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();

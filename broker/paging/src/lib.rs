@@ -7,8 +7,8 @@
 //! [`GRANULE`].
 //!
 //! MSched (arXiv 2512.24637) calls our [`Turn`]s "timeline entries" and our clients "tasks". Its
-//! backward walk over the timeline sorts an eviction list by next use of each entry. Here each
-//! granule's next use is computed, so the order is exact inside a turn too ([`order`]).
+//! eviction list is sorted by entry. Here each granule's next use is computed, so the order is
+//! exact inside a turn too ([`order`]).
 //!
 //! # How to drive it
 //!

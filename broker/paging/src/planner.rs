@@ -54,7 +54,6 @@ pub struct Planner {
     pub(super) timeline: Vec<Turn>,
     pub(super) totals: Totals,
     pub(super) choice: Choice,
-    /// Orders that are out.
     out: Vec<Order>,
     advice: Vec<(Client, Range, bool)>,
     next_id: u64,

@@ -1,8 +1,8 @@
 //! Host memory to spare for what is moved off devices.
 //!
 //! The kernel charges evicted managed pages to the control group of their process, and kills a
-//! process over its limit. So both the machine and a job's groups bound them. The job's side reads
-//! the groups: only there the paths are right in a container.
+//! process over its limit. The job's side reads the groups: only there the paths are right in a
+//! container.
 #![forbid(unsafe_code)]
 
 use std::fs;

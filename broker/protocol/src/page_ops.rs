@@ -27,7 +27,7 @@ pub enum What {
     Discard = 5,
     /// Mark as mostly read: the host's copy stays good.
     MostlyRead = 6,
-    /// Take that mark back.
+    /// Take the mark of `MostlyRead` back.
     Written = 7,
     /// As `Prefetch` of what should be there: moves only what the driver moved away.
     Confirm = 8,
@@ -85,7 +85,7 @@ struct Slot {
     outcome: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
-    /// Device time of it alone, ns; 0: unknown.
+    /// Device time of the operation alone, ns; 0: unknown.
     took: AtomicU64,
 }
 
@@ -128,7 +128,7 @@ impl PageOps {
         self.end_timed(number, outcome, 0);
     }
 
-    /// Client: ends a page operation. `took`: device time of it alone, ns; 0: unknown.
+    /// Client: ends a page operation. `took`: device time of the operation alone, ns; 0: unknown.
     pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
@@ -144,7 +144,7 @@ pub struct Ended {
     pub number: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Device time of it alone, ns; 0: unknown.
+    /// Device time of the operation alone, ns; 0: unknown.
     pub took: u64,
 }
 

@@ -61,8 +61,8 @@ pub mod flags {
     /// The credit holds while [`super::Orders::epochs`] equals the launch epochs above the client's
     /// priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
-    /// Beside other jobs, record a sample now and then: predictions follow what happens. Takes at
-    /// most 0.5 % of the time in which the job launches; rings no bell.
+    /// Beside other jobs, record a sample now and then, so that predictions follow what happens.
+    /// Takes at most 0.5 % of the time in which the job launches; rings no bell.
     pub const SAMPLE: u32 = 4;
     /// Credit comes back as its work ends: see [`super::super::credit::RunAheadWindow`].
     pub const CREDIT_RENEWS: u32 = 8;
@@ -170,8 +170,8 @@ pub struct Counters {
     pub memory: AtomicU64,
     /// Peak of the device memory held, bytes.
     pub memory_peak: AtomicU64,
-    /// Launches let past the gate without credit on purpose: in a tuning burst, or in a collective
-    /// that other devices wait for.
+    /// Launches let past the gate without credit: in a tuning burst, or in a collective that other
+    /// devices wait for.
     pub unsplit: AtomicU64,
     /// Managed part of `memory`, bytes.
     pub managed: AtomicU64,
@@ -195,8 +195,8 @@ pub struct Counters {
     pub memory_waited: AtomicU64,
     /// Launches whose memory came by demand instead.
     pub memory_waits_expired: AtomicU64,
-    /// Host memory that a managed job's control groups left it at its last look, bytes. 0: no
-    /// limit, or no look yet.
+    /// Host memory left by a managed job's control groups at its last look, bytes. 0: no limit, or
+    /// no look yet.
     pub host_left: AtomicU64,
     /// Managed memory that the job allocated itself, bytes. The driver moves it away for others.
     pub managed_own: AtomicU64,

@@ -33,7 +33,7 @@ const PIECE: usize = wire::LONGEST - 64;
 /// Pause before another connect to a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
-/// An attached client's descriptors and costs.
+/// What an attached client holds.
 #[derive(Debug)]
 pub struct Attached {
     /// Its number at this broker.
@@ -283,7 +283,7 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
     }
 }
 
-/// Reads the profile that the job names. `None` on failure; the broker then tells the job.
+/// Reads the profile that the job names; `None` on failure.
 fn carried(called: &str) -> Option<Vec<u8>> {
     let (store, name) = match called.rsplit_once('/') {
         None => (Store::of_user().ok()?, called),
@@ -297,7 +297,7 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Asks the broker at `path` a question for a person, for a whole answer.
+/// Asks the broker at `path` a person's question, for a whole answer.
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
     let deadline = Instant::now() + within;
     let socket = reach(path, deadline)?;

@@ -1,7 +1,7 @@
-//! Packets of the rendezvous socket.
+//! Packets of the rendezvous socket: a header that no version may change (magic, version, kind),
+//! and a body in postcard.
 //!
-//! A packet has a header that no version may change (magic, version, kind) and a body in postcard.
-//! A reader decodes only bodies of its own version. So any two builds can tell each other their
+//! A reader decodes only bodies of its own version, so any two builds can tell each other their
 //! versions.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ pub enum Packet {
     Welcome {
         /// The client's number.
         client: u64,
-        /// Some costs of its profile's kernels: (hash, ns).
+        /// Costs of its profile's kernels: (hash, ns).
         costs: Vec<(u64, Ns)>,
         /// Whether this is the last piece.
         last: bool,
@@ -56,9 +56,8 @@ pub enum Packet {
     Say(ToBroker),
     /// Shared broker: a control message.
     Tell(ToClient),
-    /// Client of a shared broker: a piece of its profile, after a [`Packet::Hello`] with one and
-    /// without samples. A broker takes no descriptors: closing one may take as long as its sender
-    /// likes.
+    /// Client of a shared broker: a piece of the profile that its [`Packet::Hello`] names. A broker
+    /// takes no descriptors: closing one may take as long as its sender likes.
     Profile {
         /// The piece; empty: unreadable.
         bytes: Vec<u8>,
