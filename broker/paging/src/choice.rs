@@ -114,12 +114,10 @@ impl Choice {
         self.stale = true;
     }
 
-    /// Notes that granules arrived.
     pub fn something_came(&mut self) {
         self.came = true;
     }
 
-    /// Notes that granules left the device.
     pub fn something_left(&mut self) {
         self.starved = false;
         if self.passed_leaving {
@@ -135,7 +133,6 @@ impl Choice {
 }
 
 impl Planner {
-    /// Makes the plan for the timeline.
     pub(super) fn plan(&mut self) {
         let mut choice = std::mem::take(&mut self.choice);
         choice.stale = false;
@@ -358,8 +355,7 @@ impl Planner {
         }
     }
 
-    /// Victim of the running client: of slots that the rest of the turn does not use, the one
-    /// needed latest.
+    /// Victim of the running client: the slot needed latest that the rest of the turn does not use.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -567,8 +563,8 @@ impl Planner {
 
     /// Evicts granules that faults brought in beyond the capacity, the one needed last first.
     ///
-    /// Otherwise the driver makes room by its own rule, least recently used. A service that loops
-    /// over its memory needs that granule next, and then all others.
+    /// Otherwise the driver evicts the least recently used one. A service that loops over its
+    /// memory needs that granule next, and then all others.
     fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
         let nobody = Need {
             client: usize::MAX,
@@ -658,9 +654,9 @@ impl Planner {
 
 /// Length of the part of a turn that is planned at once, ns.
 ///
-/// A client whose set exceeds its room evicts its own granules on the way round its period. A part
-/// ends when it has used half of the room's granules; the other half can be under way. Time is no
-/// measure: the forward half of a training step uses most granules in a third of it.
+/// A client whose set exceeds its room evicts its own granules. A part ends when it has used half
+/// of the room's; the other half can be under way. Time is no measure: the forward half of a
+/// training step uses most granules in a third of it.
 fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     if held.used <= room {
         return length;

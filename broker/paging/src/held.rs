@@ -7,7 +7,6 @@ use super::{
 };
 use weft_protocol::Ns;
 
-/// Direction in which a granule moves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Moving {
     #[default]
@@ -47,7 +46,6 @@ impl Slot {
     }
 }
 
-/// One client.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Numbers of its granules, ascending.
@@ -56,7 +54,6 @@ pub(super) struct Held {
     pub slots: Vec<Slot>,
     /// Allocations by address.
     allocations: Vec<Range>,
-    /// Its working set as told.
     set: WorkingSet,
     /// Uses of `set`, by slots.
     pub uses: Vec<SlotUse>,
@@ -96,7 +93,6 @@ impl Held {
         self.host = self.slots.iter().map(Slot::on_host).sum();
     }
 
-    /// Whether it may take no more host memory.
     pub fn host_is_full(&self) -> bool {
         self.host_limit.is_some_and(|limit| self.host >= limit)
     }
@@ -228,7 +224,6 @@ impl Held {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
 
-    /// Number of granules that [`Held::keeps`] keeps.
     pub fn kept(&self) -> u64 {
         match (self.pinned, self.used) {
             (false, _) => 0,

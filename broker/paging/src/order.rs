@@ -51,12 +51,10 @@ impl Order {
         self.of == Some(next_use(uses, position))
     }
 
-    /// Forgets the point, after slots changed.
     pub fn forget(&mut self) {
         self.of = None;
     }
 
-    /// Distance of this slot's next use.
     pub fn away(&self, slot: usize) -> Ns {
         self.away.get(slot).copied().unwrap_or(NEVER)
     }

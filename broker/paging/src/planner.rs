@@ -316,7 +316,6 @@ impl Planner {
         }
     }
 
-    /// Restarts the choice from the present positions.
     pub(super) fn replan(&mut self) {
         self.advance();
         self.plan();
@@ -597,7 +596,6 @@ impl Planner {
         totals
     }
 
-    /// The totals in the books.
     #[cfg(test)]
     pub(super) fn totals(&self) -> Totals {
         self.totals

@@ -263,7 +263,6 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
 
 #[test]
 fn prefetches_come_in_the_order_of_first_use() {
-    // Used backwards by address.
     let mut set = sweep(20, 100, Access::Read);
     for (at, one) in set.uses.iter_mut().enumerate() {
         one.range.first = 100 - at as u64;
@@ -483,7 +482,6 @@ fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
     fetches
 }
 
-/// Uses of rounds of turns.
 fn string(sets: &[WorkingSet], rounds: usize, length: Ns) -> Vec<(Client, u64)> {
     let mut string = Vec::new();
     let mut positions = vec![0; sets.len()];

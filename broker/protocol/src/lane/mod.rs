@@ -146,42 +146,42 @@ pub struct Reports {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Kernel launches seen.
+    /// Kernel launches.
     pub launches: AtomicU64,
-    /// Graph launches seen.
+    /// Graph launches.
     pub graph_launches: AtomicU64,
-    /// Copies and memsets seen.
+    /// Copies and memsets.
     pub transfers: AtomicU64,
-    /// Times a launch waited at the gate.
+    /// Launches that waited at the gate.
     pub waits: AtomicU64,
-    /// Time spent waiting at the gate, ns.
+    /// Time waited at the gate, ns.
     pub waited: AtomicU64,
     /// Waits that ended at their bound.
     pub waits_expired: AtomicU64,
-    /// Launches of kernels without a known name, also in graphs at each reading.
+    /// Launches of kernels without a known name, and such graph nodes at each reading.
     pub unnamed: AtomicU64,
-    /// Launches into a capturing stream (neither held nor timed).
+    /// Launches into a capturing stream, neither held nor timed.
     pub captured: AtomicU64,
-    /// Internal errors; each call was passed through.
+    /// Internal errors, with the call passed through.
     pub troubles: AtomicU64,
     /// Control messages dropped at a full queue.
     pub dropped_messages: AtomicU64,
-    /// Device memory held now, bytes.
+    /// Device memory held, bytes.
     pub memory: AtomicU64,
-    /// Peak of the device memory held, bytes.
+    /// Peak of `memory`, bytes.
     pub memory_peak: AtomicU64,
     /// Launches let past the gate without credit: in a tuning burst, or in a collective that other
     /// devices wait for.
     pub unsplit: AtomicU64,
     /// Managed part of `memory`, bytes.
     pub managed: AtomicU64,
-    /// Allocations that stayed device memory in a managed job.
+    /// Allocations of a managed job that stayed device memory.
     pub unmanaged: AtomicU64,
-    /// Bytes that page operations brought to the device.
+    /// Bytes brought to the device by page operations.
     pub prefetched: AtomicU64,
-    /// Bytes that page operations moved to the host.
+    /// Bytes moved to the host by page operations.
     pub evicted: AtomicU64,
-    /// Bytes that page operations discarded.
+    /// Bytes discarded by page operations.
     pub discarded: AtomicU64,
     /// Page operations that were refused.
     pub refused: AtomicU64,
@@ -191,7 +191,7 @@ pub struct Counters {
     pub left_behind: AtomicU64,
     /// Deferred launches that the driver refused.
     pub left_failed: AtomicU64,
-    /// Time spent waiting for memory on its way, ns.
+    /// Time waited for memory on its way, ns.
     pub memory_waited: AtomicU64,
     /// Launches whose memory came by demand instead.
     pub memory_waits_expired: AtomicU64,
@@ -271,7 +271,7 @@ impl Lane {
         self.reports.last_idle.swap(at, Ordering::SeqCst);
     }
 
-    /// How many records were begun.
+    /// Number of records begun.
     pub fn written(&self) -> u64 {
         self.ring.written()
     }

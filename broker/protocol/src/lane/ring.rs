@@ -98,7 +98,6 @@ struct Slot {
     idle: AtomicU64,
 }
 
-/// The slots and their head.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -142,7 +141,6 @@ impl Ring {
             .store(number.wrapping_mul(2).wrapping_add(2), Ordering::Release);
     }
 
-    /// How many records were begun.
     pub(super) fn written(&self) -> u64 {
         self.head.0.load(Ordering::Acquire)
     }
@@ -260,9 +258,8 @@ impl Reader {
         self.next < self.written
     }
 
-    /// Gives up half a ring, after the next record was overwritten during its reading. A reader
-    /// right before faster writers finds most records overwritten, and takes the cache line that
-    /// they are about to write.
+    /// Gives up half a ring after an overwritten record. A reader right before faster writers finds
+    /// most records overwritten, and takes the cache line that they are about to write.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);

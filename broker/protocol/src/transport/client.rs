@@ -58,7 +58,6 @@ pub struct Channel {
     inode: u64,
 }
 
-/// Carrier of the messages.
 #[derive(Debug)]
 enum Way {
     /// A private broker's ipc-channel.
@@ -249,7 +248,6 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     })
 }
 
-/// Receives a shared broker's welcome.
 fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u64, Vec<(u64, Ns)>), Error> {
     let mut all = Vec::new();
     loop {
@@ -266,7 +264,6 @@ fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u6
     }
 }
 
-/// Sends a profile in pieces.
 fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Error> {
     let mut rest = profile;
     loop {
