@@ -64,10 +64,9 @@ struct Need {
 enum InTurn {
     #[default]
     Unused,
-    /// It will use the slot again.
+    /// The turn will use the slot again.
     Used,
-    /// It has used the slot for the last time. The slot may go, and is no need of this turn any
-    /// more.
+    /// The turn has used the slot for the last time. The slot may go, and is no need any more.
     Spent,
 }
 
@@ -599,7 +598,7 @@ impl Planner {
         while let Some(need) = self.choice.wanted.front().copied() {
             let slot = &self.clients[need.client].1.slots[need.slot];
             if slot.place == Place::Device || slot.moving != Moving::No {
-                // It came by a fault meanwhile.
+                // The granule came by a fault meanwhile.
                 self.choice.wanted.pop_front();
                 continue;
             }

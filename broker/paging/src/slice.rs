@@ -31,7 +31,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Time of it on the link.
+    /// Time of the migration on the link.
     pub fn time(&self, link: &Link) -> Ns {
         link.time(self.inward, self.outward)
     }
@@ -43,8 +43,8 @@ const SHORTEST: Ns = 1_000_000;
 /// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
 /// more where memory moves ahead (see the module).
 ///
-/// It is at least `least`, and no client is away (others' turns and stalls) for longer than `away`.
-/// `least` yields to `away`, down to a millisecond.
+/// The length is at least `least`, and no client is away (others' turns and stalls) for longer than
+/// `away`. `least` yields to `away`, down to a millisecond.
 ///
 /// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
 /// moves.

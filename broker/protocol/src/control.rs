@@ -1,6 +1,6 @@
 //! Messages of the control plane.
 //!
-//! They travel over the transport, a few a second. A launch never waits for one.
+//! A few a second travel over the transport. A launch never waits for one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -119,7 +119,7 @@ pub enum ToBroker {
         /// Longest wait for bytes that are not free. 0: none.
         patience: Ns,
     },
-    /// The client no longer waits for [`ToBroker::More`].
+    /// The client no longer waits for the bytes of `ToBroker::More`.
     NoMore,
     /// A job with auto backing ([`Wants::either`]) began on device memory, without a timely answer.
     OnDevice,

@@ -36,11 +36,11 @@ pub struct RunAheadWindow {
 /// Whether a run-ahead window lets a launch go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MayLaunch {
-    /// It may go.
+    /// The launch may go.
     Now,
     /// Not earlier: the device has work until then.
     At(Ns),
-    /// Not under this window: too late an end.
+    /// Not under this window: the end would be too late.
     Never,
 }
 

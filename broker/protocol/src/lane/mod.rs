@@ -133,9 +133,9 @@ pub struct Reports {
     pub waiting_since: AtomicU64,
     /// Predicted work issued in the background, ns in all.
     pub issued: AtomicU64,
-    /// Of that, work that was seen to end.
+    /// Part of `issued` that was seen to end, ns.
     pub settled: AtomicU64,
-    /// Of that, work back in the credit word. Counted before it is back.
+    /// Part of `settled` that is back in the credit word, ns. Counted before it is back.
     pub renewed: AtomicU64,
     /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
     /// Later records repeat it, which tells its place among them ([`Reader::next`]).
