@@ -1,10 +1,9 @@
-//! What a switch costs the memory planner:
+//! Cost of a switch in the memory planner:
 //! `cargo bench -p weft-paging --bench memory -- [--check] [--json FILE]`.
 //!
-//! Eight clients with 40,000 granules of 2 MB each (80 GB) on a device of 80 GB take turns; each
-//! order is carried out at once. Measured are the call that tells the switch together with the
-//! first orders after it, which is what a job may have to wait for, and all calls of a turn
-//! together. One thread.
+//! Eight clients with 40,000 granules of 2 MB each take turns on a device of 80 GB; orders end at
+//! once. Measured are the switch with its first orders, which a job may wait for, and all calls of
+//! a turn. One thread.
 #![forbid(unsafe_code)]
 
 use std::{process::ExitCode, time::Instant};
@@ -17,14 +16,14 @@ mod figures;
 
 use figures::Asked;
 
-/// ns a switch.
+/// Aim, ns a switch.
 const AIM: u64 = 1_000_000;
 
 const CLIENTS: u64 = 8;
 const GRANULES: u64 = 40_000;
 
 fn set() -> WorkingSet {
-    // 500 kernels a period of 50 ms; each touches 80 granules, the first half of them unwritten.
+    // 500 kernels of 80 granules in 50 ms, the first half unwritten.
     let uses = (0..500)
         .map(|kernel| Use {
             at: kernel * 100_000,
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
         planner.switch(&timeline);
         planner.orders(&mut orders);
         switches.push(begin.elapsed().as_nanos() as u64);
-        // The link carries 2,500 granules in a turn.
+        // Granules that the link carries in a turn.
         let mut budget = 2_500;
         let running = Client(clients[0]);
         for part in 0..100 {
@@ -87,7 +86,7 @@ fn main() -> ExitCode {
                 }
                 planner.orders(&mut orders);
             }
-            // Not quite where it was planned to be, so that nothing is spared by coming out even.
+            // A little short of the plan, so that it never comes out even.
             planner.ran(running, length / 100 - 7);
             planner.orders(&mut orders);
         }

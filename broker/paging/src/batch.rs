@@ -1,15 +1,15 @@
-//! Orders for neighbours are one order.
+//! Merges orders for neighbouring granules into one.
 #![forbid(unsafe_code)]
 
 use super::{Range, What};
 use weft_protocol::Client;
 
-/// Neighbouring granules that get the same order.
+/// Neighbouring granules with the same order.
 #[derive(Debug, Default)]
 pub(super) struct Batch(pub Option<(Client, What, Range)>);
 
 impl Batch {
-    /// Takes one more, if it fits what is there.
+    /// Takes one more granule. False if it does not fit.
     pub fn take(&mut self, client: Client, what: What, granule: u64, most: u32) -> bool {
         let Some((whose, order, range)) = &mut self.0 else {
             let range = Range {

@@ -1,10 +1,11 @@
-//! What to move next: who needs what first, and who can spare what longest.
+//! Choice of what to move next.
 //!
-//! The rule is the "aggressive" one of prefetching and caching (Cao, Felten, Karlin, Li: "A study
-//! of integrated prefetching and caching strategies", 1995): whenever the link is free, bring in
-//! the missing granule that is needed first, in the place of the one that is needed last, unless
-//! that one is needed before it. Both ends are found by cursors that only move one way between two
-//! switches, so that a switch costs the walk over one client's uses, and an order what it moves.
+//! The rule is the "aggressive" one of Cao, Felten, Karlin, Li: "A study of integrated prefetching
+//! and caching strategies", 1995. Whenever the link is free, the missing granule needed first
+//! replaces the granule needed last, unless that one is needed earlier.
+//!
+//! Cursors find both, and only move one way between two switches. A switch costs the walk over one
+//! client's uses, an order what it moves.
 #![forbid(unsafe_code)]
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,27 +18,26 @@ use super::{
 };
 use weft_protocol::{Client, Ns};
 
-/// The next use of what a client without a turn in the timeline will use some day: after all that
-/// is in it.
+/// Next use by a client without a turn: after the whole timeline.
 const SOME_DAY: Ns = 1 << 62;
 
-/// A turn that the plan looks at.
+/// A planned turn.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     client: usize,
-    /// From the plan's begin.
+    /// ns since the plan's begin.
     start: Ns,
     length: Ns,
-    /// The running client's own next one: its order is the one at the end of its turn.
+    /// The running client's next turn, ordered from the end of its present one.
     after: bool,
 }
 
-/// How far down one client's list of victims the plan is.
+/// Cursor in one client's list of victims.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tail {
-    /// Entries of the list that have not been looked at.
+    /// Entries not looked at yet.
     left: usize,
-    /// Under LRU: the unused ones are through, and `left` counts down the list of last uses.
+    /// LRU: the unused granules are through; `left` counts the last uses.
     used_ones: bool,
 }
 
@@ -46,7 +46,7 @@ struct Tail {
 struct Victim {
     client: usize,
     slot: usize,
-    /// The greater, the sooner it goes.
+    /// The greatest key goes first.
     key: Ns,
 }
 
@@ -59,46 +59,44 @@ struct Need {
     visit: usize,
 }
 
-/// What the running client does with a slot in its turn, as far as it is planned.
+/// What the running client does with a slot in its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum InTurn {
-    /// Nothing.
     #[default]
     Unused,
-    /// It uses it, for the last time later than now.
+    /// The turn will use the slot again.
     Used,
-    /// It has used it for the last time. It may go, and is no need of this turn any more, however
-    /// often the turn used it before.
+    /// The turn has used the slot for the last time. The slot may go, and is no need any more.
     Spent,
 }
 
-/// The state of the choice between two switches.
+/// State of the choice between two switches.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     visits: Vec<Visit>,
-    /// The first visit of each client after its present turn.
+    /// First visit of each client after its present turn.
     next_visit: Vec<Option<usize>>,
     cycle: Ns,
-    /// The running client's turn as far as it is planned, and whether that is less than the turn.
+    /// The running client, the planned length of its turn (ns), and whether that is a part only.
     planned: Option<(usize, Ns, bool)>,
-    /// Where the search for needs is: visit and rank.
+    /// Cursor of the search for needs: visit, rank.
     at: (usize, usize),
-    /// It passed over something that was just leaving.
+    /// The search passed over a leaving granule.
     passed_leaving: bool,
     tails: Vec<Tail>,
-    /// Of the running client, what it has used for the last time in this turn: key and slot.
+    /// The running client's slots past their last use in this turn: key, slot.
     spent: BinaryHeap<(Ns, usize)>,
-    /// Entries of the running client's last uses that are not in `spent` yet.
+    /// Entries of its last uses not in `spent` yet.
     unspent: usize,
-    /// What the running client does with each of its slots in this turn.
+    /// Its use of each slot in this turn.
     in_turn: Vec<InTurn>,
-    /// Needs for which room is there or being made.
+    /// Needs with room, there or being made.
     wanted: VecDeque<Need>,
-    /// No victim could be found for the running client.
+    /// The running client has needs without a victim.
     starved: bool,
-    /// Something came that the search for victims may have passed over before it was there.
+    /// The search for victims may have passed over a new arrival.
     came: bool,
-    /// Slots changed so that the plan must be made again.
+    /// Slots changed: plan again.
     stale: bool,
     pub any_refused: bool,
 }
@@ -115,12 +113,10 @@ impl Choice {
         self.stale = true;
     }
 
-    /// Something has come to the device.
     pub fn something_came(&mut self) {
         self.came = true;
     }
 
-    /// Something has left the device.
     pub fn something_left(&mut self) {
         self.starved = false;
         if self.passed_leaving {
@@ -128,7 +124,7 @@ impl Choice {
         }
     }
 
-    /// Whether this client has run past what was planned of its turn.
+    /// Whether this client ran past the plan of its turn.
     pub fn outrun(&self, client: usize, ran: Ns) -> bool {
         self.planned
             .is_some_and(|(running, length, partial)| partial && running == client && ran >= length)
@@ -136,7 +132,6 @@ impl Choice {
 }
 
 impl Planner {
-    /// Makes the plan for the timeline.
     pub(super) fn plan(&mut self) {
         let mut choice = std::mem::take(&mut self.choice);
         choice.stale = false;
@@ -205,7 +200,7 @@ impl Planner {
         self.look_at_all_again();
     }
 
-    /// Starts the search for victims anew.
+    /// Restarts the search for victims.
     fn look_at_all_again(&mut self) {
         self.choice.came = false;
         self.choice.tails.clear();
@@ -215,27 +210,27 @@ impl Planner {
         }));
     }
 
-    /// Granules that a client may fill: what pinned ones keep is not to be had.
+    /// Granules that a client may fill: all but those of others' pins.
     fn room_for(&self, client: usize) -> u64 {
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
         let kept: u64 = others.map(|(_, (_, held))| held.kept()).sum();
         self.config.capacity.saturating_sub(kept)
     }
 
-    /// Which visits the link works for.
+    /// Number of visits served by the link.
     fn visits_served(&self) -> usize {
         match self.options().overlap {
             Overlap::Ahead => self.choice.visits.len(),
             Overlap::Nothing => self.choice.visits.len().min(1),
             Overlap::AtSwitch => {
-                // A turn that is planned in parts is one turn.
+                // A turn planned in parts is one turn.
                 let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
                 (1 + usize::from(partial)).min(self.choice.visits.len())
             }
         }
     }
 
-    /// The missing granule that is needed first. It stays the first until [`Planner::take_need`].
+    /// The missing granule needed first, until [`Planner::take_need`].
     fn next_need(&mut self) -> Option<Need> {
         loop {
             let (at, rank) = self.choice.at;
@@ -259,7 +254,7 @@ impl Planner {
                     visit: at,
                 });
             }
-            // What leaves now and is needed again is looked at again once it is out.
+            // A leaving granule is looked at again once it is out.
             self.choice.passed_leaving |= matches!(slot.moving, Moving::Out | Moving::Dropped);
             self.choice.at = (at, rank + 1);
         }
@@ -270,8 +265,8 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// When a slot of a client that is not running, or of the running one after its turn, is used
-    /// next.
+    /// Next use of a slot, ns since the plan's begin. For a running client, `away` counts from the
+    /// end of its turn.
     fn future(&self, client: usize, away: Ns) -> Ns {
         if away == NEVER {
             return NEVER;
@@ -295,7 +290,7 @@ impl Planner {
         it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.keeps(slot)
     }
 
-    /// The first victim of one client, if it has one left.
+    /// First victim left of one client.
     fn victim_of(&mut self, client: usize) -> Option<Victim> {
         let running = self.choice.planned.is_some_and(|(running, ..)| running == client);
         match self.options().victims {
@@ -305,8 +300,8 @@ impl Planner {
                     let held = &self.clients[client].1;
                     let due = held.now.next[rank];
                     if self.may_go(held, due.slot as usize) {
-                        // What a pinned client does not use goes behind what others do not use: it
-                        // may know better than we do.
+                        // Unused granules of a pinned client go after others': it may know better
+                        // than the planner.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
@@ -322,8 +317,8 @@ impl Planner {
         }
     }
 
-    /// What the running client's kernels have passed for the last time in its turn may go from now
-    /// on. A use is over when the next one has begun.
+    /// Marks what the running client used for the last time in its turn as free to go. A use is
+    /// over when the next has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -331,7 +326,7 @@ impl Planner {
         if self.options().victims == Victims::Lru {
             return;
         }
-        // When the slots of a use are through: they are many, and all at once.
+        // When a use is over: one computation for all its slots.
         let mut same_use: Option<(Ns, Ns)> = None;
         while let Some(at) = self.choice.unspent.checked_sub(1) {
             let held = &self.clients[client].1;
@@ -340,7 +335,7 @@ impl Planner {
             let over = match same_use {
                 Some((of, over)) if of == away => over,
                 _ => {
-                    // Slots of one use have the same time; the next use is the one behind them all.
+                    // Slots of one use have one time; the next use is behind them all.
                     let same = last.partition_point(|due| due.away < away);
                     let later = last[..same].last();
                     later.map_or(length, |later| length.saturating_sub(later.away))
@@ -359,8 +354,7 @@ impl Planner {
         }
     }
 
-    /// Of the running client, the one that is used last of those that this turn does not use, or no
-    /// longer.
+    /// Victim of the running client: the slot needed latest that the rest of the turn does not use.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let held = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -386,11 +380,11 @@ impl Planner {
             }
             self.choice.tails[client].left = rank;
         }
-        // `Option` orders nothing below something.
+        // `Option` orders `None` below `Some`.
         std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
     }
 
-    /// Of a client that is not running, the one whose last use is longest ago.
+    /// Victim of a waiting client: the slot whose last use is longest ago.
     fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
         loop {
             let tail = self.choice.tails[client];
@@ -421,8 +415,7 @@ impl Planner {
         }
     }
 
-    /// The granule to give up for this need, and how. `None` if all that are there are needed
-    /// sooner, or may not go.
+    /// The granule to give up for this need, and how. `None`: all are needed sooner or must stay.
     fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
         loop {
             let mut best: Option<Victim> = None;
@@ -439,8 +432,8 @@ impl Planner {
                 }
             }
             let Some(victim) = best else {
-                // A cursor passes over what is not there yet. For the running client's own sake all
-                // is looked at again.
+                // A cursor may have passed over an arrival: look again, for the running client's
+                // sake.
                 if !(self.choice.came && need.visit == 0) {
                     return None;
                 }
@@ -453,8 +446,7 @@ impl Planner {
             let what = self.way_out(victim);
             let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
             if what == What::Evict && full {
-                // The host has no room for it, or the job's control group none. It is passed over
-                // until the next switch.
+                // No room on the host or in the job's control group: skip it until the next switch.
                 self.pass_over(victim);
                 continue;
             }
@@ -474,7 +466,6 @@ impl Planner {
         }
     }
 
-    /// How this granule would go.
     fn way_out(&self, victim: Victim) -> What {
         let held = &self.clients[victim.client].1;
         let running = self
@@ -492,7 +483,6 @@ impl Planner {
         }
     }
 
-    /// How this granule comes.
     fn way_in(&self, need: Need) -> What {
         let held = &self.clients[need.client].1;
         let order = if self.choice.visits[need.visit].after {
@@ -508,7 +498,7 @@ impl Planner {
         }
     }
 
-    /// Whether one more granule may be copied out.
+    /// Whether the link has room for one more copy out.
     fn link_takes_out(&self) -> bool {
         let out = self.totals.copying_out;
         let busy = if self.config.link.duplex {
@@ -519,7 +509,7 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Whether one more granule may be brought in.
+    /// Whether the link has room for one more granule in.
     fn link_takes_in(&self) -> bool {
         let busy = if self.config.link.duplex {
             self.totals.arriving
@@ -529,7 +519,7 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Gives orders as long as there is something to do and the link takes it.
+    /// Gives orders while there is work and the link takes it.
     pub(super) fn choose(&mut self, into: &mut Vec<Order>) {
         if self.choice.stale {
             self.replan();
@@ -551,7 +541,7 @@ impl Planner {
         self.give_back(&mut batch, into);
         while self.choice.wanted.len() < ahead {
             let Some(need) = self.next_need() else { break };
-            // What is there beyond the capacity has to go before anything finds room.
+            // Granules beyond the capacity go first.
             let claimed = self.choice.wanted.len() as u64 + self.beyond();
             if self.room() + self.totals.leaving > claimed {
                 self.take_need(need);
@@ -562,8 +552,7 @@ impl Planner {
                     need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            // Whether that is room for the need, or only less too much, is seen the next time
-            // round.
+            // The next iteration sees whether that made room or only lowered an excess.
             if !self.send_out(victim, what, &mut batch, into) {
                 break;
             }
@@ -571,10 +560,10 @@ impl Planner {
         self.flush(&mut batch, into);
     }
 
-    /// Sends out what came in by faults beyond the capacity, whoever needs it last first. Else the
-    /// driver makes room itself for the next fault, by taking what was used longest ago: of a
-    /// service that comes round its memory again that is what it will use next, and all of it
-    /// follows.
+    /// Evicts granules that faults brought in beyond the capacity, the one needed last first.
+    ///
+    /// Otherwise the driver evicts the least recently used one. A service that loops over its
+    /// memory needs that granule next, and then all others.
     fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
         let nobody = Need {
             client: usize::MAX,
@@ -588,7 +577,7 @@ impl Planner {
         {}
     }
 
-    /// Orders a victim out. False where the link has enough to carry.
+    /// Orders a victim out. False: the link is busy.
     fn send_out(&mut self, victim: Victim, what: What, batch: &mut Batch, into: &mut Vec<Order>) -> bool {
         if what == What::Evict && !self.link_takes_out() {
             return false;
@@ -609,7 +598,7 @@ impl Planner {
         while let Some(need) = self.choice.wanted.front().copied() {
             let slot = &self.clients[need.client].1.slots[need.slot];
             if slot.place == Place::Device || slot.moving != Moving::No {
-                // It came by a fault meanwhile.
+                // The granule came by a fault meanwhile.
                 self.choice.wanted.pop_front();
                 continue;
             }
@@ -651,7 +640,7 @@ impl Planner {
         quiet && (self.choice.starved || self.next_need().is_none())
     }
 
-    /// Whether this missing slot of the running client will be brought in during the turn.
+    /// Whether this missing slot of the running client will come in this turn.
     pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
         let Some((running, length, _)) = self.choice.planned else {
             return false;
@@ -662,10 +651,11 @@ impl Planner {
     }
 }
 
-/// How much of a turn is planned at once. A client whose set does not fit its room gives up its own
-/// granules on the way round its period, so what it uses before it comes back to them must fit:
-/// until it has used half of the room's worth, so that the other half can be under way. (By what it
-/// uses, not by time: the forward half of a training step uses most of it in a third of the time.)
+/// Length of the part of a turn that is planned at once, ns.
+///
+/// A client whose set exceeds its room evicts its own granules. A part ends when it has used half
+/// of the room's; the other half can be under way. Time is no measure: the forward half of a
+/// training step uses most granules in a third of it.
 fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     if held.used <= room {
         return length;
@@ -673,7 +663,7 @@ fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
     let next = &held.now.next;
     let rank = usize::try_from(room / 2).unwrap_or(usize::MAX);
     let half = next.get(rank).map_or(length, |due| due.away);
-    // The kernel in progress at least, however much of the room it takes.
+    // At least the kernel in progress.
     let kernel = next.partition_point(|due| due.away == 0);
     let first = next.get(kernel).map_or(length, |due| due.away);
     length.min(half.max(first).max(1))

@@ -1,45 +1,42 @@
-//! What the planner is set to.
+//! Configuration of the planner.
 #![forbid(unsafe_code)]
 
 use super::GRANULE;
 use weft_protocol::Ns;
 
-/// The link between host and device, as it was measured.
+/// Measured link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// Bytes a second to the device, with nothing going the other way.
+    /// Bytes a second to the device, alone.
     pub inward: f64,
-    /// Bytes a second to the host, with nothing going the other way.
+    /// Bytes a second to the host, alone.
     pub outward: f64,
-    /// Bytes a second with both directions busy, their sum. Of no meaning where they share one
-    /// rate.
+    /// Sum of both directions at once, bytes a second. Unused unless `duplex`.
     pub both: f64,
-    /// Both directions at once go at their own rate. Otherwise they share one: a byte out delays a
-    /// byte in.
+    /// Whether both directions go at once. Otherwise a byte out delays a byte in.
     pub duplex: bool,
 }
 
 impl Link {
-    /// How long this many granules take to the device, alone.
+    /// Time of granules to the device, alone.
     pub fn time_in(&self, granules: u64) -> Ns {
         time(granules, self.inward)
     }
 
-    /// How long this many granules take to the host, alone.
+    /// Time of granules to the host, alone.
     pub fn time_out(&self, granules: u64) -> Ns {
         time(granules, self.outward)
     }
 }
 
 impl Link {
-    /// How long this many granules take, in and out together.
+    /// Time of granules in both directions.
     pub fn time(&self, inward: u64, outward: u64) -> Ns {
         let (alone_in, alone_out) = (self.time_in(inward), self.time_out(outward));
         if !self.duplex {
             return alone_in + alone_out;
         }
-        // Each direction has its part of the sum until one is through; the rest of the other goes
-        // as if alone.
+        // Both share `both` until one is through; the rest goes as if alone.
         let slower = ((self.inward + self.outward) / self.both.max(1.0)).max(1.0);
         let together = alone_in.min(alone_out) as f64 * slower;
         alone_in.abs_diff(alone_out) + together as Ns
@@ -50,45 +47,42 @@ fn time(granules: u64, rate: f64) -> Ns {
     (granules as f64 * GRANULE as f64 * 1e9 / rate.max(1.0)) as Ns
 }
 
-/// Whose granules go first when room is needed.
+/// Rule for the granules that make room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Victims {
-    /// Those whose next use is furthest in the future (Belady's OPT, over the timeline).
+    /// Next use furthest in the future (Belady's OPT).
     #[default]
     Opt,
-    /// Those whose last use is furthest in the past, as the stock driver does.
+    /// Last use furthest in the past (the stock driver).
     Lru,
 }
 
-/// How far moving memory and running kernels go together.
+/// Overlap of moving memory and running kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// Not at all: at a switch everything in the way goes out, then the set of the next comes in,
-    /// then it starts ("without pipelining").
+    /// None ("without pipelining"): at a switch, victims go out, then the next set comes in, then
+    /// its client starts.
     Nothing,
-    /// At a switch both directions at once, and the first kernel starts when its own granules are
-    /// in (what MSched does).
+    /// At a switch, in both directions; a kernel starts once its own granules are in (as in
+    /// MSched).
     AtSwitch,
-    /// As `AtSwitch`, and the sets of those who come next are brought in during the turns before
-    /// theirs, as far as room allows.
+    /// As `AtSwitch`; the next clients' sets also come in during earlier turns, into free room.
     #[default]
     Ahead,
 }
 
-/// Ideas that can be switched off one by one, for comparison.
+/// Options of the plan, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// See [`Overlap`].
     pub overlap: Overlap,
     /// See [`Victims`].
     pub victims: Victims,
-    /// Granules whose content will be overwritten before it is read are dropped rather than copied
-    /// out.
+    /// Drop granules that will be overwritten before they are read.
     pub discard: bool,
-    /// Granules that nobody writes keep their copy on the host, so that evicting them copies
-    /// nothing.
+    /// Keep the host's copy of unwritten granules: evicting them copies nothing.
     pub read_duplication: bool,
-    /// Instead of what a job touches, the whole allocations that it touches.
+    /// Move whole allocations.
     pub whole_allocations: bool,
 }
 
@@ -104,28 +98,26 @@ impl Default for Options {
     }
 }
 
-/// What the planner is set to.
+/// Configuration of the planner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// Granules of device memory that jobs may fill.
+    /// Granules of device memory for jobs.
     pub capacity: u64,
-    /// Granules of host memory that evicted granules and kept copies may take.
+    /// Granules of host memory for evicted granules and kept copies.
     pub host_limit: u64,
     /// The link.
     pub link: Link,
-    /// Granules out in each direction at most (both directions together on a one-way link): enough
-    /// that the link never idles between an order's end and the next one's begin, little enough
-    /// that a change of mind costs little. 64 granules are 2 to 3 ms.
+    /// Most granules out in each direction (on a one-way link, in both). Enough to keep the link
+    /// busy between orders, few enough to change plans cheaply: 64 take 2 to 3 ms.
     pub in_flight: u32,
-    /// Granules in one order at most: 16 are half a millisecond, far above what issuing an order
-    /// costs.
+    /// Most granules of one order. 16 take half a millisecond, far more than issuing an order.
     pub per_order: u32,
     /// See [`Options`].
     pub options: Options,
 }
 
 impl Config {
-    /// The defaults for a device of this many bytes, a host with as many to spare, and this link.
+    /// Defaults for a device and a host of so many bytes, and this link.
     pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> Config {
         Config {
             capacity: device_bytes / GRANULE,

@@ -1,4 +1,4 @@
-//! What the planner knows of one client: its granules, where they are, and when they are used.
+//! Granules, places and uses of one client, as the planner knows them.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -7,7 +7,6 @@ use super::{
 };
 use weft_protocol::Ns;
 
-/// Whether a granule is on its way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Moving {
     #[default]
@@ -16,24 +15,23 @@ pub(super) enum Moving {
     In,
     /// To the host.
     Out,
-    /// Off the device, dropped.
+    /// Off the device without a copy.
     Dropped,
 }
 
-/// One granule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slot {
     pub place: Place,
     pub moving: Moving,
     /// On the device, with a good copy on the host.
     pub copy: bool,
-    /// The client is known to use it.
+    /// Whether the client uses it.
     pub used: bool,
-    /// The client uses it and never writes it.
+    /// Whether the client uses and never writes it.
     pub unwritten: bool,
-    /// The driver was told that it is mostly read.
+    /// Whether the driver was told that it is mostly read.
     pub advised: bool,
-    /// An order for it was refused since the last switch.
+    /// Whether an order for it was refused since the last switch.
     pub refused: bool,
 }
 
@@ -48,74 +46,69 @@ impl Slot {
     }
 }
 
-/// What is known of one client.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// By number.
+    /// Numbers of its granules, ascending.
     pub granules: Vec<u64>,
-    /// As `granules`.
+    /// Slots, in the order of `granules`.
     pub slots: Vec<Slot>,
-    /// By address, none touching another's middle.
+    /// Allocations by address.
     allocations: Vec<Range>,
-    /// As it was told.
     set: WorkingSet,
-    /// The same by slots.
+    /// Uses of `set`, by slots.
     pub uses: Vec<SlotUse>,
     pub period: Ns,
-    /// Slots that are used at all.
+    /// Number of used slots.
     pub used: u64,
-    /// Of those, what is written.
+    /// Number of written slots.
     pub written: u64,
-    /// Where in its period it was at the last switch.
+    /// Position in the period at the last switch, ns.
     pub position: Ns,
-    /// Its own time since then.
+    /// Its own time since then, ns.
     pub ran: Ns,
-    /// Around `position`.
+    /// Order around `position`.
     pub now: Order,
-    /// Around where it will be at the end of its turn. For the running client only.
+    /// Order around the end of the turn. For the running client only.
     pub after: Order,
     pub pinned: bool,
-    /// Granules of host memory that its own take, and that they may take at most.
+    /// Granules of host memory in use; `host_limit` bounds them.
     pub host: u64,
     pub host_limit: Option<u64>,
-    /// When it last ran, in the time that all clients ran together.
+    /// End of the last run, in the time that all clients ran together.
     pub ended: Ns,
-    /// Counters of what was moved, in bytes.
+    /// Bytes moved so far.
     pub row: Row,
-    /// Copied for it since its turn began.
+    /// Granules copied since its turn began.
     pub moved: super::Migration,
-    /// Copied for it in the round before that.
+    /// Granules copied in the round before.
     pub migration: super::Migration,
-    /// Its own time since its turn began, up to the begin of the kernel that it is in.
+    /// Own time of this turn up to the present kernel, ns.
     pub turned: Ns,
-    /// The same of the turn before that.
+    /// Own time of the turn before, ns.
     pub turn: Ns,
 }
 
 impl Held {
-    /// Counts anew what its granules take of the host.
     pub fn count_host(&mut self) {
         self.host = self.slots.iter().map(Slot::on_host).sum();
     }
 
-    /// Whether its own may take no more of the host.
     pub fn host_is_full(&self) -> bool {
         self.host_limit.is_some_and(|limit| self.host >= limit)
     }
 
-    /// The slot of a granule.
     pub fn slot(&self, granule: u64) -> Option<usize> {
         self.granules.binary_search(&granule).ok()
     }
 
-    /// The slots of a range that are there.
+    /// Existing slots of a range.
     pub fn slots_of(&self, range: Range) -> std::ops::Range<usize> {
         let first = self.granules.partition_point(|granule| *granule < range.first);
         let end = self.granules.partition_point(|granule| *granule < range.end());
         first..end
     }
 
-    /// Makes sure that all granules of the range have slots. True if some had none.
+    /// Adds missing slots of a range. True if there were some.
     pub fn add(&mut self, range: Range) -> bool {
         let there = self.slots_of(range);
         if there.len() as u64 == u64::from(range.count) {
@@ -139,7 +132,6 @@ impl Held {
         }
     }
 
-    /// Forgets the range.
     pub fn remove(&mut self, range: Range) {
         self.allocations
             .retain(|one| one.end() <= range.first || one.first >= range.end());
@@ -148,7 +140,6 @@ impl Held {
         self.slots.drain(gone);
     }
 
-    /// Takes a new working set.
     pub fn learn(&mut self, set: WorkingSet, whole_allocations: bool) {
         self.set = set;
         if whole_allocations {
@@ -164,7 +155,7 @@ impl Held {
         self.index();
     }
 
-    /// The allocations that a use touches, or the use itself where none is known.
+    /// The touched allocations, or the use itself if none is known.
     fn widened(&self, one: Use) -> Vec<Use> {
         let touched = |range: &&Range| range.first < one.range.end() && one.range.first < range.end();
         let mut wide: Vec<Use> = self
@@ -173,7 +164,7 @@ impl Held {
             .filter(touched)
             .map(|range| Use {
                 range: *range,
-                // Of the whole allocation only a part is overwritten.
+                // A write covers only a part of the allocation.
                 access: if one.access == Access::Read {
                     Access::Read
                 } else {
@@ -188,7 +179,7 @@ impl Held {
         wide
     }
 
-    /// Computes everything that rests on slot numbers, after slots came or went.
+    /// Recomputes what rests on slot numbers, after slots came or went.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();
@@ -227,13 +218,12 @@ impl Held {
         self.after.forget();
     }
 
-    /// Whether a slot stays on the device whoever needs room: of a pinned client what it is known
-    /// to use, and all while nothing is known of it.
+    /// Whether a slot stays on the device, whatever others need: in a pinned client, all known
+    /// uses, or all slots while none is known.
     pub fn keeps(&self, slot: usize) -> bool {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
 
-    /// Granules that [`Held::keeps`] keeps.
     pub fn kept(&self) -> u64 {
         match (self.pinned, self.used) {
             (false, _) => 0,
@@ -242,8 +232,8 @@ impl Held {
         }
     }
 
-    /// Granules that it uses in so much of its own time: from where the last plan was made, or on
-    /// the average, whichever is more.
+    /// Granules that it uses in `length` ns of its own time:
+    /// `max(average, next after the last plan)`.
     pub fn used_in(&self, length: Ns) -> u64 {
         let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
         let next = self
@@ -253,14 +243,14 @@ impl Held {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves its position to the begin of the kernel that it is in by now. What it has run of that
-    /// one stays in `ran`. By how much it moved.
+    /// Moves `position` to the begin of the present kernel, and returns the step, ns. The rest
+    /// stays in `ran`.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;
         let begun = self.uses.partition_point(|one| one.at <= at);
         let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
-        // Not back: what it said it stands at may be in the middle of one.
+        // Never back: the position told may be inside a kernel.
         let into = into.min(self.ran);
         let by = self.ran - into;
         self.turned = self.turned.saturating_add(by);
@@ -269,7 +259,7 @@ impl Held {
         by
     }
 
-    /// Brings `now` up to date; its order of last uses only if that is asked for.
+    /// Updates `now`. `last`: also its order of last uses.
     pub fn order_now(&mut self, last: bool) {
         let known = |order: &Order| order.is_of(&self.uses, self.position);
         if known(&self.now) && !(last && self.now.last.is_empty()) {
@@ -284,7 +274,7 @@ impl Held {
             .compute(&self.uses, self.period, self.position, self.slots.len(), last);
     }
 
-    /// Brings `after` up to date, for a turn of this length.
+    /// Updates `after` for a turn of `length` ns.
     pub fn order_after(&mut self, length: Ns) {
         let end = self.position.saturating_add(length) % self.period;
         if !self.after.is_of(&self.uses, end) {

@@ -1,8 +1,8 @@
-//! In which order a client will use its granules from some point of its time on, and in which order
-//! it used them up to there.
+//! Order of a client's next uses of its granules from some point of its time, and of its last uses
+//! before it.
 //!
-//! Both are one walk over the uses, round the period once, and cost a few nanoseconds a granule.
-//! The planner needs them at each switch for the one client whose point in time has moved.
+//! Each is one walk round the period, at a few nanoseconds a granule. A switch computes them for
+//! the one client whose position moved.
 #![forbid(unsafe_code)]
 
 use super::Access;
@@ -17,53 +17,50 @@ pub(super) struct SlotUse {
     pub access: Access,
 }
 
-/// A slot and how far away its use is.
+/// A slot and the distance of its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Due {
     pub slot: u32,
-    /// From the point of time, in the client's own time. [`NEVER`] for a slot that is not used at
-    /// all.
+    /// Distance in the client's own time. [`NEVER`] for an unused slot.
     pub away: Ns,
 }
 
-/// Of slots without uses.
+/// Distance of slots without uses.
 pub(super) const NEVER: Ns = Ns::MAX;
 
-/// The orders around one point of a client's time. The memory is kept from one use to the next.
+/// Orders around one point of a client's time.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// Every slot once, the next to be used first; then those that are never used.
+    /// Every slot: by next use, then unused ones.
     pub next: Vec<Due>,
-    /// What the next use does, by slot. Meaningless for slots that are never used.
+    /// Access of each used slot's next use.
     pub access: Vec<Access>,
-    /// Every used slot once, the one last used first. No slot that is never used.
+    /// Every used slot, the one last used first.
     pub last: Vec<Due>,
-    /// Of which point, if of any: the place of the next use in the list. Between two uses nothing
-    /// changes but how far away all are, by less than a kernel.
+    /// Point of the order: index of its next use. Between two uses only distances change, by less
+    /// than a kernel.
     of: Option<usize>,
-    /// How far away the next use is, by slot.
+    /// Distance of each slot's next use.
     away: Vec<Ns>,
     seen: Vec<bool>,
 }
 
 impl Order {
-    /// Whether it was computed for a point between the same two uses.
+    /// Whether it is of a point between the same two uses.
     pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.of == Some(next_use(uses, position))
     }
 
-    /// The slots have changed.
     pub fn forget(&mut self) {
         self.of = None;
     }
 
-    /// How far away the next use of this slot is.
     pub fn away(&self, slot: usize) -> Ns {
         self.away.get(slot).copied().unwrap_or(NEVER)
     }
 
-    /// Computes the orders around `position`, a time inside the period, for `slots` slots; the one
-    /// of last uses only if it is asked for.
+    /// Computes the orders around `position`, a time inside the period, for `slots` slots. `last`:
+    /// also the order of last uses.
     pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
         let split = next_use(uses, position);
         self.of = Some(split);

@@ -1,5 +1,4 @@
-//! The planner: what was told, and the books of what was ordered. The choice of what to move is in
-//! `choice`.
+//! The planner's inputs and books. `choice` chooses what to move.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -13,13 +12,13 @@ use weft_protocol::{Client, Ns};
 /// Sums over all granules of all clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// On the device, those that are leaving among them.
+    /// On the device, leaving granules included.
     pub device: u64,
-    /// On the way to it.
+    /// On the way to the device.
     pub arriving: u64,
-    /// On the way off it.
+    /// On the way off the device.
     pub leaving: u64,
-    /// Of those, what is copied.
+    /// Leaving granules that are copied.
     pub copying_out: u64,
     /// On the host.
     pub host: u64,
@@ -38,7 +37,7 @@ impl Totals {
     }
 }
 
-/// So many parts of a whole, rounded down; nothing of nothing.
+/// `of * parts / whole`, rounded down; 0 if `whole` is 0.
 fn part(of: u64, parts: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -46,25 +45,24 @@ fn part(of: u64, parts: u64, whole: u64) -> u64 {
     }
 }
 
-/// Plans what memory lies on the device. See the module's documentation for how it is driven.
+/// Plans what memory lies on the device; see the crate's documentation.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) config: Config,
-    /// By client.
+    /// Sorted by client.
     pub(super) clients: Vec<(Client, Held)>,
     pub(super) timeline: Vec<Turn>,
     pub(super) totals: Totals,
     pub(super) choice: Choice,
-    /// Orders that are out.
     out: Vec<Order>,
     advice: Vec<(Client, Range, bool)>,
     next_id: u64,
-    /// The time that all clients ran together, up to the last switch.
+    /// Time that all clients ran, up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
 impl Planner {
-    /// With no client.
+    /// A planner without clients.
     pub fn new(config: Config) -> Planner {
         Planner {
             config,
@@ -79,32 +77,31 @@ impl Planner {
         }
     }
 
-    /// Plans with so many granules less from now on.
+    /// Lowers the capacity by this many granules.
     pub fn leave_free(&mut self, granules: u64) {
         self.config.capacity = self.config.capacity.saturating_sub(granules);
         self.replan();
     }
 
-    /// Of the host so many granules may be taken from now on. What lies there stays.
+    /// Bounds granules on the host. What lies there stays.
     pub fn host_may_take(&mut self, granules: u64) {
         self.config.host_limit = granules;
     }
 
-    /// Of the host so many granules of this client may lie there at most; `None`: as many as of all
-    /// together. What lies there stays.
+    /// Bounds this client's granules on the host; `None`: no bound of its own. What lies there
+    /// stays.
     pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
             self.clients[at].1.host_limit = granules;
         }
     }
 
-    /// Granules of the host that a client's take.
+    /// Granules of host memory that a client takes.
     pub fn on_host_of(&self, client: Client) -> u64 {
         self.index(client).map_or(0, |at| self.clients[at].1.host)
     }
 
-    /// What the link carries, as is known now. Whether it carries both ways at once stays as it
-    /// was.
+    /// Sets the measured rates of the link. `duplex` stays.
     pub fn carries(&mut self, link: Link) {
         self.config.link = Link {
             duplex: self.config.link.duplex,
@@ -112,7 +109,7 @@ impl Planner {
         };
     }
 
-    /// What it is set to.
+    /// The configuration in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -125,7 +122,7 @@ impl Planner {
         self.clients.binary_search_by_key(&client, |(known, _)| *known).ok()
     }
 
-    /// A client that has nothing yet. One that is there already is left as it is.
+    /// Adds a client without memory; ignores a known one.
     pub fn join(&mut self, client: Client) {
         if let Err(at) = self.clients.binary_search_by_key(&client, |(known, _)| *known) {
             self.clients.insert(at, (client, Held::default()));
@@ -133,7 +130,7 @@ impl Planner {
         }
     }
 
-    /// A client is gone and all its memory with it.
+    /// Removes a client and all its memory.
     pub fn leave(&mut self, client: Client) {
         let Some(at) = self.index(client) else { return };
         let (_, held) = self.clients.remove(at);
@@ -146,8 +143,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Says where granules lie: newly allocated ones, and those that the driver moved by itself.
-    /// What is on its way in stays on its way, unless it is said to have arrived.
+    /// Notes where granules lie: newly allocated ones, and those that the driver moved. A granule
+    /// on its way in stays so unless `place` is the device.
     pub fn placed(&mut self, client: Client, range: Range, place: Place) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -168,7 +165,7 @@ impl Planner {
         self.choice.rewind();
     }
 
-    /// Granules came to the device by faults.
+    /// Notes granules that came by faults.
     pub fn faulted(&mut self, client: Client, range: Range) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -187,7 +184,7 @@ impl Planner {
         self.choice.something_came();
     }
 
-    /// Granules were freed.
+    /// Notes freed granules.
     pub fn freed(&mut self, client: Client, range: Range) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -200,13 +197,12 @@ impl Planner {
         self.replan();
     }
 
-    /// What a client touches, from the begin of its period on. `position` is how far in it is.
+    /// Sets what a client touches in a period, and its position in it, ns.
     pub fn learn(&mut self, client: Client, set: WorkingSet, position: Ns) {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
-        // What writes a granule for the first time makes its copy on the host stale, and the sum
-        // changes with it.
+        // A first write makes the host's copy stale, which changes the totals.
         for slot in &held.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
@@ -249,8 +245,8 @@ impl Planner {
         }
     }
 
-    /// What a pinned client is known to use is not evicted: the foreground job's, unless it is idle
-    /// for long.
+    /// Pins a client: what it is known to use is not evicted. For the foreground job, unless it is
+    /// idle for long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -260,16 +256,17 @@ impl Planner {
         }
     }
 
-    /// The timeline: element 0 runs from now on, then element 1, and so on. Where the client that
-    /// ran until now stands was told by [`Planner::ran`]. Turns of clients that never joined are
-    /// passed over.
+    /// Sets the timeline: element 0 runs from now on, then element 1, and so on.
+    ///
+    /// [`Planner::ran`] must have told the last client's position. Turns of unknown clients are
+    /// skipped.
     pub fn switch(&mut self, timeline: &[Turn]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of the kernel that its last turn ended in.
+                // From the begin of its last turn's kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
                 self.timeline.push(Turn { length, ..*turn });
             }
@@ -291,8 +288,7 @@ impl Planner {
         self.plan();
     }
 
-    /// Where in its period a client stands, if the last word of it was wrong. It counts from the
-    /// next switch on.
+    /// Corrects a client's position, ns, from the next switch on.
     pub fn stands(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
             let held = &mut self.clients[at].1;
@@ -301,7 +297,7 @@ impl Planner {
         }
     }
 
-    /// Whether clients have more than the device holds.
+    /// Whether clients have more granules than the device holds.
     pub fn is_short(&self) -> bool {
         self.clients
             .iter()
@@ -310,7 +306,7 @@ impl Planner {
             > self.config.capacity
     }
 
-    /// The running client has spent so much more of its own time.
+    /// Adds `by` ns to what the running client ran.
     pub fn ran(&mut self, client: Client, by: Ns) {
         let Some(at) = self.index(client) else { return };
         let held = &mut self.clients[at].1;
@@ -320,14 +316,13 @@ impl Planner {
         }
     }
 
-    /// Starts the choice anew, from where everybody stands.
     pub(super) fn replan(&mut self) {
         self.advance();
         self.plan();
     }
 
-    /// Moves everybody's position on by what it ran, and shortens the present turn by it: to the
-    /// begin of the kernel in progress, which needs its granules to its end.
+    /// Moves all positions on by what ran, and shortens the present turn by as much. A kernel in
+    /// progress counts from its begin: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -347,7 +342,7 @@ impl Planner {
         self.clock += ran;
     }
 
-    /// Books one slot anew.
+    /// Changes one slot and the books with it.
     pub(super) fn change(&mut self, client: usize, slot: usize, how: impl FnOnce(&mut Slot)) {
         let held = &mut self.clients[client].1;
         let slot = &mut held.slots[slot];
@@ -358,20 +353,19 @@ impl Planner {
         held.host = (held.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity that lie on the device or are on their way to it: faults ask
-    /// nobody.
+    /// Granules beyond the capacity on the device or on their way: faults ask for no room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
 
-    /// Granules of the device that nothing lies in and nothing is on its way to.
+    /// Granules of the device still free and unclaimed.
     pub(super) fn room(&self) -> u64 {
         self.config
             .capacity
             .saturating_sub(self.totals.device + self.totals.arriving)
     }
 
-    /// What is to be done now, in this order, appended to `into`.
+    /// Appends what is to be done now, in order.
     pub fn orders(&mut self, into: &mut Vec<Order>) {
         for (client, range, advice) in std::mem::take(&mut self.advice) {
             let id = self.number();
@@ -385,7 +379,7 @@ impl Planner {
         self.choose(into);
     }
 
-    /// Orders have changed the books already; this numbers one and remembers it.
+    /// Numbers and remembers an order that is in the books.
     pub(super) fn give(&mut self, client: Client, what: What, range: Range, into: &mut Vec<Order>) {
         let order = Order {
             id: self.number(),
@@ -402,7 +396,7 @@ impl Planner {
         OrderId(self.next_id)
     }
 
-    /// An order has ended. One that is not out is ignored.
+    /// Ends an order; ignores an unknown one.
     pub fn done(&mut self, id: OrderId, outcome: Outcome) {
         let Some(at) = self.out.iter().position(|order| order.id == id) else {
             return;
@@ -475,14 +469,14 @@ impl Planner {
         }
     }
 
-    /// Whether the running client may start its turn: always with pipelining, else when everything
-    /// that it needs in the turn is there.
+    /// Whether the running client may start: always with pipelining, else once its turn's needs are
+    /// there.
     pub fn may_start(&mut self, client: Client) -> bool {
         self.ready(client)
     }
 
-    /// Whether this granule is, or will be without anybody's doing, on its way to the device in
-    /// this turn: a launch that needs it had better wait than fault.
+    /// Whether this granule is on its way or surely comes in this turn: a launch had better wait
+    /// than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
         let held = &self.clients[at].1;
@@ -494,7 +488,7 @@ impl Planner {
         }
     }
 
-    /// Whether the planner believes that this granule is on the device.
+    /// Whether this granule is on the device, as far as known.
     pub fn is_there(&self, client: Client, granule: u64) -> bool {
         self.index(client).is_some_and(|at| {
             let held = &self.clients[at].1;
@@ -503,19 +497,19 @@ impl Planner {
         })
     }
 
-    /// Granules that these clients are known to use, all together.
+    /// Granules that these clients use together.
     pub fn needs(&self, clients: &[Client]) -> u64 {
         let known = clients.iter().filter_map(|client| self.index(*client));
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// What each client of the timeline moves in a round of turns of this length: what it moved in
-    /// the last one, of which a shorter turn moves its part, and no less than is to be expected.
+    /// Migration of each client of the timeline in a round of turns of `length` ns:
+    /// `max(expected, last round's part)`.
     pub fn migrations(&self, length: Ns) -> Vec<Migration> {
         self.migrations_of(length, |moved| moved)
     }
 
-    /// As [`Planner::migrations`], the last round's weighed.
+    /// [`Planner::migrations`] with the last round's amounts weighed.
     fn migrations_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Vec<Migration> {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
@@ -535,10 +529,11 @@ impl Planner {
             .collect()
     }
 
-    /// Of what a client uses in a turn of this length, what is not on the device when its turn
-    /// comes: while it ran last, it left the others' sets room for a part of them, and so they for
-    /// its own (`facts/papers.md` section 2.4, the derived model). What nobody writes leaves
-    /// without a copy.
+    /// Expected migration of a turn of `length` ns.
+    ///
+    /// `missing = used * (1 - left / others)`: while the client ran last, it left `left` granules
+    /// of room to the others' sets, and they did so for its own. Unwritten granules leave without a
+    /// copy. Derived from MSched's figures (arXiv 2512.24637).
     fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(held.used);
         let left = self.config.capacity.saturating_sub(held.used).min(others);
@@ -551,19 +546,17 @@ impl Planner {
         }
     }
 
-    /// How long turns should be for what they move: see [`slice`].
+    /// Length of turns for what they move, ns: see [`slice`].
     pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
         let overlap = self.options().overlap;
-        // Where the link has time it moves more than must be, so that the last round says what is
-        // sure to be moved only where it is far beyond what is to be expected (what came in several
-        // times, say).
+        // An idle link moves more than it must. So the last round counts only where it is far above
+        // expectation: granules that came several times, say.
         let sure = |length| self.migrations_of(length, |moved| moved / 2);
         let whole = self.migrations(Ns::MAX);
         slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)
     }
 
-    /// Granules on the device and on their way to it; never more than the capacity by the planner's
-    /// own doing.
+    /// Granules on the device and on their way to it.
     pub fn taken(&self) -> u64 {
         self.totals.device + self.totals.arriving
     }
@@ -573,7 +566,7 @@ impl Planner {
         self.totals.host
     }
 
-    /// What is shown of each client.
+    /// Statistics of each client.
     pub fn rows(&self) -> Vec<Row> {
         let count =
             |held: &Held, what: fn(&Slot) -> bool| GRANULE * held.slots.iter().filter(|slot| what(slot)).count() as u64;
@@ -591,7 +584,7 @@ impl Planner {
             .collect()
     }
 
-    /// Checks the books against the slots: for tests.
+    /// Recounts the totals from the slots.
     #[cfg(test)]
     pub(super) fn recounted(&self) -> Totals {
         let mut totals = Totals::default();
@@ -603,7 +596,6 @@ impl Planner {
         totals
     }
 
-    /// The totals as they are kept.
     #[cfg(test)]
     pub(super) fn totals(&self) -> Totals {
         self.totals

@@ -1,4 +1,4 @@
-//! What goes into the planner and what comes out of it.
+//! Inputs and outputs of the planner.
 #![forbid(unsafe_code)]
 
 pub use weft_profiles::working_set::Access;
@@ -8,19 +8,19 @@ use weft_protocol::{Client, Ns};
 /// Neighbouring granules of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Range {
-    /// Number of the first.
+    /// Number of the first granule.
     pub first: u64,
-    /// How many. A range of none is nothing.
+    /// Number of granules.
     pub count: u32,
 }
 
 impl Range {
-    /// Number of the first granule behind the range.
+    /// Number of the first granule behind it.
     pub fn end(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
     }
 
-    /// The numbers.
+    /// Numbers of its granules.
     pub fn granules(&self) -> std::ops::Range<u64> {
         self.first..self.end()
     }
@@ -28,96 +28,91 @@ impl Range {
 
 /// Granules that a client uses at some point of its own time.
 ///
-/// [`Access::Write`] promises that the granules are overwritten as a whole before anything of them
-/// is read: what they held before is dead. If only a part is overwritten, it is
-/// [`Access::ReadWrite`].
+/// [`Access::Write`] promises that whole granules are overwritten before they are read: their
+/// content is dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// When, in the client's time on the device since the begin of its period.
+    /// Client's time since the begin of its period.
     pub at: Ns,
-    /// Which.
+    /// The granules.
     pub range: Range,
-    /// How.
+    /// Kind of access.
     pub access: Access,
 }
 
-/// What a client touches, in the order of its own time, which passes only while the client runs. It
-/// repeats: a training step, a decoded token.
+/// What a client touches in a period (a training step, a decoded token), by its own time. That time
+/// passes only while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
-    /// How long until it repeats; all uses are before it. 0 counts as one nanosecond more than the
-    /// last use.
+    /// Time until it repeats, after all uses. 0 counts as the last use + 1 ns.
     pub period: Ns,
-    /// By time. A granule may come several times.
+    /// Uses by time. A granule may occur several times.
     pub uses: Vec<Use>,
 }
 
-/// A part of the timeline: who runs, for how long (its own time: what it waits for memory comes on
-/// top).
+/// Entry of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Who.
+    /// The client that runs.
     pub client: Client,
-    /// For how long.
+    /// Own time of the client, without waits for memory.
     pub length: Ns,
 }
 
-/// Where a granule's bytes are.
+/// Place of a granule's bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Nowhere yet: allocated, never touched, or dropped because it was dead.
+    /// Nowhere: never touched, or dropped as dead.
     #[default]
     Nowhere,
     /// On the host alone.
     Host,
-    /// On the device (and perhaps a good copy on the host too).
+    /// On the device; the host may have a copy.
     Device,
 }
 
-/// An order's number. Never given twice.
+/// Number of an order, never given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrderId(pub u64);
 
-/// What is to be done with a range.
+/// Kind of an order on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Bring it to the device.
+    /// Move it to the device.
     Prefetch,
-    /// Give it room on the device without copying: what it held is dead, or it never held anything.
+    /// Give it room on the device: its content is dead or never was.
     Populate,
     /// Move it to the host.
     Evict,
-    /// Evict it; the host's copy is still good, so nothing needs to be copied (correct also if it
-    /// is not: the driver knows what is dirty).
+    /// Evict it without a copy: the host's is good. A stale copy does no harm: the driver knows
+    /// what is dirty.
     Release,
-    /// Its content is dead: drop it from the device without copying.
+    /// Drop it from the device: its content is dead.
     Discard,
-    /// Tell the driver that it is mostly read, so that it keeps the host's copy (`true`), or take
-    /// that back (`false`). Moves nothing, is not waited for, and [`super::Planner::done`] need not
-    /// be called.
+    /// Mark as mostly read, so that the host's copy stays (`true`), or not (`false`). Moves
+    /// nothing; [`super::Planner::done`] is optional.
     Advise(bool),
 }
 
-/// Something for a client's helper to do. Those of one client are carried out in the order in which
-/// they were given.
+/// An order to a client's helper. A client's orders are carried out in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// Its number.
     pub id: OrderId,
-    /// Whose memory.
+    /// Owner of the memory.
     pub client: Client,
-    /// What.
+    /// Kind.
     pub what: What,
-    /// Which.
+    /// The granules.
     pub range: Range,
 }
 
-/// How an order ended.
+/// End of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// As ordered.
     Done,
-    /// The driver or the helper would not: the range stays where it was. It is not ordered again
-    /// before the next switch.
+    /// Refused by the driver or the helper: the range stays, and is not ordered again before the
+    /// next switch.
     Refused,
 }

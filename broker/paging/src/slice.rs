@@ -1,25 +1,27 @@
-//! How long a turn must be for the memory that it moves.
+//! Length of a turn for the memory that it moves.
 //!
-//! While one client runs, the link brings the next one's set. A round of turns of length `T` for
-//! `k` clients that moves memory for `X` in all takes `max(kT, X)` where both overlap: it is
-//! efficient to `a` if `kT >= aX`. Where nothing is moved ahead it takes `kT + X`, and
-//! `T = aX / (k (1 - a))` (the model of `facts/papers.md` section 2.4 with nothing overlapped).
+//! A round has `k` turns of length `T` and moves memory for `X` in all. `a` is the efficiency.
 //!
-//! An efficiency above 1 asks for more than that: the link is to be busy for `1/a` of the turns at
-//! most, so that what it moves comes in time also where orders are late and a kernel's own faults
-//! share the link. That is what the daemon asks for.
+//! | migrations | a round takes | condition |
+//! |---|---|---|
+//! | ahead, overlapped | `max(kT, X)` | `kT >= aX` |
+//! | not ahead | `kT + X` | `T = aX / (k (1 - a))` |
 //!
-//! What must not happen is that a client is away for longer than it was promised. That bound wins:
-//! a longer slice is never taken to save the link. A turn shorter than a client's period moves only
-//! what it touches meanwhile, so that short enough turns keep almost any bound, at the price of
-//! moving each set more often: where several sets are larger than what the link carries in the time
-//! allowed, clients then get through their periods a part at a time.
+//! The second row is derived from MSched's figures (arXiv 2512.24637).
+//!
+//! An efficiency above 1, as the daemon asks for, keeps the link busy for at most `1/a` of the
+//! turns. Migrations then come in time beside late orders and a kernel's own faults.
+//!
+//! No client may be away for longer than promised: that bound wins over the link. A turn shorter
+//! than a client's period moves only what it touches meanwhile. So short turns keep almost any
+//! bound, and move each set more often. Clients with too large sets get through their periods in
+//! parts.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
 use weft_protocol::Ns;
 
-/// What one client's turn makes move.
+/// Granules that one client's turn moves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Migration {
     /// Granules to the device.
@@ -29,22 +31,23 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// How long the link is busy with it.
+    /// Time of the migration on the link.
     pub fn time(&self, link: &Link) -> Ns {
         link.time(self.inward, self.outward)
     }
 }
 
-/// Shorter turns than this are switches and little else, whatever was promised.
+/// Shortest turn: a shorter one is a switch and little else.
 const SHORTEST: Ns = 1_000_000;
 
-/// The length of turns at which clients' migrations leave `efficiency` of the device's time (0 to
-/// 1; more where memory moves ahead, see the module), but at least `least`, and at most so long
-/// that nobody is away for longer than `away` (which bounds the sum of the others' turns and of
-/// what they wait for). `least` yields to `away`, down to a millisecond.
+/// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
+/// more where memory moves ahead (see the module).
 ///
-/// `whole` is what each client's turn moves if it is long; `migrations` says what it is sure to
-/// move if it is so long.
+/// The length is at least `least`, and no client is away (others' turns and stalls) for longer than
+/// `away`. `least` yields to `away`, down to a millisecond.
+///
+/// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
+/// moves.
 pub fn slice(
     link: &Link,
     overlap: Overlap,
@@ -58,8 +61,8 @@ pub fn slice(
     if clients < 2 {
         return away.max(least);
     }
-    // Turns end up to an eighth later than is computed here (`scripts/lab memory`: what is late for
-    // one is waited for in another), and the bound is a promise.
+    // Turns end up to an eighth later (`scripts/lab memory`: one client waits for what is late for
+    // another), and the bound is a promise.
     let away = away - away / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {
@@ -71,7 +74,7 @@ pub fn slice(
     };
     let wanted = (time(whole) as f64 * share / clients as f64) as Ns;
     let others = clients - 1;
-    // How long somebody is away: the others' turns, and of the round, what the link adds to them.
+    // Time away: the others' turns, and the stalls that the link adds.
     let gone = |length: Ns| {
         let moved = time(&migrations(length));
         let stalls = match overlap {
@@ -82,8 +85,7 @@ pub fn slice(
     };
     let mut length = wanted.max(least).min(away / others).max(1);
     let shortest = SHORTEST.min(least).min(away / others).max(1);
-    // What is moved does not grow evenly with the length, so that lengths are tried from the
-    // longest on.
+    // Migrations grow unevenly with the length: try lengths from the longest on.
     while length > shortest && gone(length) > away {
         length = (length - (length / 16).max(1)).max(shortest);
     }
@@ -97,7 +99,7 @@ mod tests {
     const MS: Ns = 1_000_000;
 
     fn link(duplex: bool) -> Link {
-        // A granule a millisecond.
+        // One granule a millisecond.
         let rate = super::super::GRANULE as f64 * 1e3;
         Link {
             inward: rate,
@@ -107,7 +109,7 @@ mod tests {
         }
     }
 
-    /// Three clients that move the same, however long their turns are.
+    /// Three clients with the same migration for every length.
     fn moves(inward: u64, outward: u64) -> [Migration; 3] {
         [Migration { inward, outward }; 3]
     }
@@ -142,8 +144,7 @@ mod tests {
 
     #[test]
     fn turns_that_touch_less_keep_a_bound_that_whole_sets_break() {
-        // A set of 100 granules, all of which a period of 50 ms touches; three of them take the
-        // link 300 ms.
+        // A set of 100 granules, touched in 50 ms; three take the link 300 ms.
         let swept = |length: Ns| {
             let inward = (length / (MS / 2)).min(100);
             vec![Migration { inward, outward: 0 }; 3]
@@ -156,7 +157,7 @@ mod tests {
         );
         let short = at(100 * MS);
         assert!(short > MS && short < 20 * MS, "{short}");
-        // Of a round, all but its own turn.
+        // The round without its own turn.
         let moved: Ns = swept(short).iter().map(|one| one.time(&link(true))).sum();
         assert!(moved - short <= 100 * MS, "{moved} {short}");
         assert_eq!(at(2 * MS), 833_333, "nothing keeps it: the shortest comes nearest");

@@ -1,68 +1,64 @@
-//! A client's place on the device: whether it may begin, and how much memory it may have.
+//! Admission slot: whether a client may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client reads it. While no broker is attached all of it
-//! is zero, which means that nothing was said and nothing is forbidden. The client writes
-//! [`Moves`].
+//! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. Without a broker all of it is
+//! zero: nothing was said, nothing is forbidden.
 #![forbid(unsafe_code)]
 
 use super::Ns;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the broker said.
+/// The broker's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AdmissionState {
-    /// Nothing yet.
+    /// None yet.
     Unknown = 0,
-    /// The client waits.
+    /// The client must wait.
     Waits = 1,
-    /// It may begin.
+    /// The client may begin.
     Admitted = 2,
-    /// It can never begin.
+    /// The client can never begin.
     Refused = 3,
 }
 
-/// What the broker says of the memory of a job that is admitted.
+/// Memory of an admitted job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Memory {
-    /// It is the device's.
+    /// Device memory.
     Device = 1,
-    /// It is managed.
+    /// Managed memory.
     Managed = 2,
 }
 
-/// The words.
+/// The broker's words to one client.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct AdmissionSlot {
-    /// A [`AdmissionState`]. Whoever waits sleeps on it as a shared futex.
+    /// An [`AdmissionState`], a shared futex for the waiting client.
     pub state: AtomicU32,
-    /// Counts the answers to what was asked for more; slept on in the same way.
+    /// Counts answers to requests for more bytes; a shared futex too.
     pub answers: AtomicU32,
-    /// Bytes the client may have without its contexts; 0: nothing was said.
+    /// Bytes that the client may have, without contexts; 0: nothing was said.
     pub quota: AtomicU64,
-    /// What a job is told that sizes itself: it will get no more than this. 0: nothing.
+    /// Bytes that a job that sizes itself will ever get; 0: nothing was said.
     pub limit: AtomicU64,
-    /// 1: the share was said beforehand (by a person or a profile), so the device is shown as being
-    /// of that size.
+    /// 1: a user or profile declared the need; the device is shown as that large.
     pub declared: AtomicU32,
-    /// The place in the queue, 1 is next.
+    /// Place in the queue; 1 is next.
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
     pub heartbeat: AtomicU64,
-    /// Counts the looks at the device's free memory that told nothing, since others took or gave
-    /// back memory meanwhile: the client is to look again.
+    /// Counts probes to be repeated, since other clients took or freed memory meanwhile.
     pub probe_requests: AtomicU32,
-    /// 1: what was asked for more is not free, and the client waits for it.
+    /// 1: bytes asked for are not free; the client waits.
     pub growing: AtomicU32,
-    /// A [`Memory`], said before [`AdmissionSlot::state`] is [`AdmissionState::Admitted`]; 0:
-    /// nothing.
+    /// A [`Memory`], set before [`AdmissionState::Admitted`]; 0: nothing was said.
     pub backing: AtomicU32,
 }
 
 impl AdmissionSlot {
-    /// What was said. A word that is none of ours counts as nothing.
+    /// The broker's answer; unknown words count as none.
     pub fn state(&self) -> AdmissionState {
         match self.state.load(Ordering::Acquire) {
             1 => AdmissionState::Waits,
@@ -72,15 +68,14 @@ impl AdmissionSlot {
         }
     }
 
-    /// Whether the memory of a client that is admitted is to be managed, if it left that open.
+    /// Whether an admitted client with auto backing is to be managed.
     pub fn is_managed(&self) -> bool {
         self.backing.load(Ordering::Acquire) == Memory::Managed as u32
     }
 }
 
-/// When what the client holds of device memory changed. A change begins before the driver is called
-/// and ends when the lane's `memory` says what came of it, so whoever finds none under way knows
-/// what the client holds in truth.
+/// Changes of the client's device memory. A change begins before the driver is called and ends once
+/// the lane's `memory` has the result. While none is under way, `memory` is exact.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Moves {
@@ -90,25 +85,24 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// So many changes have begun.
+    /// Notes that `count` changes have begun.
     pub fn begun(&self, count: u64) {
         self.begun.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// So many have ended, the last one then (`CLOCK_MONOTONIC`).
+    /// Notes the end of `count` changes, the last at `at` (`CLOCK_MONOTONIC`).
     pub fn done(&self, count: u64, at: Ns) {
         self.last.fetch_max(at, Ordering::AcqRel);
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// How many changes have ended, if one is under way: the same number later is the same one,
-    /// still under way.
+    /// If a change is under way, how many have ended. An equal number later means the same change.
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)
     }
 
-    /// Whether nothing changed since then. `None`: nothing ever did.
+    /// Whether nothing changed since `at`; `None`: nothing ever did.
     pub fn still_since(&self, at: Ns) -> Option<bool> {
         let done = self.done.load(Ordering::Acquire);
         let last = self.last.load(Ordering::Acquire);
@@ -127,7 +121,7 @@ mod tests {
         assert_eq!(moves.still_since(100), None);
         moves.begun(1);
         assert_eq!(moves.still_since(100), Some(false));
-        // Two at once, and the words come in another order.
+        // Two at once, reported out of order.
         moves.begun(2);
         moves.done(1, 50);
         assert_eq!(moves.still_since(100), Some(false));

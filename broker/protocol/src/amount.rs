@@ -1,11 +1,10 @@
-//! Amounts of memory as people write them: in the job's environment and on the command line.
+//! Amounts of memory as text, in the environment and on the command line.
 #![forbid(unsafe_code)]
 
-/// No job takes so few bytes: who writes a smaller number without a unit has forgotten it.
+/// Below this the unit was forgotten: no job takes so few bytes.
 const BARE: f64 = 1_048_576.0;
 
-/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. A unit of one letter, and one with an `i`, is a
-/// power of 1024.
+/// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: of 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is no amount of memory: write 12GiB, 500MB or a number of bytes");
     let trimmed = text.trim();
@@ -35,14 +34,14 @@ pub fn parse(text: &str) -> Result<u64, String> {
             "{trimmed} is {trimmed} bytes: write {trimmed}GiB, or {trimmed}MiB"
         ));
     }
-    // Beyond a petabyte it is a typing error.
+    // Above a petabyte it is a typing error.
     if !(1.0..=1e15).contains(&bytes) {
         return Err(wrong());
     }
     Ok(bytes as u64)
 }
 
-/// Bytes as people read them: three figures and a unit.
+/// Text of an amount: three figures and a unit.
 pub fn shown(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

@@ -1,8 +1,7 @@
-//! Atomics that loom watches, under the names of the standard library's.
+//! Atomics that loom watches, under the standard library's names.
 //!
-//! A word is made when it is first touched, because a table in a static is made by a constant
-//! function, which loom's are not. Printing a word (`{:?}`) touches it; a model prints what it
-//! shares before it starts its threads.
+//! A word is made at its first use, since a static table needs constant functions and loom's are
+//! not. `{:?}` uses a word too, so a model prints its shared words before it starts threads.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, OnceCell};
@@ -11,27 +10,27 @@ use std::fmt;
 use loom::sync::atomic as watched;
 pub use loom::sync::atomic::{Ordering, fence};
 
-/// What the code runs on.
+/// Memory model of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Machine {
-    /// C11, with sequentially consistent accesses taken for acquire-release.
+    /// C11, with sequentially consistent accesses weakened to acquire-release.
     #[default]
     C11,
-    /// Locked instructions are full barriers.
+    /// x86: locked instructions are full barriers.
     X86,
 }
 
 thread_local! {
-    // loom runs all threads of a model on the one that checks it.
+    // loom runs all threads of a model on the checking thread.
     static MACHINE: Cell<Machine> = const { Cell::new(Machine::C11) };
 }
 
-/// What follows runs on this machine.
+/// Chooses the machine for what follows.
 pub fn run_on(machine: Machine) {
     MACHINE.set(machine);
 }
 
-/// A locked instruction.
+/// Runs a locked instruction, with its barriers.
 fn locked<T>(instruction: impl FnOnce() -> T) -> T {
     let barrier = || {
         if MACHINE.get() == Machine::X86 {
@@ -46,7 +45,7 @@ fn locked<T>(instruction: impl FnOnce() -> T) -> T {
 
 macro_rules! word {
     ($name:ident, $of:ty, $watched:ty) => {
-        /// As in the standard library.
+        /// See `std`.
         #[derive(Default)]
         pub struct $name {
             first: $of,
@@ -54,7 +53,7 @@ macro_rules! word {
         }
 
         impl $name {
-            /// A word.
+            /// A word with this first value.
             pub const fn new(first: $of) -> $name {
                 $name {
                     first,
@@ -66,12 +65,12 @@ macro_rules! word {
                 self.word.get_or_init(|| <$watched>::new(self.first))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn load(&self, order: Ordering) -> $of {
                 self.word().load(order)
             }
 
-            /// As in the standard library. On x86 a sequentially consistent store is an exchange.
+            /// See `std`. On x86 a sequentially consistent store is an exchange.
             pub fn store(&self, value: $of, order: Ordering) {
                 match order {
                     Ordering::SeqCst => locked(|| self.word().store(value, order)),
@@ -79,32 +78,32 @@ macro_rules! word {
                 }
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn swap(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().swap(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_add(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().fetch_add(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_max(&self, value: $of, order: Ordering) -> $of {
                 locked(|| self.word().fetch_max(value, order))
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn compare_exchange(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 locked(|| self.word().compare_exchange(old, new, won, lost))
             }
 
-            /// As in the standard library, but never failing for nothing.
+            /// See `std`. Never fails spuriously.
             pub fn compare_exchange_weak(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
                 self.compare_exchange(old, new, won, lost)
             }
 
-            /// As in the standard library.
+            /// See `std`.
             pub fn fetch_update(
                 &self,
                 won: Ordering,

@@ -1,7 +1,6 @@
-//! The messages of the control plane.
+//! Messages of the control plane.
 //!
-//! They travel over the transport (see the daemon's and the interposer's transport modules), a few
-//! a second. A launch never waits for one.
+//! A few a second travel over the transport. A launch never waits for one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -11,57 +10,57 @@ use weft_profiles::working_set::KernelWorkingSet;
 
 use super::Ns;
 
-/// Bytes of the granules of [`GranuleUse`]: what a unified-memory driver moves as one.
+/// Bytes of a granule of [`GranuleUse`]: what a unified-memory driver moves as one.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Neighbouring granules of a client's memory that a launch uses.
+/// Neighbouring granules that a launch uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GranuleUse {
-    /// When, in the client's own time since its period began.
+    /// Time since the client's period began.
     pub at: Ns,
-    /// Number of the first: its address over [`GRANULE`].
+    /// Address of the first granule / [`GRANULE`].
     pub first: u64,
-    /// How many.
+    /// Number of granules.
     pub count: u32,
-    /// How.
+    /// Kind of access.
     pub access: Access,
 }
 
-/// The first message of a client.
+/// First message of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`super::VERSION`] of the client.
     pub version: u32,
-    /// Process id as the client sees it. The broker believes the socket's credentials, not this.
+    /// Process id as the client sees it. The broker believes the socket's credentials.
     pub pid: u32,
     /// 0 (most important) to 9.
     pub priority: u8,
     /// Name of the profile, from `WEFT_PROFILE`.
     pub profile: Option<String>,
-    /// Whether stage-1 samples are wanted (`weft profile`), from `WEFT_MODE=profile`.
+    /// Whether stage-1 samples are wanted: `WEFT_MODE=profile`.
     pub profiling: bool,
-    /// The command line, for people.
+    /// Command line, for people.
     pub command: String,
 }
 
 /// A client's messages after [`Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBroker {
-    /// A kernel was launched for the first time.
+    /// First launch of a kernel.
     Kernel {
         /// Its hash, as in records.
         hash: u64,
-        /// What it is.
+        /// Its identity.
         id: KernelId,
     },
-    /// A graph was instantiated or changed: its kernels in launch order.
+    /// A graph was instantiated or changed.
     Graph {
         /// Its identity, as in records.
         hash: u64,
-        /// Hashes of its kernel nodes.
+        /// Hashes of its kernels in launch order.
         kernels: Vec<u64>,
     },
-    /// The device that the process uses by this attachment.
+    /// The device of this attachment.
     Device {
         /// As `cuDeviceGetName` says.
         name: String,
@@ -71,87 +70,83 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
-        /// Whether the process shares the device under NVIDIA's multi-process service, as
-        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED` says; `None`: the driver does not know that attribute.
+        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: the process is under NVIDIA's multi-process service.
+        /// `None`: unknown to the driver.
         mps: Option<bool>,
     },
-    /// A range of the client's memory came to be managed.
+    /// A range of the client's memory became managed.
     Backed {
         /// First address.
         start: u64,
         /// Bytes.
         bytes: u64,
     },
-    /// A managed range was freed by the job and is kept for reuse: what it holds is dead until it
-    /// is [`ToBroker::Backed`] again.
+    /// A freed managed range is kept for reuse. Its content is dead until [`ToBroker::Backed`].
     Resting {
         /// First address.
         start: u64,
     },
-    /// The managed ranges that the job's launches, copies and fills have named since the last such
-    /// message.
+    /// Managed ranges named by launches, copies and fills since the last such message.
     Touched {
-        /// Their first addresses; `None`: what was launched does not say, so all of them.
+        /// First addresses. `None`: unknown, so all ranges.
         starts: Option<Vec<u64>>,
     },
-    /// What the job touches in each of its periods, in order, in parts: a message must fit one
-    /// packet of the channel. A forecast without uses takes the one before it back.
+    /// What the job touches in each period, in order, in parts that fit one packet. A forecast
+    /// without uses withdraws the one before it.
     Forecast {
-        /// Which forecast, as the lane's page operations say it beside the position.
+        /// Number of the forecast, which the lane's page operations repeat.
         number: u32,
-        /// How long a period takes.
+        /// Duration of a period.
         period: Ns,
-        /// A part of it.
+        /// This part's uses.
         uses: Vec<GranuleUse>,
-        /// It is the last part.
+        /// Whether this is the last part.
         ends: bool,
     },
-    /// Stage 1: what a kernel touches.
+    /// Stage 1: the memory that a kernel touches.
     WorkingSet(KernelWorkingSet),
-    /// A managed range is no more.
+    /// A managed range is gone.
     Unbacked {
         /// First address.
         start: u64,
     },
-    /// The job is about to touch the device: may it begin? Said anew to each broker.
+    /// The job asks to begin, before it touches the device. Sent anew to each broker.
     Wants(Wants),
-    /// So many bytes more than its share. Answered in the admission slot.
+    /// Asks for bytes beyond the quota. The admission slot has the answer.
     More {
         /// Bytes.
         bytes: u64,
-        /// For so long it waits where they are not free but may come to be. 0: not at all.
+        /// Longest wait for bytes that are not free. 0: none.
         patience: Ns,
     },
-    /// It waits no longer for what it wanted more.
+    /// The client no longer waits for the bytes of `ToBroker::More`.
     NoMore,
-    /// It left open what its memory is ([`Wants::either`]) and has begun on device memory without
-    /// the broker's word: it heard none in time.
+    /// A job with auto backing ([`Wants::either`]) began on device memory, without a timely answer.
     OnDevice,
-    /// It waits no longer and runs without.
+    /// The client runs without waiting for admission.
     WaitsNoMore,
-    /// Its first context is there, and it looked at what is free on the device.
+    /// The first context is there, and the device's free memory is probed.
     Context {
-        /// Bytes.
+        /// Free bytes.
         free: u64,
-        /// Bytes that the process itself held when it looked.
+        /// Bytes that the process held at that time.
         held: u64,
-        /// Bytes of managed memory that it had taken by itself then.
+        /// Bytes of managed memory that the job allocated itself.
         own: u64,
-        /// When it began to look (`CLOCK_MONOTONIC`).
+        /// Start of the probe (`CLOCK_MONOTONIC`).
         at: Ns,
     },
-    /// A line that the job's side wants people to see in `weft status`.
+    /// A line for people in `weft status`.
     Note(String),
-    /// A clean end.
+    /// Clean end.
     Goodbye,
 }
 
-/// The longest name of a device that makes sense.
+/// Length of the longest plausible device name.
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
-    /// Whether it could be said by a client of ours. What is not is taken for no message at all:
-    /// names of devices are keys of what is kept.
+    /// Whether an honest client can send this. Others are ignored: device names become keys.
     pub fn is_sound(&self) -> bool {
         match self {
             ToBroker::Device { name, uuid, .. } => is_uuid(uuid) && name.len() <= LONGEST_NAME,
@@ -161,8 +156,8 @@ impl ToBroker {
     }
 }
 
-/// Whether these are the 16 bytes in hexadecimal that `cuDeviceGetUuid` gives of a device or of a
-/// MIG instance, or nothing at all.
+/// Whether this is the UUID of a device or MIG instance (`cuDeviceGetUuid` in hexadecimal), or
+/// empty.
 pub fn is_uuid(text: &str) -> bool {
     text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -170,64 +165,59 @@ pub fn is_uuid(text: &str) -> bool {
 /// What a job says of itself before it begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
-    /// The device, as `cuDeviceGetUuid` says, in hexadecimal.
+    /// UUID of the device, in hexadecimal.
     pub uuid: String,
-    /// Its bytes.
+    /// Memory of the device, bytes.
     pub total: u64,
-    /// 0: the first device of this process; else one that it came to use besides, for which it
-    /// attached once more.
+    /// 0: the first device of this process; else a further one, with its own attachment.
     pub further: u32,
-    /// How many devices the process sees.
+    /// Number of devices that the process sees.
     pub devices: u32,
-    /// Bytes that the job takes at its peak on all its devices together, if it was said.
+    /// Declared peak need on all devices, bytes.
     pub memory: Option<u64>,
-    /// How long it runs, if it was said: `short`, `medium` or `long`.
+    /// Declared duration: `short`, `medium` or `long`.
     pub duration: Option<String>,
-    /// What processes of one job have in common; empty: it is one by itself.
+    /// Gang of the processes of one job; empty: none.
     pub gang: String,
-    /// Processes of the job that will come.
+    /// Processes of the job to come.
     pub processes: u32,
-    /// Who shares fairly with whom; empty: the user of the broker.
+    /// User for fair sharing; empty: the broker's.
     pub user: String,
-    /// Its memory is managed.
+    /// Whether its memory is managed.
     pub managed: bool,
-    /// It has not begun, and its memory is whatever the broker says beside its admission
-    /// ([`super::admission_slot::AdmissionSlot::backing`]): device memory, or managed where it
-    /// would wait otherwise.
+    /// Auto backing: the broker chooses on admission
+    /// ([`super::admission_slot::AdmissionSlot::backing`]). Managed memory if device memory would
+    /// mean waiting.
     pub either: bool,
-    /// Bytes of host memory that its control groups leave a job whose memory is or may come to be
-    /// managed: what leaves the device is charged there. `None`: no limit, or it does not matter.
+    /// Host memory that its control groups leave a job that is or may become managed, bytes.
+    /// Evicted memory is charged there. `None`: no limit, or not relevant.
     pub host: Option<u64>,
-    /// It runs already, and may have (or has) so many bytes: its broker was started anew.
+    /// Bytes that a running job has or may have, for a restarted broker. `None`: not running.
     pub runs: Option<u64>,
 }
 
-/// The broker's messages to a client. Orders that matter by the microsecond are in the lane, not
-/// here.
+/// The broker's messages to a client. Urgent orders are in the lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
-    /// Attached. The lane and the epoch page came beside this message.
+    /// Attached, with the lane and the epoch page.
     Welcome {
         /// The client's number at this broker.
         client: u64,
-        /// The kernels of its profile: (hash, cost that a background job is charged, ns).
+        /// Costs of its profile's kernels: (hash, ns).
         costs: Vec<(u64, Ns)>,
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
-    /// A line that the job's side says on its stderr whatever the level, and that is no warning:
-    /// why it waits, say.
+    /// A line for stderr at any log level, no warning: why the job waits, say.
     Said(String),
-    /// What some of the job's kernels touch, as its profile says.
+    /// What kernels touch, from the job's profile.
     WorkingSets(Vec<KernelWorkingSet>),
-    /// A line that the job's side says on its stderr: its profile cannot be used, say.
+    /// A warning for stderr: an unusable profile, say.
     Warning(String),
-    /// The costs that came with [`ToClient::Welcome`] are not this job's: its profile turned out to
-    /// be of another GPU. From now on every kernel is an unknown one.
+    /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`].
     ForgetCosts,
-    /// What some of its profile's kernels may well take, (hash, ns), where that is much more than
-    /// what they cost: under a run-ahead window one of them goes only if all of that would end in
-    /// time.
+    /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
+    /// such a kernel goes only if this time fits.
     MayTake(Vec<(u64, Ns)>),
 }
 
@@ -248,18 +238,18 @@ pub enum Refusal {
     /// Priority out of range.
     #[error("priority {0} is not in 0 (most important) to 9")]
     Priority(u8),
-    /// The profile could not be used; the job may run without one.
+    /// The profile cannot be used.
     #[error("profile {name}: {why}")]
     Profile {
         /// Its name.
         name: String,
-        /// What is wrong and what to do.
+        /// What is wrong, and the remedy.
         why: String,
     },
-    /// No more clients.
+    /// The broker has its limit of clients.
     #[error("the broker has its limit of {0} clients")]
     Full(usize),
-    /// A shared broker believes no process id but the kernel's.
+    /// A shared broker believes only the kernel's process ids.
     #[error("the shared broker cannot see this process (it is in a pid namespace that is not below the broker's)")]
     Unseen,
 }

@@ -1,15 +1,13 @@
-//! The credit word: every change of it, of both sides, in one place.
+//! The credit word: all changes of it, by both sides.
 //!
-//! Credit given = credit taken + credit taken back + credit in the word, at every instruction,
-//! because the word is changed by one atomic step at a time and nobody stores into it. A word below
-//! zero is a debt: what went through without credit is taken from it all the same.
+//! At every instruction, `credit given = credit taken + credit taken back + credit in the word`:
+//! the word changes by single atomic steps, never by a store. A word below zero is a debt from work
+//! let through without credit.
 //!
-//! Under a [`RunAheadWindow`] credit comes back when the work is seen to end for which it was
-//! taken: that counts as given. So a background job goes on without a trip to the broker for each
-//! piece of work, and what it has out stays bounded: what ends makes room for as much.
+//! Under a [`RunAheadWindow`], completed work returns its credit, which counts as given. A
+//! background job goes on without the broker, and its outstanding work stays bounded.
 //!
-//! The orderings are those that `tests/simulation` checks in every interleaving
-//! (`cargo test -p weft-simulation --test memory_model`): it compiles this very file.
+//! `tests/memory-model` compiles this file and checks its orderings in every interleaving.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -17,40 +15,37 @@ use super::atomic::Ordering;
 use super::epoch_page::EpochPage;
 use super::lane::{Orders, Reports, flags};
 
-/// What a background job may do with its credit by itself, as the device and the clock go on.
+/// What a background job may do with its credit without asking the broker.
 ///
-/// The broker says when it expects the foreground job; the background job, which knows what it has
-/// launched, sees to it that the device is free by then.
+/// The broker says when it expects the foreground job. The background job keeps the device free by
+/// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// What is predicted to end before this may be launched at once: the foreground job hardly
-    /// comes before.
+    /// Work predicted to end by this time may launch at once.
     pub safe_until: Ns,
-    /// What is not predicted to end before this may not be launched. Never 0.
+    /// Work predicted to end later may not launch. Never 0.
     pub deadline: Ns,
-    /// Behind no more work than this a kernel may be launched that ends after `safe_until`: just
-    /// enough that the device does not run dry while it is on its way.
+    /// The most work on the device, ns, at the launch of a kernel that ends after `safe_until`:
+    /// enough that the device does not run dry.
     pub max_backlog: Ns,
-    /// Of all the work that was ever seen to end, so much does not come back as credit. All that
-    /// was given, less what was taken back, less this is what the background job may have out for
-    /// good: credit and work on the device.
+    /// Completed work that does not come back as credit, ns in all. It bounds
+    /// `credit + outstanding` to `given - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
-/// Whether a launch may go, as far as a run-ahead window says.
+/// Whether a run-ahead window lets a launch go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MayLaunch {
-    /// Yes.
+    /// The launch may go.
     Now,
-    /// Not before this time: there is enough on the device until then.
+    /// Not earlier: the device has work until then.
     At(Ns),
-    /// Not under this run-ahead window: it would not end in time.
+    /// Not under this window: the end would be too late.
     Never,
 }
 
 impl RunAheadWindow {
-    /// Whether a kernel of `cost` may be launched now, when the device has `backlog` of its
-    /// client's work to do.
+    /// Whether a kernel of `cost` ns may launch behind `backlog` ns of its client's work.
     pub fn may_launch(&self, now: Ns, backlog: Ns, cost: Ns) -> MayLaunch {
         let end = now.saturating_add(backlog).saturating_add(cost);
         if end <= self.safe_until {
@@ -66,7 +61,7 @@ impl RunAheadWindow {
 }
 
 impl Orders {
-    /// Client: takes `cost` if there is so much credit and it holds.
+    /// Client: takes `cost` if the credit suffices and still holds.
     #[inline]
     pub fn take(&self, epoch_page: &EpochPage, cost: i64) -> bool {
         let mut credit = self.credit.load(Ordering::Acquire);
@@ -90,8 +85,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if there is one. Its words are read one by one: each is a
-    /// promise by itself.
+    /// Client: the run-ahead window, if any. Its words are read one by one: each is a promise by
+    /// itself.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -103,7 +98,7 @@ impl Orders {
         })
     }
 
-    /// Broker: says what the client may do with its credit. Said before the credit is given.
+    /// Broker: sets the run-ahead window, before it gives the credit.
     pub fn set_window(&self, window: Option<RunAheadWindow>) {
         let flags = self.flags.load(Ordering::Relaxed);
         if let Some(window) = window {
@@ -118,17 +113,18 @@ impl Orders {
         }
     }
 
-    /// Client: whether credit that is bound to the launch epochs still holds.
+    /// Client: whether the credit holds: unbound, or its launch epochs have not moved.
     #[inline]
     pub fn holds(&self, epoch_page: &EpochPage) -> bool {
         self.flags.load(Ordering::Acquire) & flags::CREDIT_BOUND_TO_EPOCHS == 0
             || epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize) == self.epochs.load(Ordering::Acquire)
     }
 
-    /// Client: work of its own was seen to end, and that is reported. Under a run-ahead window that
-    /// still holds, as much credit comes back. Counted first: whoever reads what was issued, and
-    /// then this count, has counted all the credit that was issued. Several threads may find the
-    /// same end: it counts once.
+    /// Client: returns the credit of completed, reported work under a run-ahead window that holds.
+    ///
+    /// `renewed` is counted before the credit comes back. So a reader of `issued` and then
+    /// `renewed` has counted all credit that was issued. An end that several threads find counts
+    /// once.
     #[inline]
     pub fn renew(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
         const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_EPOCHS;
@@ -150,15 +146,16 @@ impl Orders {
 
     /// Client: takes credit that is not there.
     pub fn overdraw(&self, cost: i64) {
-        // Saturating: a word near its end would otherwise turn into a fortune.
+        // Saturating: a wrapped word would become a huge credit.
         let _ = self.credit.fetch_update(Ordering::AcqRel, Ordering::Acquire, |credit| {
             Some(credit.saturating_sub(cost))
         });
     }
 
-    /// Broker: gives credit, bound to these launch epochs or to none. Where what is left was given
-    /// under other launch epochs, that is taken back first and returned: it must not come back to
-    /// life. A debt stays: the credit that is given pays it.
+    /// Broker: gives credit, bound to these launch epochs or to none.
+    ///
+    /// Credit left from other launch epochs is first taken back and returned, so that it never
+    /// comes back to life. A debt stays, and the new credit pays it.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;
@@ -188,7 +185,7 @@ impl Orders {
         left
     }
 
-    /// Broker: takes back what is left; below zero: a debt is forgiven.
+    /// Broker: takes back the credit left. A debt is forgiven.
     pub fn take_back(&self) -> i64 {
         self.credit.swap(0, Ordering::AcqRel)
     }
@@ -242,8 +239,7 @@ mod tests {
         let orders = &lane.orders;
         assert_eq!(orders.grant(100, Some(1)), 0);
         orders.overdraw(130);
-        // The core knows of the debt and grants that much more; under other launch epochs it must
-        // not be forgiven as well.
+        // The core's grant covers the debt, which other launch epochs must not forgive too.
         assert_eq!(orders.grant(530, Some(2)), 0);
         assert_eq!(orders.take_back(), 500);
     }

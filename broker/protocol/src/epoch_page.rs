@@ -1,48 +1,45 @@
-//! The epoch page: one page a broker, mapped by all its clients.
+//! Epoch page: one page a broker, mapped by all its clients. It has a row of launch epochs a
+//! device, one a priority.
 //!
-//! A launch epoch is a counter a priority, in a row of them a device. Every launch of a client in
-//! [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its device. A
-//! background job's credit may be bound to the launch epochs above its own priority as they stood
-//! when the credit was given: when any of them moves, the credit is void at once, with no hop
-//! through the broker (waking a sleeping core costs 25-65 us, reading a posted word 20-30 ns). What
-//! is launched on another device moves none of them.
+//! A launch in [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its
+//! device. A background job's credit may be bound to the launch epochs above its priority. When one
+//! moves, the credit is void at once, without the broker: waking a sleeping core costs 25-65 us,
+//! reading a posted word 20-30 ns.
 //!
-//! A launch epoch goes by one number, its place on the epoch page ([`epoch`]), which the broker
-//! writes into the lane, so that a launch looks up no more than it did when there was one row.
+//! The broker writes a launch epoch's place on the page ([`epoch`]) into the lane, so a launch
+//! looks up nothing else.
 //!
-//! A client that writes nonsense here can make background jobs wait (each wait has a bound) or
-//! launch early; it can hurt only jobs of the same user.
+//! A client that writes nonsense makes background jobs wait (bounded) or launch early. It can hurt
+//! only jobs of the same user.
 #![forbid(unsafe_code)]
 
 use super::PRIORITIES;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Rows of launch epochs. Machines with more devices (MIG instances count as such) are rare; their
-/// rows are shared then, and a background job asks once more now and then.
+/// Rows of launch epochs. With more devices (rare; MIG instances count), devices share rows and
+/// background jobs ask the broker more often.
 pub const ROWS: usize = 16;
 
-/// Launch epochs from one row to the next. A power of two, so that a row's begin is one instruction
-/// away from any of its launch epochs.
+/// Launch epochs between rows. A power of two: one instruction finds a row's begin.
 const STRIDE: usize = 16;
 
 const _: () = assert!(STRIDE.is_power_of_two() && PRIORITIES <= STRIDE);
 
-/// The launch epoch of a priority on the device of this row.
+/// Place of a priority's launch epoch in this row.
 pub fn epoch(row: usize, priority: usize) -> usize {
     (row % ROWS) * STRIDE + priority.min(PRIORITIES - 1)
 }
 
-/// Tells a epoch page from other memory: "weftBORD" as little-endian bytes.
+/// Marks memory as an epoch page: "weftBORD" as little-endian bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftBORD");
 
-/// One counter on a cache line of its own: foreground jobs of different priorities do not slow each
+/// One counter on its own cache line: foreground jobs of different priorities do not slow each
 /// other.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Epoch(AtomicU64);
 
-/// The page that all clients of a broker map. The broker makes it; clients write nothing but their
-/// own priority's launch epoch.
+/// The page that all clients map. A client writes only its own priority's launch epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct EpochPage {
@@ -50,8 +47,7 @@ pub struct EpochPage {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// The broker counts its turns here, so that a client can tell a stopped broker from a busy
-    /// one.
+    /// Counts the broker's iterations: a stopped broker differs from a busy one.
     pub heartbeat: AtomicU32,
     epochs: [Epoch; ROWS * STRIDE],
 }
@@ -68,11 +64,11 @@ impl Default for EpochPage {
 }
 
 impl EpochPage {
-    /// A foreground job launches whose [`epoch`] this is. A number that is none raises nothing.
+    /// Bumps a launch epoch, at a foreground job's launch. An unknown place changes nothing.
     ///
-    /// Release: who sees the launch epoch sees what was written before it, the launch's record
-    /// above all. Sequentially consistent: a look at whether the broker sleeps that comes after
-    /// this is not made before it. On x86 the one instruction is all of that.
+    /// Release: a reader of the launch epoch sees what was written before, above all the launch's
+    /// record. Sequentially consistent: a later look at whether the broker sleeps stays later. On
+    /// x86 one instruction does both.
     #[inline]
     pub fn bump(&self, epoch: usize) {
         if let Some(epoch) = self.epochs.get(epoch) {
@@ -80,8 +76,8 @@ impl EpochPage {
         }
     }
 
-    /// The sum of all launch epochs above `epoch` on its device: it differs from an earlier sum
-    /// exactly if a more important foreground job launched there in between.
+    /// Sum of the launch epochs above `epoch` on its device. It changes exactly if a more important
+    /// foreground job launches there.
     #[inline]
     pub fn sum_above(&self, epoch: usize) -> u64 {
         let row = epoch & !(STRIDE - 1);

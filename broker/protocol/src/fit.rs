@@ -1,27 +1,27 @@
-//! Whether a job's profile is of the code that the job runs: how many of the kernels that it
-//! launched the profile knows. The job's side says it, the broker shows it; both go by this.
+//! Whether a profile fits its job: how many of the launched kernels it knows. The job's side says
+//! so, the broker shows it.
 #![forbid(unsafe_code)]
 
-/// After so many launches it is judged. Before, a job makes ready with kernels that it never
-/// launches again; a model's first requests or steps are over by then.
+/// Launches before a profile is judged. Until then a job may prepare with kernels that it never
+/// launches again.
 pub const ENOUGH: u64 = 512;
 
 /// How much of a job its profile knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fit {
-    /// Kernels and graphs of the job that the profile has times of.
+    /// Of those, with times in the profile.
     pub known: u64,
-    /// Kernels and graphs of the job so far.
+    /// Kernels and graphs launched so far.
     pub seen: u64,
 }
 
 impl Fit {
-    /// Less than half is known: another job's profile, or the job's with other batch sizes.
+    /// `known < seen / 2`: another job's profile, or other batch sizes.
     pub fn is_poor(&self) -> bool {
         self.known.saturating_mul(2) < self.seen
     }
 
-    /// For people; `profile` is its name.
+    /// Line for people; `profile` is its name.
     pub fn line(&self, profile: &str) -> String {
         let Fit { known, seen } = self;
         let kernels = if *seen == 1 { "kernel" } else { "kernels" };

@@ -1,16 +1,14 @@
-//! How much host memory there is to spare, for what is moved off devices.
+//! Host memory to spare for what is moved off devices.
 //!
-//! The kernel charges pages of managed memory that leave a device to the control group of the
-//! process whose memory it is, and ends who exceeds his. So what the machine has is one bound, and
-//! what a job's own groups leave it is another, which the job's side looks up: there alone the
-//! paths are right in a container, too.
+//! The kernel charges evicted managed pages to the control group of their process, and kills a
+//! process over its limit. The job's side reads the groups: only there the paths are right in a
+//! container.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process could have of the host now: what the system calls available, and no more
-/// than its control groups leave it.
+/// Host memory that this process could have now, within its control groups.
 pub fn available() -> u64 {
     of_system().min(left_of_groups().unwrap_or(u64::MAX / 2))
 }
@@ -18,26 +16,25 @@ pub fn available() -> u64 {
 /// Bytes that the machine has available now.
 pub fn of_system() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").ok();
-    // Where the system does not say, the driver will.
+    // Unknown: the driver will refuse.
     text.as_deref().and_then(mem_available).unwrap_or(u64::MAX / 2)
 }
 
-/// Bytes of the host's memory. Where the system does not say, more than any has.
+/// Host memory in all; if unknown, more than any machine has.
 pub fn total() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").ok();
     let total = text.as_deref().and_then(|text| figure(text, "MemTotal:"));
     total.unwrap_or(1 << 44)
 }
 
-/// Bytes that this process's control groups leave it, of either version. `None`: they have no
-/// limit, or none that can be seen.
+/// Bytes that this process's control groups leave it. `None`: no visible limit.
 pub fn left_of_groups() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let root = Path::new("/sys/fs/cgroup");
     left_of(&own, root, &root.join("memory"))
 }
 
-/// A limit this large is none: the first version writes nearly 2^63 where nothing was set.
+/// No limit from here on: version 1 writes nearly 2^63 for none.
 const NONE: u64 = 1 << 60;
 
 fn mem_available(text: &str) -> Option<u64> {
@@ -50,9 +47,8 @@ fn figure(text: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// What is left of the tightest limit on the way from the process's groups to their roots. `own`:
-/// `/proc/PID/cgroup`; `second` and `first`: where the groups of version 2 lie, and those of
-/// version 1 that have to do with memory.
+/// Rest under the tightest limit between the process's groups and their roots, bytes. `own`: text
+/// of `/proc/PID/cgroup`; `second`, `first`: roots of version 2 and of version 1's memory groups.
 fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     let lines = own.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -66,12 +62,12 @@ fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     lines.min()
 }
 
-/// What a version's files are called.
+/// Files of one version of control groups.
 struct Files {
-    /// Above this a group is ended or, by the second, held up so much that it stands.
+    /// Limits that kill a group, or (`memory.high`) throttle it to a standstill.
     limits: &'static [&'static str],
     usage: &'static str,
-    /// The line of `memory.stat` with files' pages that are given up before anything else.
+    /// Line of `memory.stat` with the pages reclaimed first.
     reclaimable: &'static str,
 }
 
@@ -88,8 +84,7 @@ const FIRST: Files = Files {
 };
 
 fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
-    // In a container the path may be the host's, and lead nowhere here: the container's own group
-    // is then the root.
+    // A container may see the host's path, which leads nowhere: its own group is then the root.
     let group: PathBuf = root.join(path.trim_start_matches('/'));
     let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
     folders.filter_map(|folder| left(folder, files)).min()
@@ -135,7 +130,7 @@ mod tests {
         assert_eq!(left(own), None);
         write("a", "100\n", "30\n");
         assert_eq!(left(own), Some(70));
-        // What is held up before it is ended counts as well; files' pages that nobody uses do not.
+        // Throttling limits count; inactive file pages do not.
         fs::write(root.path().join("a/memory.high"), "80\n").unwrap();
         assert_eq!(left(own), Some(50));
         fs::write(
@@ -167,7 +162,7 @@ mod tests {
         write(&group, "500\n", "100\n");
         fs::write(group.join("memory.stat"), "inactive_file 1\ntotal_inactive_file 30\n").unwrap();
         assert_eq!(left(own), Some(430));
-        // A container is told the host's path and sees its own group at the root.
+        // The path is the host's, the own group at the root.
         write(&first, "300\n", "100\n");
         assert_eq!(left("4:memory:/docker/0123abcd\n"), Some(200));
     }

@@ -1,23 +1,23 @@
 //! What the interposer and the broker agree on.
 //!
-//! * [`lane`]: the shared memory of one client. The hot path. Only atomics; either side may die at
+//! * [`lane`]: the shared memory of one client, the hot path. Only atomics; either side may die at
 //!   any instruction.
-//! * [`credit`]: how its credit word is changed.
-//! * [`page_ops`]: what its helper is to do with its memory.
-//! * [`admission_slot`]: whether it may begin, and how much memory it may have.
-//! * [`amount`]: amounts of memory as people write them.
-//! * [`fit`]: whether a job's profile is of its code.
-//! * [`epoch_page`]: one page a broker, mapped by all its clients: the launch epochs by which a
-//!   background job sees the foreground job move without asking the broker.
-//! * [`control`]: the messages of the control plane (attach, names, policy, death).
+//! * [`credit`]: changes of the lane's credit word.
+//! * [`page_ops`]: page operations on the client's memory.
+//! * [`admission_slot`]: whether the client may begin, and how much memory it may have.
+//! * [`amount`]: amounts of memory as text.
+//! * [`fit`]: whether a profile is of the job's code.
+//! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches
+//!   without the broker.
+//! * [`control`]: messages of the control plane (attach, names, policy, death).
 //! * [`transport`]: the client's half of the way to a broker.
-//! * [`host`]: how much host memory there is to spare.
+//! * [`host`]: host memory to spare.
 //!
-//! The interposer links this crate and no other of the broker's.
+//! The interposer links no other crate of the broker's.
 //!
-//! Times are nanoseconds of `CLOCK_MONOTONIC`, the same clock in every process of a machine. Sizes
-//! are bytes. Nothing here waits, allocates on the hot path or panics: what is read from the other
-//! side is an allegation, to be copied, checked and only then used.
+//! Times are nanoseconds of `CLOCK_MONOTONIC`, one clock for all processes; sizes are bytes.
+//! Nothing here waits, allocates on the hot path or panics. What the other side wrote is an
+//! allegation: copy it, check it, then use it.
 #![deny(unsafe_code)]
 
 pub mod admission_slot;
@@ -38,16 +38,15 @@ pub mod page_ops;
 #[cfg(not(loom))]
 pub mod transport;
 
-// The shared words are built on this name: with `--cfg loom` on atomics whose every interleaving is
-// tried (`tests/memory-model`).
+// `--cfg loom` swaps in atomics that try every interleaving (`tests/memory-model`).
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-/// The version of the whole protocol. A broker refuses a client of another version with
-/// [`control::Refusal::Version`] and the client then runs as without weft.
+/// Version of the protocol. A broker answers others with [`control::Refusal::Version`]; the client
+/// then runs as without weft.
 pub const VERSION: u32 = 11;
 
-/// How many priorities there are: 0 is the most important, 9 the least (FIKIT's ten queues).
+/// Priorities: 0 is the most important, 9 the least (FIKIT's ten queues).
 #[cfg(not(loom))]
 pub const PRIORITIES: usize = 10;
 
@@ -55,16 +54,15 @@ pub const PRIORITIES: usize = 10;
 #[cfg(loom)]
 pub const PRIORITIES: usize = 2;
 
-/// Records a lane holds: at one launch each 2 us it takes the broker 8 ms of sleep to lose one.
+/// Records of a lane: at a launch each 2 us, it overflows after 8 ms of the broker's sleep.
 #[cfg(not(loom))]
 pub const RECORDS: usize = 4096;
 
-/// A lap of the ring is two records.
+/// Two records a lap.
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Page operations that are out at most: 64 granules each way in flight (what the planner allows),
-/// were each a page operation of its own.
+/// Most page operations out: 64 granules in flight each way (the planner's bound), one each.
 #[cfg(not(loom))]
 pub const PAGE_OPS: usize = 128;
 
@@ -75,6 +73,6 @@ pub const PAGE_OPS: usize = 2;
 /// A time or a duration in nanoseconds.
 pub type Ns = u64;
 
-/// A client's number at this broker.
+/// Number of a client at this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client(pub u64);

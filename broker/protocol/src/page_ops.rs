@@ -1,38 +1,35 @@
-//! Page operations: what the broker has a client's helper do with the client's memory, and how each
-//! ended.
+//! Page operations: orders to a client's memory thread, and how each ended.
 //!
-//! A short ring beside the records, in the lane. The broker gives, the client's memory thread takes
-//! in order and says of each how it ended, in any order. A place is used again once its outcome was
-//! read, so at most [`PAGE_OPS`] are out; a client that never answers costs the broker nothing but
-//! that.
+//! A short ring in the lane. The client's memory thread takes in order and ends in any order. A
+//! slot is used again once its outcome was read, so at most [`PAGE_OPS`] are out, whatever a client
+//! does.
 //!
-//! Neither side believes the other: the client does nothing outside the memory it holds, the broker
-//! takes any outcome it does not know for a refusal.
+//! Neither side believes the other. The client touches no memory that it does not hold; an unknown
+//! outcome is a refusal.
 #![forbid(unsafe_code)]
 
 pub use super::PAGE_OPS;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What is to be done with a range.
+/// Kind of a page operation on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum What {
-    /// Bring it to the device.
+    /// Move it to the device.
     Prefetch = 1,
-    /// Give it room on the device; what it held is dead.
+    /// Give it room on the device; its content is dead.
     Populate = 2,
     /// Move it to the host.
     Evict = 3,
-    /// As `Evict`, where the host's copy is still good: the driver copies nothing.
+    /// As `Evict` without a copy: the host's is good.
     Release = 4,
-    /// What it holds is dead: off the device without a copy.
+    /// Take it off the device: its content is dead.
     Discard = 5,
-    /// It is mostly read: the host's copy stays good while it is on the device.
+    /// Mark as mostly read: the host's copy stays good.
     MostlyRead = 6,
-    /// It is not mostly read any more.
+    /// Take the mark of `MostlyRead` back.
     Written = 7,
-    /// As `Prefetch`, where it should be on the device already: moves nothing, unless the driver
-    /// has moved it away by itself.
+    /// As `Prefetch` of what should be there: moves only what the driver moved away.
     Confirm = 8,
 }
 
@@ -51,7 +48,7 @@ impl What {
         }
     }
 
-    /// Whether it brings memory to the device.
+    /// Whether it moves memory to the device.
     pub fn is_inward(self) -> bool {
         matches!(self, What::Prefetch | What::Populate | What::Confirm)
     }
@@ -61,22 +58,22 @@ impl What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Outcome {
-    /// It was carried out, to its end on the device.
+    /// Carried out, to its end on the device.
     Done = 1,
-    /// The driver or the helper would not.
+    /// Refused by the driver or the helper.
     Refused = 2,
-    /// The memory is not the client's any more.
+    /// The memory is no longer the client's.
     Gone = 3,
 }
 
 /// One page operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageOp {
-    /// What.
+    /// Kind.
     pub what: What,
     /// First address, in the client's address space.
     pub start: u64,
-    /// How many bytes.
+    /// Bytes.
     pub bytes: u64,
 }
 
@@ -84,26 +81,25 @@ pub struct PageOp {
 #[derive(Debug, Default)]
 struct Slot {
     what: AtomicU32,
-    /// 0 = not ended.
+    /// 0: not ended.
     outcome: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
-    /// How long the device took for all of it and nothing else, ns; 0 = nobody knows.
+    /// Device time of the operation alone, ns; 0: unknown.
     took: AtomicU64,
 }
 
-/// The ring.
+/// Ring of page operations.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct PageOps {
-    /// Counts every gift. The client's memory thread sleeps on it as a shared futex.
+    /// Counts batches; a shared futex for the client's memory thread.
     pub bell: AtomicU32,
-    /// 1 while the client's memory thread is there to take page operations.
+    /// 1 while the client's memory thread serves.
     pub served: AtomicU32,
-    /// How far into its period the client's launches are, plus one; 0 = nobody knows. By the
-    /// forecast of this number.
+    /// Position in the period of `forecast`, ns + 1; 0: unknown.
     pub position: AtomicU64,
-    /// See above.
+    /// Number of the forecast that `position` refers to.
     pub forecast: AtomicU32,
     given: AtomicU64,
     slots: [Slot; PAGE_OPS],
@@ -127,13 +123,12 @@ impl PageOps {
         self.slots.get(number as usize % PAGE_OPS)
     }
 
-    /// Client: says how a page operation ended.
+    /// Client: ends a page operation.
     pub fn end(&self, number: u64, outcome: Outcome) {
         self.end_timed(number, outcome, 0);
     }
 
-    /// Client: the same, and how long the device took for all of it and nothing else, ns; 0 where
-    /// that is not known.
+    /// Client: ends a page operation. `took`: device time of the operation alone, ns; 0: unknown.
     pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
@@ -142,30 +137,30 @@ impl PageOps {
     }
 }
 
-/// A page operation that has ended, as its client says.
+/// An ended page operation, as its client says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// Which.
+    /// Its number.
     pub number: u64,
-    /// How.
+    /// How it ended.
     pub outcome: Outcome,
-    /// How long the device took for all of it and nothing else, ns; 0 where that is not known.
+    /// Device time of the operation alone, ns; 0: unknown.
     pub took: u64,
 }
 
-/// The broker's place in a ring.
+/// The broker's position in a ring.
 #[derive(Debug, Default)]
 pub struct PageOpProducer {
     given: u64,
-    /// Everything before it was read.
+    /// All outcomes before this one were read.
     read: u64,
-    /// Of the page operations from `read` on, those whose outcome was read.
+    /// From `read` on: whether the outcome was read.
     ended: Vec<bool>,
 }
 
 impl PageOpProducer {
-    /// Gives a page operation; its number, or `None` where no place is free. The caller rings
-    /// [`PageOps::bell`] once after a batch.
+    /// Gives a page operation. Returns its number, or `None` without a free slot. The caller rings
+    /// [`PageOps::bell`] once a batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
             return None;
@@ -188,7 +183,7 @@ impl PageOpProducer {
         self.read < self.given
     }
 
-    /// Page operations that have ended since the last call, each once.
+    /// Page operations ended since the last call, each once.
     pub fn ended(&mut self, page_ops: &PageOps) -> Vec<Ended> {
         let mut found = Vec::new();
         for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
@@ -215,20 +210,20 @@ impl PageOpProducer {
     }
 }
 
-/// The client's place in a ring.
+/// The client's position in a ring.
 #[derive(Debug, Default)]
 pub struct PageOpConsumer {
     next: u64,
 }
 
 impl PageOpConsumer {
-    /// The next page operation. One that makes no sense is ended as refused and passed over. A
-    /// count that lies costs at most one turn round the ring.
+    /// Returns the next page operation. Ends unknown kinds as refused. A lying count costs at most
+    /// one lap.
     pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);
             if given < self.next || given - self.next > PAGE_OPS as u64 {
-                // Another ring than before, or nonsense: from here on.
+                // A new ring, or nonsense.
                 self.next = given;
             }
             if self.next == given {
@@ -251,7 +246,7 @@ impl PageOpConsumer {
         }
     }
 
-    /// A new ring.
+    /// Starts over, on a new ring.
     pub fn begin_anew(&mut self) {
         self.next = 0;
     }
@@ -304,7 +299,7 @@ mod tests {
             } else {
                 ring.end(round, Outcome::Done);
             }
-            // A place that was used before says nothing of that time.
+            // A reused slot tells no old time.
             assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
         }
     }

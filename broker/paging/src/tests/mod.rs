@@ -1,8 +1,5 @@
-//! What holds of the planner, on a small machine in virtual time.
-//!
-//! The machine carries orders out at the link's rate, runs clients through their uses in turns,
-//! lets a use wait for what was promised and takes a fault for the rest. After every step it checks
-//! what the planner promises in its module documentation.
+//! Tests of the planner on a small machine in virtual time, which checks after every step what the
+//! crate's documentation says holds.
 #![forbid(unsafe_code)]
 
 mod world;
@@ -13,10 +10,10 @@ use self::world::{World, begun};
 use super::*;
 use weft_protocol::{Client, Ns};
 
-/// Orders are taken so often where nothing else is to happen.
+/// Bound on rounds of taking orders.
 const MOST_ROUNDS: usize = 100;
 
-/// A granule takes so long on the link, either way.
+/// Time of a granule on the link.
 const STEP: Ns = 100;
 
 fn link(duplex: bool) -> Link {
@@ -40,7 +37,7 @@ fn config(capacity: u64, options: Options) -> Config {
     }
 }
 
-/// `count` granules from 0 on, one after the other, each for `each`.
+/// Granules from 0 on in a row, each for `each` ns.
 fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
     WorkingSet {
         period: count * each,
@@ -59,8 +56,8 @@ fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
 
 #[test]
 fn what_comes_next_is_brought_during_the_turn_before() {
-    // Each set fits the half, and the link brings one in less than a turn: after the first turn
-    // nobody waits.
+    // Each set fits half the device and comes in less than a turn: after the first turn no client
+    // waits.
     let sets = vec![sweep(40, 200, Access::ReadWrite); 4];
     let mut world = World::new(config(80, Options::default()), sets);
     world.rounds(1, 8_000);
@@ -73,7 +70,7 @@ fn what_comes_next_is_brought_during_the_turn_before() {
 
 #[test]
 fn what_a_running_kernel_uses_is_not_taken_from_it() {
-    // Kernels of many granules: all of one are in use until the next one begins.
+    // All granules of a kernel are in use until the next kernel begins.
     let mut set = sweep(4, 4_000, Access::Read);
     for one in &mut set.uses {
         one.range = Range {
@@ -112,9 +109,8 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
 
 #[test]
 fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
-    // Each turn goes round its set three times, and the device holds one set and a half: in the
-    // last round what was used makes way for the other's, and the first round's need of it is no
-    // need any more.
+    // Each turn goes round its set three times, and the device holds 1.5 sets. In the last round
+    // used granules make way for the other set; earlier needs of them have lapsed.
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
     let mut world = World::new(config(30, Options::default()), sets);
     world.rounds(2, 6_000);
@@ -143,8 +139,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     assert_eq!(world.faults, 0);
 }
 
-/// A foreground job of twenty granules that uses ten of them, and a background job of twenty that
-/// uses all, on room for thirty.
+/// A foreground job that uses 10 of its 20 granules, a background job of 20, and room for 30.
 fn beside_a_foreground() -> (World, Vec<Turn>) {
     let mut world = World::new(
         config(30, Options::default()),
@@ -190,7 +185,7 @@ fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
         };
         world.planner.placed(Client(0), one, Place::Device);
     }
-    // `World::pump` sees that nothing of the pinned one leaves.
+    // `World::pump` checks that no pinned granule leaves.
     world.planner.switch(&[timeline[1], timeline[0]]);
     world.pump();
     world.run_until(100_000);
@@ -200,7 +195,7 @@ fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
 
 #[test]
 fn what_came_by_faults_beyond_the_capacity_is_given_back() {
-    // More of it than orders may be out at a time.
+    // More than may be out at a time.
     let mut world = World::new(
         config(40, Options::default()),
         vec![sweep(40, 100, Access::ReadWrite), sweep(30, 100, Access::ReadWrite)],
@@ -233,8 +228,7 @@ fn what_came_by_faults_beyond_the_capacity_is_given_back() {
 
 #[test]
 fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
-    // Three kernels that use ten granules each, on room for fifteen: each has to give way to the
-    // next one.
+    // Three kernels of ten granules on room for 15: each gives way to the next.
     let mut set = sweep(3, 9_000, Access::ReadWrite);
     for one in &mut set.uses {
         one.range = Range {
@@ -252,8 +246,7 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
     world.run_until(5_000);
     for kernel in 0..9u64 {
         for part in 0..9 {
-            // It says that it is so far, and that its set has changed nothing: the plan is made
-            // anew in the middle of the kernel.
+            // A position and an unchanged set: the plan is made again in the middle of the kernel.
             world.planner.ran(Client(0), 1_000);
             world.planner.replan();
             world.pump();
@@ -270,7 +263,6 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
 
 #[test]
 fn prefetches_come_in_the_order_of_first_use() {
-    // Used backwards by address.
     let mut set = sweep(20, 100, Access::Read);
     for (at, one) in set.uses.iter_mut().enumerate() {
         one.range.first = 100 - at as u64;
@@ -281,7 +273,7 @@ fn prefetches_come_in_the_order_of_first_use() {
         length: 2_000,
     }]);
     let expected: Vec<u64> = (0..20).map(|at| 100 - at).collect();
-    // An order names a range; the granules of one order are as good as together.
+    // Granules of one order have no order.
     let asked: Vec<u64> = world
         .asked
         .chunks(4)
@@ -379,10 +371,10 @@ fn without_pipelining_a_turn_starts_when_everything_is_in() {
 
 #[test]
 fn a_job_larger_than_the_device_goes_round_in_it() {
-    // The link is half as fast as the kernels, so that what is moved is what it costs.
+    // The link is half as fast as the kernels: the cost is what is moved.
     let set = sweep(100, 50, Access::ReadWrite);
     let mut config = config(40, Options::default());
-    // What is in flight lies idle; here the device is so small that it would be a fifth of it.
+    // By default, granules in flight would be a fifth of this device.
     (config.in_flight, config.per_order) = (2, 1);
     let mut world = World::new(config, vec![set.clone()]);
     let turn = [Turn {
@@ -424,8 +416,7 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
 
 #[test]
 fn the_host_is_not_filled_beyond_its_limit() {
-    // 120 granules in all, 60 on the device: the host takes 70 and no more, so nothing can be
-    // duplicated beyond ten.
+    // 120 granules, 60 on the device, 70 on the host: at most 10 duplicates.
     for access in [Access::Read, Access::ReadWrite] {
         let mut config = config(60, Options::default());
         config.host_limit = 130;
@@ -472,8 +463,7 @@ fn what_was_freed_or_left_is_forgotten() {
     assert_eq!((totals.device, totals.arriving, totals.host), (0, 0, 0));
 }
 
-/// How often a granule must be brought in if the future is known: Belady's MIN over the string of
-/// uses, the least that anybody can do who brings in on demand.
+/// Least fetches of any demand paging: Belady's MIN over the string of uses.
 fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
     let mut there: Vec<(Client, u64)> = Vec::new();
     let mut fetches = 0;
@@ -492,7 +482,6 @@ fn least_fetches(string: &[(Client, u64)], capacity: usize) -> u64 {
     fetches
 }
 
-/// The uses of rounds of turns.
 fn string(sets: &[WorkingSet], rounds: usize, length: Ns) -> Vec<(Client, u64)> {
     let mut string = Vec::new();
     let mut positions = vec![0; sets.len()];
@@ -522,7 +511,7 @@ fn sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     prop::collection::vec(one, 2..5)
 }
 
-/// Sets whose granules come several times a period, in any order.
+/// Sets with repeated granules in any order.
 fn wild_sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite)];
     let one = (0u64..12, 0u64..16, 1u32..4, access).prop_map(|(at, first, count, access)| Use {
@@ -554,8 +543,7 @@ fn options() -> impl Strategy<Value = Options> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is asked, what the module documentation says holds; `World::pump` checks it after
-    /// every step.
+    /// The crate's documentation holds whatever is asked; `World::pump` checks it.
     #[test]
     fn what_holds_always_holds(
         sets in wild_sets(), options in options(), capacity in 4u64..40, in_flight in 1u32..12, length in 1u64..30, duplex: bool, pin: bool,
@@ -574,7 +562,7 @@ proptest! {
         prop_assert_eq!(allocated, there * GRANULE);
     }
 
-    /// OPT brings in no more than LRU does, and no less than is possible at all.
+    /// `least <= OPT <= LRU`, in fetches.
     #[test]
     fn opt_is_no_worse_than_lru(sets in sets(), share in 40u64..95, length in 4u64..40) {
         let all: u64 = sets.iter().map(|set| set.uses.len() as u64).sum();

@@ -1,5 +1,5 @@
-//! The machine: carries orders out at the link's rate, runs clients through their uses in turns,
-//! lets a use wait for what was promised and takes a fault for the rest.
+//! Simulated machine: a link with its rate, clients that run in turns, waits for promised granules,
+//! faults for the others.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,15 +8,14 @@ use super::super::*;
 use super::STEP;
 use weft_protocol::{Client, Ns};
 
-/// Looks at the same thing at most: more than there are granules and orders in any test.
+/// Bound on repeated looks, above any test's granules and orders.
 const MOST_LOOKS: usize = 100_000;
 
 /// The machine.
 pub struct World {
     pub planner: Planner,
     pub now: Ns,
-    /// Orders that wait or are carried out, in their order, with when they end; by direction (on a
-    /// one-way link all in the first).
+    /// Orders out with their ends, by direction. A one-way link uses the first.
     pub queues: [VecDeque<(Order, Ns)>; 2],
     pub sets: BTreeMap<Client, WorkingSet>,
     pub position: BTreeMap<Client, Ns>,
@@ -25,11 +24,11 @@ pub struct World {
     pub stalled: Ns,
     pub prefetched: u64,
     pub copied_out: u64,
-    /// Order in which granules were asked for, since it was last cleared.
+    /// Granules in the order asked for.
     pub asked: Vec<(Client, u64)>,
 }
 
-/// When the use began that goes on at this point of the period, if one does.
+/// Begin of the use in progress at this position, if any.
 pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
     set.uses.iter().map(|one| one.at).filter(|at| *at <= position).max()
 }
@@ -115,8 +114,7 @@ impl World {
         assert!(busy <= u64::from(config.in_flight), "{busy} in flight");
     }
 
-    /// Lets the link work until `until` at the latest, or until one order has ended. False if none
-    /// ends by then.
+    /// Runs the link until one order ends. False if none ends by `until`.
     pub fn link_until(&mut self, until: Ns) -> bool {
         let first = self
             .queues
@@ -147,7 +145,7 @@ impl World {
             first: granule,
             count: 1,
         };
-        // The driver makes room by itself; pinning is the planner's affair.
+        // The driver makes room by itself and knows no pins.
         let mut looks = 0;
         while self.planner.taken() >= self.planner.config().capacity {
             looks += 1;
@@ -176,12 +174,12 @@ impl World {
             }
         }
         self.planner.faulted(client, range);
-        // A fault costs fifty times what the link needs.
+        // A fault costs fifty times the link's time.
         self.now += 50 * STEP;
         self.pump();
     }
 
-    /// One turn of the first client of the timeline.
+    /// One turn of the timeline's first client.
     pub fn turn(&mut self, timeline: &[Turn]) {
         self.planner.switch(timeline);
         self.pump();
@@ -196,7 +194,7 @@ impl World {
         }
         let set = self.sets[&client].clone();
         let mut left = length;
-        // The kernel that its last turn ended in goes on, and needs its granules to its end.
+        // Its last turn's kernel goes on and needs its granules to its end.
         let mut begun = begun(&set, self.position[&client]);
         while left > 0 {
             let position = self.position[&client];
@@ -225,7 +223,7 @@ impl World {
         }
     }
 
-    /// Rounds of turns of the same length for everybody.
+    /// Rounds of equal turns.
     pub fn rounds(&mut self, rounds: usize, length: Ns) {
         let mut clients: VecDeque<Client> = self.clients().into();
         for _ in 0..rounds * clients.len() {

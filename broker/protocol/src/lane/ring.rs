@@ -1,5 +1,5 @@
-//! A lane's flight recorder: a ring of records that the client's threads write without ever
-//! waiting. A broker that lags loses the oldest ones and knows how many.
+//! Flight recorder of a lane: a ring of records, written without waiting. A broker that lags loses
+//! the oldest records and knows how many.
 #![forbid(unsafe_code)]
 
 use super::super::Ns;
@@ -7,7 +7,7 @@ use super::super::RECORDS;
 use super::super::atomic::{AtomicU64, Ordering, fence};
 use super::Lane;
 
-/// What kind of thing a record tells.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -17,42 +17,41 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call returned; nothing of the process is left on the device. Stands in no
-    /// slot: see [`Reports::last_idle`](super::Reports::last_idle).
+    /// A synchronising call left nothing of the process on the device. Takes no slot: see
+    /// [`Reports::last_idle`](super::Reports::last_idle).
     Idle = 4,
-    /// A stage-1 sample of `kernel`: `a` = ns it ran, `b` = ns the device idled after it
-    /// ([`NO_GAP`] if unknown).
+    /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it ([`NO_GAP`]:
+    /// unknown).
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
-    /// The first driver call of an idle client that is no launch (its input copy, say).
+    /// First driver call of an idle client, no launch: an input copy, say.
     Stir = 7,
-    /// A client in stage 1 has launched `kernel` `a` times since it last said so, as a foreground
-    /// job or alone.
+    /// A client in stage 1 launched `kernel` `a` times since its last such record, in the
+    /// foreground or alone.
     Counted = 8,
-    /// As [`Kind::Sample`], at a rate of the device's clock that is only the likeliest. All of them
-    /// come again as samples when the rate is known; they are what is learnt of a client that is
-    /// killed before.
+    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. It comes again as a sample
+    /// once the rate is known, unless the client is killed before.
     Guess = 9,
 }
 
-/// In the place of a kernel: a memset, or a copy within the device.
+/// Stands for a kernel: a memset, or a copy within the device.
 pub const DEVICE_COPY: u64 = 0;
 
-/// In the place of a kernel: a copy between host and device, which has an engine of its own. A
-/// kernel's hash comes out as this by a chance of one in 2^64.
+/// Stands for a kernel: a copy between host and device, which has its own engine. A kernel's hash
+/// equals it by a chance of 2^-64.
 pub const HOST_COPY: u64 = u64::MAX;
 
-/// Whether a record's `kernel` is no kernel but a copy or memset.
+/// Whether `kernel` stands for a copy or memset.
 pub fn is_transfer(kernel: u64) -> bool {
     kernel == DEVICE_COPY || kernel == HOST_COPY
 }
 
-/// The gap of a sample whose follower was not seen.
+/// Gap without a seen follower.
 pub const NO_GAP: u64 = u64::MAX;
 
 impl Kind {
-    /// Reads a kind that came from shared memory.
+    /// Reads a kind from shared memory.
     pub fn from_word(word: u32) -> Option<Kind> {
         match word {
             1 => Some(Kind::Launch),
@@ -68,16 +67,16 @@ impl Kind {
     }
 }
 
-/// One entry of the flight recorder, as a value.
+/// One record by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// What it tells.
+    /// Kind.
     pub kind: Kind,
-    /// The thread that wrote it (the low half of its thread id).
+    /// Low half of the writing thread's id.
     pub thread: u32,
-    /// When.
+    /// Time of the event.
     pub at: Ns,
-    /// The kernel's identity (hash), 0 where none.
+    /// Identity (hash) of the kernel; 0: none.
     pub kernel: u64,
     /// See [`Kind`].
     pub a: u64,
@@ -85,7 +84,7 @@ pub struct Record {
     pub b: u64,
 }
 
-/// A slot of the ring. `stamp` is 2n+1 while record n is being written and 2n+2 once it is whole.
+/// Slot: `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Slot {
@@ -95,11 +94,10 @@ struct Slot {
     kernel: AtomicU64,
     a: AtomicU64,
     b: AtomicU64,
-    /// When the client had last become idle.
+    /// When the client last became idle.
     idle: AtomicU64,
 }
 
-/// Records, and how many there were.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -107,7 +105,7 @@ pub(super) struct Ring {
     slots: [Slot; RECORDS],
 }
 
-/// The next record's number, on a line of its own.
+/// Next record's number, on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 struct Head(AtomicU64);
@@ -122,8 +120,7 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// See [`Lane::record`]. `last_idle`: when the client became idle last; looked at once the
-    /// record has its number.
+    /// Writes a record. Reads `last_idle` after the record has its number.
     #[inline]
     pub(super) fn write(&self, record: Record, last_idle: &AtomicU64) {
         let number = self.head.0.fetch_add(1, Ordering::Relaxed);
@@ -144,52 +141,49 @@ impl Ring {
             .store(number.wrapping_mul(2).wrapping_add(2), Ordering::Release);
     }
 
-    /// How many records were begun so far.
     pub(super) fn written(&self) -> u64 {
         self.head.0.load(Ordering::Acquire)
     }
 }
 
-/// The broker's place in a lane's ring.
+/// The broker's position in a lane's ring.
 #[derive(Debug, Default)]
 pub struct Reader {
     next: u64,
-    /// The head as it was read last.
+    /// The head at its last reading.
     written: u64,
-    /// The client's last idleness as it was read before the head.
+    /// The last idleness, read before the head.
     idle: Ns,
-    /// The idleness that was told last.
+    /// The last idleness returned.
     idle_told: Ns,
-    /// What came after an idleness that was to be told first.
+    /// A record behind the idleness just returned.
     held: Option<Record>,
     lost: u64,
     malformed: u64,
 }
 
 impl Reader {
-    /// The next whole record, if there is one. Skips what was overwritten or makes no sense, and
-    /// counts it. A `head` that lies costs at most one turn round the ring.
+    /// Returns the next whole record; counts and skips overwritten and malformed ones. A lying head
+    /// costs at most one lap.
     ///
-    /// An idleness comes out as a record of [`Kind::Idle`], once: before the record that was the
-    /// first after it, or, while there is none, after all others.
+    /// An idleness is returned once, as a record of [`Kind::Idle`]: before the first record that
+    /// follows it, or last.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
         let mut fell_back = false;
         loop {
-            // Looked at only once what was known of is read: each look takes the head's cache line
-            // from the thread that launches.
+            // Read no earlier: each reading takes the head's cache line from the launching thread.
             if self.next >= self.written && !self.look(lane) {
-                // All that was written before the client became idle is read.
+                // All earlier records are read.
                 return self.newly_idle(self.idle);
             }
             let slot = lane.ring.slots.get(self.next as usize % RECORDS)?;
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
             let before = slot.stamp.load(Ordering::Acquire);
             if before < whole {
-                // Being written (or its writer died in the middle; the ring's turn will pass over
-                // it).
+                // Being written, or its writer died: the next lap passes over it.
                 return None;
             }
             let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
@@ -203,8 +197,7 @@ impl Reader {
             if before != whole || after != whole {
                 self.fall_back(lane);
                 if std::mem::replace(&mut fell_back, true) {
-                    // Somebody writes faster than anybody can read, or lies: the other lanes have
-                    // their turn.
+                    // The writer is too fast, or lies: go on to other lanes.
                     return None;
                 }
                 continue;
@@ -231,8 +224,7 @@ impl Reader {
         }
     }
 
-    /// An idleness that was not told yet, as a record. Of two that threads told in the wrong order
-    /// only the later one counts.
+    /// Returns a new idleness as a record. Of two told in the wrong order only the later counts.
     fn newly_idle(&mut self, at: Ns) -> Option<Record> {
         if at <= self.idle_told {
             return None;
@@ -248,15 +240,13 @@ impl Reader {
         })
     }
 
-    /// Looks how far the writers are, and passes over what they have overwritten. False if there is
-    /// nothing to read.
+    /// Reads the head, and skips what was overwritten. False: nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head: what was recorded before the client became idle is then known of.
+        // Before the head, which then covers all records from before the idleness.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
-            // The head went backwards: only a lying client does that. Start again from what it says
-            // now.
+            // Only a lying client's head goes backwards. Start again from it.
             self.malformed += 1;
             self.next = self.written;
         }
@@ -268,10 +258,8 @@ impl Reader {
         self.next < self.written
     }
 
-    /// The next record was overwritten just when it was to be read: the writers are faster than
-    /// this reader. Reading on right before them would find most records overwritten, and each look
-    /// would take from them the very cache line they are about to write. So half a ring is given
-    /// up, and the rest read in peace.
+    /// Gives up half a ring after an overwritten record. A reader right before faster writers finds
+    /// most records overwritten, and takes the cache line that they are about to write.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);
@@ -279,7 +267,7 @@ impl Reader {
         self.next = next;
     }
 
-    /// Passes over all records but the newest `keep`. They count as lost.
+    /// Skips all but the newest `keep` records as lost.
     pub fn leave_all_but(&mut self, lane: &Lane, keep: usize) {
         self.written = lane.written();
         let next = self.written.saturating_sub(keep as u64).max(self.next);
@@ -287,12 +275,12 @@ impl Reader {
         self.next = next;
     }
 
-    /// Records that were overwritten before they were read, or passed over.
+    /// Records overwritten or skipped unread.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Records that made no sense. An honest client never writes one.
+    /// Malformed records. An honest client writes none.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
@@ -335,13 +323,13 @@ mod tests {
         lane.record(launch(1));
         lane.become_idle(2);
         assert_eq!(next(), Some((Kind::Launch, 1)));
-        // Nothing came after it yet.
+        // Nothing follows it yet.
         assert_eq!(next(), Some((Kind::Idle, 2)));
         assert_eq!(next(), None);
         lane.record(launch(3));
         assert_eq!(next(), Some((Kind::Launch, 3)));
         assert_eq!(next(), None);
-        // Several between two looks.
+        // Several between two readings.
         for at in [4, 6, 8] {
             lane.become_idle(at);
             lane.record(launch(at + 1));
@@ -352,7 +340,7 @@ mod tests {
             assert_eq!(next(), Some((Kind::Launch, at + 1)));
         }
         assert_eq!(next(), Some((Kind::Idle, 10)));
-        // A thread that was slow to tell of an earlier one.
+        // A thread tells late of an earlier idleness.
         lane.become_idle(7);
         assert_eq!(next(), None);
     }
@@ -363,7 +351,7 @@ mod tests {
         let mut reader = Reader::default();
         lane.record(launch(1));
         assert!(reader.next(&lane).is_some());
-        // A thread is in the middle of its record while another one finds the process idle.
+        // One thread is inside its record; another finds the process idle.
         let number = lane.ring.head.0.fetch_add(1, Ordering::Relaxed);
         lane.become_idle(5);
         assert_eq!(reader.next(&lane), None);
@@ -397,7 +385,7 @@ mod tests {
             lane.record(launch(at));
         }
         assert_eq!(reader.next(&lane), Some(launch(0)));
-        // The writers go round while the reader still believes in what it saw of the head.
+        // The writers lap the reader.
         for at in ring..ring + 10 {
             lane.record(launch(at));
         }

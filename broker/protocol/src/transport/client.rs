@@ -1,7 +1,7 @@
-//! The client's half: attach to a broker, or ask it something.
+//! The client's half: attach to a broker, or ask it a question.
 //!
-//! ipc-channel's send may block while the broker does not read, and raises SIGPIPE when it is gone:
-//! a guest calls [`Channel`] on its helper thread alone, with all signals blocked.
+//! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job calls
+//! [`Channel`] on its helper thread alone, with all signals blocked.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -24,13 +24,13 @@ use super::{Error, fds, path, peer, wire};
 use crate::Ns;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 
-/// The longest command line that is told to the broker.
+/// Bytes kept of the command line.
 const LONGEST_COMMAND: usize = 1024;
 
 /// Bytes of a profile in one packet.
 const PIECE: usize = wire::LONGEST - 64;
 
-/// Pause before a connect is tried again when the broker's queue of new clients is full.
+/// Pause before another connect to a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
 /// What an attached client holds.
@@ -38,19 +38,19 @@ const FULL_QUEUE: Duration = Duration::from_millis(2);
 pub struct Attached {
     /// Its number at this broker.
     pub client: u64,
-    /// The memory of its lane; for [`super::map::Place::put`].
+    /// Memory of its lane, for [`super::map::Place::put`].
     pub lane: OwnedFd,
-    /// The memory of the broker's epoch page.
+    /// Memory of the broker's epoch page.
     pub epoch_page: OwnedFd,
     /// The broker's doorbell, an eventfd.
     pub bell: OwnedFd,
-    /// (hash, cost) of the kernels of its profile.
+    /// Costs of its profile's kernels: (hash, ns).
     pub costs: Vec<(u64, Ns)>,
     /// The control channel.
     pub channel: Channel,
 }
 
-/// The control channel.
+/// Control channel to a broker.
 #[derive(Debug)]
 pub struct Channel {
     way: Way,
@@ -58,43 +58,41 @@ pub struct Channel {
     inode: u64,
 }
 
-/// What carries the messages.
 #[derive(Debug)]
 enum Way {
-    /// The channel of a private broker.
+    /// A private broker's ipc-channel.
     Ipc {
         up: IpcSender<Up>,
         down: IpcReceiver<ToClient>,
     },
-    /// The rendezvous socket itself: a shared broker believes no length that a client announces.
+    /// The rendezvous socket: a shared broker believes no announced length.
     Packets,
 }
 
-/// How long a shared broker may leave a message unread before it counts as gone.
+/// A shared broker with a message unread for longer counts as gone.
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the descriptors are still what they were. A program that closes descriptors it did
-    /// not open (daemons do) may have closed these, and its own may have got their numbers: then
-    /// nothing may be sent, nor anything be closed, by number.
+    /// Whether the socket is still ours. A program that closes foreign descriptors (daemons do) may
+    /// have reused its number. If false, nothing may be sent or closed by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
 
-    /// Tells the broker something. May block while the broker does not read.
+    /// Sends a message. May block while the broker does not read.
     pub fn send(&self, message: ToBroker) -> Result<(), Error> {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
-                // What fits no packet the broker does without: a graph of thousands of kernels is
-                // described by its hash alone.
+                // A message that fits no packet is dropped: a graph of thousands of kernels is
+                // known by its hash alone.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
         }
     }
 
-    /// The next message, if one is there.
+    /// Returns the next message, if any. Never waits.
     pub fn receive(&self) -> Result<Option<ToClient>, Error> {
         match &self.way {
             Way::Ipc { down, .. } => match down.try_recv() {
@@ -120,8 +118,8 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`, which must be whoever the folder is of: this user, or, for a
-/// shared one, root or whom root gave the place.
+/// Connects to the broker at `path`. Its user must own the folder: this user, or for a shared
+/// broker root or root's grantee.
 #[doc(hidden)]
 pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -135,7 +133,7 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
-            // A full queue, not an absent broker: many clients start at once.
+            // The queue is full, the broker not absent: many clients start at once.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
             Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
             Err(Errno::INTR) => {}
@@ -162,11 +160,10 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-/// The other side's version, told from the client's view.
+/// Swaps an error's versions to the client's view.
 fn from_broker(error: Error) -> Error {
     match error {
-        // `fds` names the versions as a broker sees them: "broker" is the reader, "client" the
-        // sender.
+        // `fds` calls the reader "broker" and the sender "client".
         Error::Refused(Refusal::Version { broker, client }) => Error::Refused(Refusal::Version {
             broker: client,
             client: broker,
@@ -175,7 +172,7 @@ fn from_broker(error: Error) -> Error {
     }
 }
 
-/// Attaches to the broker at `path`. Takes at most about `within`.
+/// Attaches to the broker at `path`, within about `within`.
 pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attached, Error> {
     let deadline = Instant::now() + within;
     if hello.command.len() > LONGEST_COMMAND {
@@ -185,12 +182,12 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Held until the channel stands: nothing of weft's gets a number below 3, which a program that
-    // closed its standard descriptors may write to.
+    // Until the channel stands, keeps weft's descriptors above 2: a program that closed its
+    // standard ones may write there.
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
-    // A shared broker opens no file for anybody: who wants his profile used brings it.
+    // A shared broker opens no client's file.
     let profile = match (&hello.profile, hello.profiling, path::is_shared(path)) {
         (Some(called), false, true) => Some(carried(called).unwrap_or_default()),
         _ => None,
@@ -198,7 +195,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
     if let Some(bytes) = profile {
         match bring(&socket, &bytes, deadline) {
-            // Why it takes no more it says in what it sent last.
+            // The broker's last packet says why it takes no more.
             Ok(()) | Err(Error::Gone) => {}
             Err(why) => return Err(why),
         }
@@ -251,7 +248,6 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     })
 }
 
-/// A shared broker's welcome.
 fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u64, Vec<(u64, Ns)>), Error> {
     let mut all = Vec::new();
     loop {
@@ -268,7 +264,6 @@ fn welcomed(socket: &OwnedFd, within: Duration, deadline: Instant) -> Result<(u6
     }
 }
 
-/// Sends a profile in pieces.
 fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Error> {
     let mut rest = profile;
     loop {
@@ -285,8 +280,7 @@ fn bring(socket: &OwnedFd, profile: &[u8], deadline: Instant) -> Result<(), Erro
     }
 }
 
-/// The bytes of a profile by what the job calls it. `None` where it cannot be read: the broker
-/// tells the job that it has none.
+/// Reads the profile that the job names; `None` on failure.
 fn carried(called: &str) -> Option<Vec<u8>> {
     let (store, name) = match called.rsplit_once('/') {
         None => (Store::of_user().ok()?, called),
@@ -294,14 +288,13 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     };
     let file = File::open(store.path(name).ok()?).ok()?;
     let mut bytes = Vec::new();
-    // One more, and the broker says that it is too large.
+    // One byte more shows the broker that it is too large.
     let most = super::LARGEST_PROFILE as u64 + 1;
     file.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// Asks the broker at `path` something for a person (`weft status` and its like) and gives the
-/// whole answer.
+/// Asks the broker at `path` a person's question, for a whole answer.
 pub fn ask(path: &Path, question: &str, within: Duration) -> Result<String, Error> {
     let deadline = Instant::now() + within;
     let socket = reach(path, deadline)?;

@@ -1,5 +1,4 @@
-//! Packets and descriptors over a unix socket, each wait bounded. Neither blocks nor raises
-//! SIGPIPE.
+//! Packets and descriptors over a unix socket. Each wait is bounded; no call raises SIGPIPE.
 #![forbid(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -20,15 +19,15 @@ use super::wire::{self, Packet, Unpack};
 use crate::VERSION;
 use crate::control::Refusal;
 
-/// A packet brings at most the lane, the board and the doorbell.
+/// Descriptors of a packet: lane, epoch page, doorbell.
 const MOST: usize = 3;
 
-/// What attaching opens besides its socket: what the packet brings, the two ends of the control
-/// channel and their way, and the pair on which ipc-channel measures the system once (it panics
-/// where it cannot, and then no channel can be made in this process any more).
+/// Descriptors that attaching opens besides its socket: the packet's, three for the control
+/// channel, two by which ipc-channel measures the system once. Without those two it panics, and
+/// this process can never make a channel again.
 const TO_ATTACH: usize = MOST + 3 + 2;
 
-/// Takes the numbers below 3 that are free, for as long as what is returned lives.
+/// Takes the free numbers below 3 while the result lives.
 pub fn standard_taken() -> Vec<OwnedFd> {
     let mut taken = Vec::new();
     while let Ok(null) = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -40,7 +39,7 @@ pub fn standard_taken() -> Vec<OwnedFd> {
     taken
 }
 
-/// Whether this process may open as many descriptors as attaching takes.
+/// Errors if this process cannot open the descriptors to attach.
 pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
     copies.map(drop).map_err(Error::system(
@@ -48,13 +47,13 @@ pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     ))
 }
 
-/// What is left until `deadline`, as the system wants it.
+/// Time left until `deadline`.
 pub fn left(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
     Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
-/// Waits until `socket` is ready for `what` (or broken). False at the deadline.
+/// Waits until `socket` is ready or broken. False at the deadline.
 pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
     loop {
         let mut set = [PollFd::new(&socket, what)];
@@ -67,7 +66,7 @@ pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bo
     }
 }
 
-/// Whether the other side of a socket, or the process of a pidfd, is gone. Never waits.
+/// Whether a socket's peer, or a pidfd's process, is gone. Never waits.
 pub fn hung_up(descriptor: impl AsFd, sign: PollFlags) -> bool {
     let mut set = [PollFd::new(&descriptor, sign)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -112,7 +111,7 @@ pub fn send(
     }
 }
 
-/// Takes one packet that is already there. `None` if there is none yet.
+/// Takes a packet with descriptors, if one is there.
 pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -128,14 +127,13 @@ pub fn take(socket: impl AsFd) -> Result<Option<(Packet, Vec<OwnedFd>)>, Error> 
     Ok(Some((packet, descriptors)))
 }
 
-/// Takes one packet that is already there, with what `control` has room for. `None` if there is
-/// none yet.
+/// Takes a packet with what fits `control`, if one is there.
 pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Result<Option<Packet>, Error> {
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
-    // Whoever closed with something of ours unread has reset the connection. That is told once,
-    // before what it sent last.
+    // A peer that closes with unread data resets the connection. The kernel reports that once,
+    // before the peer's last packets.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         received => received,
@@ -159,7 +157,7 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
     }
 }
 
-/// Receives one packet.
+/// Receives one packet, waiting until `deadline`.
 pub fn receive(
     socket: impl AsFd,
     who: &'static str,

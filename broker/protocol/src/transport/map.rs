@@ -1,15 +1,13 @@
-//! Shared memory: the one place that turns a descriptor into a [`Lane`] or a [`EpochPage`].
+//! Shared memory: the one place that turns a descriptor into a [`Lane`] or an [`EpochPage`].
 //!
-//! * The broker makes a memfd of the exact size, seals its size (so that no client can truncate it
-//!   under the broker's feet, which would be a SIGBUS) and maps it: [`Shared`].
-//! * A client maps what it was given into a [`Place`]: an address that is the same for the life of
-//!   the process and always readable. While no broker is attached there is private zeroed memory at
-//!   it, whose mode word reads as [`Mode::Free`](crate::lane::Mode::Free). A launch therefore never
-//!   asks whether a lane exists. Attaching, losing a broker and forking swap the memory under the
-//!   address in one system call.
+//! * The broker makes a memfd of the exact size and maps it: [`Shared`]. Its size is sealed: a
+//!   client that truncates it would cause a SIGBUS.
+//! * A client maps it into a [`Place`]: one readable address for the life of the process. Without a
+//!   broker, zeroed private memory is there, whose mode is [`Mode::Free`](crate::lane::Mode::Free).
+//!   So a launch never asks whether a lane exists. One system call swaps the memory.
 //!
-//! Only types made of atomics alone live here, so a reference stays sound whatever the other
-//! process writes.
+//! Only types made of atomics live here, so a reference stays sound whatever the other process
+//! writes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -24,16 +22,16 @@ use super::Error;
 use crate::epoch_page::EpochPage;
 use crate::lane::Lane;
 
-/// Memory of this size in pages is mapped for a `T`.
+/// Page size: mappings are multiples of it.
 const PAGE: usize = 4096;
 
-/// What may be shared.
+/// Types that may be shared.
 ///
 /// # Safety
-/// The type consists of atomics (and padding) alone and is valid for every pattern of bytes, zeroes
-/// among them; its alignment divides the page's.
+/// The type consists of atomics (and padding) alone, valid for every pattern of bytes, zeroes
+/// included. Its alignment divides the page's.
 pub unsafe trait Plain: Sync + Send + 'static {
-    /// The name the memory has in `/proc/PID/maps`.
+    /// Name of the memory in `/proc/PID/maps`.
     const NAME: &'static CStr;
 }
 
@@ -42,7 +40,7 @@ unsafe impl Plain for Lane {
     const NAME: &'static CStr = c"weft-lane";
 }
 
-// SAFETY: every field of a epoch page is an atomic integer; it is aligned to 64 bytes.
+// SAFETY: every field of an epoch page is an atomic integer; it is aligned to 64 bytes.
 unsafe impl Plain for EpochPage {
     const NAME: &'static CStr = c"weft-epoch_page";
 }
@@ -51,7 +49,7 @@ const fn length<T>() -> usize {
     size_of::<T>().next_multiple_of(PAGE)
 }
 
-/// A mapping of the broker's: made, initialised by the caller, unmapped when dropped.
+/// The broker's mapping, unmapped on drop.
 #[derive(Debug)]
 pub struct Shared<T: Plain> {
     address: NonNull<T>,
@@ -64,9 +62,9 @@ unsafe impl<T: Plain> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Shared<T> {}
 
-/// The broker's hold of a lane.
+/// A lane in the broker.
 pub type SharedLane = Shared<Lane>;
-/// The broker's hold of its epoch page.
+/// The epoch page in its broker.
 pub type SharedEpochPage = Shared<EpochPage>;
 
 impl<T: Plain> Shared<T> {
@@ -94,14 +92,14 @@ impl<T: Plain> Shared<T> {
         Ok(Shared { address, memory })
     }
 
-    /// The memory, to be handed to a client.
+    /// Descriptor of the memory, for a client.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 }
 
 impl SharedLane {
-    /// A fresh lane: mode `Free`, all else zero.
+    /// Makes a lane: mode `Free`, otherwise zero.
     pub fn lane() -> Result<SharedLane, Error> {
         let lane = Shared::<Lane>::make()?;
         lane.initialise();
@@ -110,7 +108,7 @@ impl SharedLane {
 }
 
 impl SharedEpochPage {
-    /// A fresh epoch page.
+    /// Makes an epoch page.
     pub fn epoch_page() -> Result<SharedEpochPage, Error> {
         use std::sync::atomic::Ordering;
         let epoch_page = Shared::<EpochPage>::make()?;
@@ -139,7 +137,7 @@ impl<T: Plain> Drop for Shared<T> {
     }
 }
 
-/// An address for a `T` in a client: always readable, for the life of the process; never freed.
+/// A client's address of a `T`: always readable, never freed.
 #[derive(Debug)]
 pub struct Place<T: Plain> {
     address: NonNull<T>,
@@ -151,7 +149,7 @@ unsafe impl<T: Plain> Send for Place<T> {}
 unsafe impl<T: Plain> Sync for Place<T> {}
 
 impl<T: Plain> Place<T> {
-    /// Takes an address and puts zeroed private memory there.
+    /// Reserves an address, with zeroed private memory.
     pub fn reserve() -> Result<Place<T>, Error> {
         // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
         // replaced.
@@ -168,16 +166,15 @@ impl<T: Plain> Place<T> {
         Ok(Place { address })
     }
 
-    /// What is there now. The bytes may change under it at any time, also as a whole; they are
-    /// atomics.
+    /// The present `T`. Its atomics may change at any time, also all at once.
     pub fn get(&self) -> &'static T {
         // SAFETY: `reserve` mapped `length::<T>()` bytes there; `put` and `clear` replace the
-        // mapping in one step and nothing ever unmaps it, so the address is readable for the life
-        // of the process; any bytes are a valid `T` by `Plain`.
+        // mapping in one step and nothing unmaps it, so the address stays readable; any bytes are a
+        // valid `T` by `Plain`.
         unsafe { self.address.as_ref() }
     }
 
-    /// Puts a broker's memory there, after checking that it is large enough and can not shrink.
+    /// Maps a broker's memory there. Errors if it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
         let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
@@ -196,8 +193,7 @@ impl<T: Plain> Place<T> {
             .map_err(Error::system("mapping the broker's shared memory"))
     }
 
-    /// Puts zeroed private memory there again. One system call and nothing else: a fork's child may
-    /// call it.
+    /// Maps zeroed private memory there by one system call: a fork's child may call it.
     pub fn clear(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();

@@ -1,9 +1,9 @@
-//! Where the broker's socket is, and whether its folder is safe. Pure but for looking at the file
+//! Path of the broker's socket, and whether its folder is safe. Touches nothing but the file
 //! system.
 //!
-//! A private broker's folder belongs to the user who runs it. A shared broker's belongs to root, or
-//! to a service account in a place that only root can give away (`/run/weft`): nobody else can put
-//! a socket there, so who finds one may trust it as he trusts the machine.
+//! A private broker's folder belongs to its user. A shared broker's belongs to root, or to a
+//! service account where only root can give folders away (`/run/weft`). No other user can put a
+//! socket there, so it is as trustworthy as the machine.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -13,15 +13,14 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, peer::own_uid};
 
-/// Where a broker of all users listens, unless it is told another place.
+/// Default socket of a shared broker.
 pub const SHARED: &str = "/run/weft/broker.sock";
 
-/// The socket of the broker that this process is to use: `WEFT_SOCKET`; else the shared one
-/// ([`SHARED`]) if a socket is there, whether somebody listens or not; else the user's own
-/// ([`own`]).
+/// Socket of the broker to use, absolute:
 ///
-/// One that is relative counts from the folder in which this process is now, so that whoever it is
-/// handed on to finds the same one.
+/// 1. `WEFT_SOCKET`, from this process's present folder if relative;
+/// 2. the shared one ([`SHARED`]) if a socket is there, whether or not a broker listens;
+/// 3. the user's own ([`own`]).
 pub fn socket() -> PathBuf {
     let socket = socket_from(|name| set(name).map(PathBuf::from), own, is_socket);
     std::path::absolute(&socket).unwrap_or(socket)
@@ -40,8 +39,8 @@ fn socket_from(
         return path;
     }
     let shared = Path::new(SHARED);
-    // While a shared broker is begun anew its jobs wait for it: with brokers of their own they
-    // would be strangers to one another.
+    // Jobs wait while a shared broker restarts: with own brokers they would be strangers to one
+    // another.
     if is_socket(shared) {
         return shared.to_path_buf();
     }
@@ -52,25 +51,24 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket())
 }
 
-/// Whether a shared broker listens at `path`, or did and was killed: others may connect there. Such
-/// a one is started by whoever runs the machine, never by a job.
+/// Whether a shared broker listens at `path`, or was killed there. An operator starts such a
+/// broker, never a job.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
-    // What others cannot get at is nobody else's, whatever its own bits say.
+    // Others must be able to enter the folder.
     let entered = |facts: fs::Metadata| facts.mode() & 0o011 != 0;
     path == Path::new(SHARED)
         || fs::symlink_metadata(path).is_ok_and(open) && fs::metadata(folder_of(path)).is_ok_and(entered)
 }
 
-/// The socket of the user's own broker, which serves nobody else: `weft/broker.sock` in
-/// `XDG_RUNTIME_DIR`, else in `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
+/// Socket of the user's own broker: `weft/broker.sock` in `XDG_RUNTIME_DIR`, else `broker.sock` in
+/// `/run/weft-UID` if that exists, else in `/tmp/weft-UID`.
 pub fn own() -> PathBuf {
     own_from(|name| set(name).map(PathBuf::from), own_uid(), Path::is_dir)
 }
 
 fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: impl Fn(&Path) -> bool) -> PathBuf {
-    // The runtime folder of a user who is no longer logged in may be gone while its variable is
-    // still set (su, cron).
+    // The variable may outlive its folder (su, cron).
     if let Some(run) = variable("XDG_RUNTIME_DIR").filter(|run| is_folder(run)) {
         return run.join("weft/broker.sock");
     }
@@ -81,18 +79,17 @@ fn own_from(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32, is_folder: imp
     PathBuf::from(format!("/tmp/weft-{uid}/broker.sock"))
 }
 
-/// Checks that nobody but this user can put a socket at `path`; with `make`, makes a missing folder
-/// (0700).
+/// Checks that only this user can put a socket at `path`. `make`: makes a missing folder (0700).
 pub fn check_folder(path: &Path, make: bool) -> Result<(), Error> {
     check(path, make.then_some(0o700), false).map(|_| ())
 }
 
-/// The same for a shared broker's own folder, which others may enter (0755).
+/// Checks a shared broker's own folder. Makes a missing one (0755).
 pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     let missing = !folder_of(path).exists();
     check(path, Some(0o755), false)?;
     if missing {
-        // Whatever the umask says.
+        // Whatever the umask.
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder_of(path), mode)
             .map_err(Error::io("opening the folder of a shared broker's socket"))?;
@@ -100,8 +97,8 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Who may have put the socket at `path` there, as its folder says: this user; root; or whom root
-/// gave a folder in one of its own.
+/// User whose socket at `path` is trusted, the folder's owner: this user, root, or an account that
+/// root gave it.
 pub fn trusted(path: &Path) -> Result<u32, Error> {
     check(path, None, true)
 }
@@ -113,7 +110,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Root alone can make folders here and give them away.
+/// Whether only root can make folders here.
 fn is_roots(folder: &Path) -> bool {
     const ROOT: u32 = 0;
     fs::metadata(folder).is_ok_and(|facts| facts.uid() == ROOT && facts.mode() & 0o022 == 0)
@@ -147,8 +144,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
     let own = facts.uid() == own_uid();
-    // A folder of root's, or one that somebody has from root: in one of root's, where nobody else
-    // can make any.
+    // A folder of root's, or one that root gave away: nobody else can make folders in its parent.
     let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
     if !(own || others && given()) {
         return refuse(
@@ -184,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_anybody_may_have_made_is_not_trusted() {
-        // /proc/sys is root's, and so is the folder it lies in.
+        // /proc/sys and /proc are both root's.
         assert_eq!(trusted(Path::new("/proc/sys/broker.sock")).expect("root's"), 0);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let own = trusted(&folder.path().join("broker.sock")).expect("one's own");

@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket, as the kernel says.
+//! The peer of a unix socket, as the kernel names it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::Error;
 
-/// The kernel's word about a peer.
+/// A peer.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its process id here; `None` if it lives in a pid namespace that this process can not see.
+    /// Process id; `None` in a pid namespace that this process cannot see.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
 }
 
-/// Asks the kernel. (rustix 1.1 reads the pid into a type that can not be zero, which a peer of
-/// another pid namespace is; hence libc.)
+/// Asks the kernel for the peer. rustix 1.1 cannot read a pid of 0, which a peer of another pid
+/// namespace has; hence libc.
 pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     let mut said = libc::ucred {
         pid: 0,
@@ -25,8 +25,8 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
         gid: u32::MAX,
     };
     let mut length = mem::size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the two pointers are to locals that live through the call, and `length` is the size
-    // of the one it describes.
+    // SAFETY: both pointers are to locals that live through the call; `length` is the size of the
+    // first.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -45,7 +45,7 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Error> {
     })
 }
 
-/// This process's user.
+/// User of this process.
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -1,8 +1,8 @@
-//! The packets of the rendezvous socket.
+//! Packets of the rendezvous socket: a header that no version may change (magic, version, kind),
+//! and a body in postcard.
 //!
-//! A packet is a header that no version may change (magic, version, kind) and a body in postcard. A
-//! reader looks at the body only where the version is its own, so that two builds that differ in
-//! everything else can still tell each other so.
+//! A reader decodes only bodies of its own version, so any two builds can tell each other their
+//! versions.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -11,74 +11,71 @@ use super::Error;
 use crate::control::{Hello, Refusal, ToBroker, ToClient};
 use crate::{Ns, VERSION};
 
-/// The longest packet. A hello is some hundred bytes; an answer for people is cut into pieces of
-/// this size.
+/// Bytes of the longest packet. A hello has some hundred; answers are cut.
 pub const LONGEST: usize = 60 * 1024;
 
-/// Tells a weft socket from another: "weftRDVZ".
+/// Marks a packet as weft's: "weftRDVZ".
 const MAGIC: [u8; 8] = *b"weftRDVZ";
 
 const HEADER: usize = 16;
 
-/// What goes over the rendezvous socket, either way.
+/// A packet of the rendezvous socket, either way.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Packet {
-    /// Client: let me in.
+    /// Client: asks to attach.
     Hello(Hello),
-    /// Client: a question of the command line's.
+    /// Client: a question from the command line.
     Question(String),
-    /// Broker: no.
+    /// Broker: refusal.
     Refused(Refusal),
-    /// Broker: your lane, epoch page and doorbell come with this packet; connect to the one-shot
-    /// server of this name.
+    /// Broker: lane, epoch page and doorbell.
     Lane {
-        /// Name of the one-shot server. Empty: the broker serves many users, and this socket is the
-        /// control channel.
+        /// One-shot server to connect to. Empty: a shared broker, whose control channel is this
+        /// socket.
         channel: String,
     },
-    /// Client: connected to it.
+    /// Client: connected to the one-shot server.
     Connected,
     /// Broker: a piece of an answer.
     Answer {
         /// The piece.
         text: String,
-        /// Nothing follows.
+        /// Whether this is the last piece.
         last: bool,
     },
     /// Shared broker: welcome, in pieces.
     Welcome {
         /// The client's number.
         client: u64,
-        /// Some of the costs of its profile's kernels.
+        /// Costs of its profile's kernels: (hash, ns).
         costs: Vec<(u64, Ns)>,
-        /// Nothing follows.
+        /// Whether this is the last piece.
         last: bool,
     },
     /// Client of a shared broker: a control message.
     Say(ToBroker),
     /// Shared broker: a control message.
     Tell(ToClient),
-    /// Client of a shared broker, after a [`Packet::Hello`] that names a profile and takes no
-    /// samples: a piece of that profile. A broker takes no descriptor from anybody: to close one
-    /// may take as long as its sender likes.
+    /// Client of a shared broker: a piece of the profile that its [`Packet::Hello`] names. A broker
+    /// takes no descriptors: closing one may take as long as its sender likes.
     Profile {
-        /// The piece. Nothing at all: it cannot be read.
+        /// The piece; empty: unreadable.
         bytes: Vec<u8>,
-        /// Nothing follows.
+        /// Whether this is the last piece.
         last: bool,
     },
 }
 
-/// What goes up the channel.
+/// A message up the ipc-channel.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Up {
     /// The first message: the way down.
     Open(ipc_channel::ipc::IpcSender<ToClient>),
-    /// All others.
+    /// Any other message.
     Say(ToBroker),
 }
 
-/// Packs.
+/// Packs a packet of at most `LONGEST` bytes.
 pub fn pack(packet: &Packet) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::with_capacity(512);
     bytes.extend_from_slice(&MAGIC);
@@ -91,7 +88,7 @@ pub fn pack(packet: &Packet) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Unpacks. `Err(Some(version))` is a packet of another version.
+/// Unpacks a packet.
 pub fn unpack(bytes: &[u8]) -> Result<Packet, Unpack> {
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(Unpack::Nonsense)?;
     let (magic, rest) = header.split_at(8);
@@ -108,12 +105,12 @@ pub fn unpack(bytes: &[u8]) -> Result<Packet, Unpack> {
     postcard::from_bytes(bytes.get(HEADER..).unwrap_or_default()).map_err(|_| Unpack::Nonsense)
 }
 
-/// Why a packet could not be read.
+/// Why a packet cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unpack {
-    /// Its sender speaks another version.
+    /// The sender's version, another than this build's.
     Version(u32),
-    /// No packet of weft's.
+    /// Not a packet of weft's.
     Nonsense,
 }
 
