@@ -119,8 +119,8 @@ impl Admission {
         }
     }
 
-    /// When the next [`Event::Tick`] is needed: a waiter becomes due, plain order changes, or a guard
-    /// ends.
+    /// When the next [`Event::Tick`] is needed: a waiter becomes due, plain order changes, or a
+    /// guard ends.
     pub fn next_wake(&self) -> Option<Ns> {
         if self.waiting.is_empty() {
             return None;
