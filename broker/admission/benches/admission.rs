@@ -2,11 +2,10 @@
 //! `cargo bench -p weft-admission --bench admission -- [--check] [--json FILE]`.
 //!
 //! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run. Some waiters are
-//! due and one holds a reservation. On one thread the median and the longest of some events are
-//! measured: a job comes (and waits), a running job ends (and others are admitted), time passes.
-//! Each event decides for the whole queue. A forecast, which `weft queue` asks for and which delays
-//! no job, is timed once. A second series has hundreds of small running jobs and a few waiters,
-//! each of which asks something of all running jobs.
+//! due and one has a reservation. One thread; median and longest of three events: a job comes and
+//! waits, a running job ends and others are admitted, time passes. Each decides for the whole
+//! queue. A forecast, as for `weft queue`, is timed once. A second series has hundreds of small
+//! running jobs and a few waiters, each of which asks something of all running jobs.
 #![forbid(unsafe_code)]
 
 use std::{

@@ -1,14 +1,12 @@
-//! Jobs with open backing: device memory where it fits beside the others, else managed memory at
-//! once if possible.
+//! Jobs with open backing: device memory where it fits, else managed memory at once if possible.
 //!
-//! * The backing is decided once, at admission, for the whole run. A waiter counts as a job on
-//!   device memory until it fits either way.
-//! * The jobs beside it keep what they were promised. Its context and the part of its working set
-//!   that must fit ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)) have to be free when it
-//!   begins. The rest moves within its turns, under the link and host limits of any managed job
-//!   ([`super::Config::link_share`]). Other jobs grow beside it as beside any managed job.
-//! * Memory of plain jobs cannot be moved, so the newcomer exceeds the device, whatever its
-//!   priority.
+//! * The backing is decided at admission for the whole run. A waiter counts as a job on device
+//!   memory until it fits either way.
+//! * Jobs beside it keep what they were promised. Its context and a part of its working set
+//!   ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)) must be free when it begins. The rest moves
+//!   within its turns, under the limits of any managed job ([`super::Config::link_share`], the
+//!   host).
+//! * Memory of plain jobs cannot move, so the newcomer exceeds the device, whatever its priority.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Never};

@@ -1,17 +1,16 @@
-//! Running jobs that want more than their share, and the effect of a new measurement on running
-//! jobs.
+//! Running jobs that want more memory, and a new measurement's effect on running jobs.
 //!
-//! A job that asks for more than is free may wait for it ([`super::Event::GrowsInTime`]), since a
-//! neighbour may end. It does not wait for what cannot come: bytes beyond the device beside its own
-//! share, and bytes of jobs that wait themselves and perhaps for it.
+//! A job may wait for memory that is not free ([`super::Event::GrowsInTime`]), since a neighbour
+//! may end. It does not wait for bytes beyond the device beside its own share, nor for bytes of
+//! jobs that wait themselves.
 //!
-//! Meanwhile a waiting job keeps out new jobs of no higher priority that would lengthen its wait.
-//! It may be served as soon as one neighbour ends whose end suffices, or when the neighbours
-//! expected to end first have ended. A new job that leaves it enough in each of these cases begins.
-//! This lasts at most [`super::Config::guard`] per hour over all jobs of a user; only time in which
-//! some job waits for admission counts. After that the job waits on and gets free memory first, but
-//! keeps no job out. A job that asks when too little of that time is left ([`WORTH`]) keeps none
-//! out from the start.
+//! Meanwhile it keeps out new jobs of no higher priority that would lengthen its wait. Its memory
+//! may come when one neighbour ends whose end suffices, or when the neighbours expected first have
+//! ended. A new job that leaves room in each of these cases begins.
+//!
+//! A user's jobs keep others out for at most [`super::Config::guard`] per hour, counted while some
+//! job waits for admission. A later request, or one with too little of that left ([`WORTH`]), still
+//! gets free memory first but keeps no job out.
 #![forbid(unsafe_code)]
 
 use super::event::Decision;

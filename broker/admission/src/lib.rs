@@ -1,15 +1,13 @@
-//! Decides which job may take device memory, and when: a pure state machine. Events and the time go
-//! in, decisions come out. It has no clock, thread or socket.
-//!
-//! The daemon drives it in real time, the lab in virtual time.
+//! Decides which job may take device memory, and when. A pure state machine: events and the time go
+//! in, decisions come out; no clock, thread or socket. The daemon drives it in real time, the lab
+//! in virtual time.
 //!
 //! # Words
 //!
-//! A *job* is what one person started: one process or a gang of them (ranks, workers), admitted
-//! together. Its *need* is the memory it is expected to take. Its *share* is the memory it may
-//! have: what it was admitted with plus what it was granted since. A *waiter* is a job that asked
-//! and was not admitted yet. A higher *priority* (a lower number) always goes first; the rules
-//! below apply within one priority.
+//! A *job* is one process or a gang of them (ranks, workers), admitted together. Its *need* is the
+//! memory it is expected to take; its *share* is what it was admitted with and granted since. A
+//! *waiter* is a job that is not admitted yet. A higher *priority* (a lower number) always goes
+//! first; the rules apply within one priority.
 //!
 //! # The rule of policy `weft`
 //!
@@ -24,18 +22,18 @@
 //!
 //!    `fifo_begin` is when plain order ([`plain`]) began the job, infinite before. `longest_run` is
 //!    the longest expected run of the running jobs. `fits_at` is when the job is expected to fit.
-//!    During the leeway a job passes if its expected run is at most `longest_run`, or under rule 3.
-//!    The constants are in [`Config`].
-//! 2. Of the due jobs the one with the smallest turn goes before all others:
+//!    During the leeway a job passes if `expected <= longest_run`, or under rule 3. [`Config`] has
+//!    the constants.
+//! 2. The due job with the smallest turn goes before all others:
 //!
 //!    ```text
 //!    turn     = came + handicap
 //!    handicap = min(waiting * shortest_patience / 4 / weight, longest_patience)
 //!    ```
 //!
-//!    `waiting` counts the jobs of its user that waited when it came ([`Config::handicap`]).
+//!    `waiting` counts its user's waiters when it came ([`Config::handicap`]).
 //! 3. If that job does not fit, it gets a reservation on the device where it is expected to fit
-//!    soonest. The time is its *promise* and never moves. Another job starts on that device only if
+//!    soonest. That time is its *promise* and never moves. Another job starts there only if
 //!
 //!    ```text
 //!    now + doubt * expected <= promise   or   both fit beside the load left at the promise
@@ -47,28 +45,30 @@
 //!    (floor(log4(expected)), recent usage of the user / weight, arrival)
 //!    ```
 //!
-//! **The bound**: no job that comes after a job's turn passes that job once due, except beside the
-//! reservation. A job therefore waits at most as long as under `fifo`, plus its patience, its
-//! handicap and the longest run admitted before. These are expected times. Overruns (up to twice
-//! the estimate is allowed for) and grants of more memory add to them, and the two orders pack
-//! differently. While nothing ends, short jobs go first, and no job begins later than under `fifo`
-//! for that. Fairness among waiting users is bounded likewise. Jobs of other users pass a user's
-//! many jobs within their handicaps; later jobs wait as under `fifo`, except for those that fit
+//! **The bound**: once a job is due, later jobs pass it only beside the reservation:
+//!
+//! ```text
+//! wait <= wait under fifo + patience + handicap + longest run admitted before
+//! ```
+//!
+//! Times are expected ones. Overruns (beyond twice the estimate, which is allowed for) and grants
+//! of memory add to them, and the two orders pack differently. While nothing ends, short jobs go
+//! first; no job begins later than under `fifo` for that. A user's many jobs are passed by other
+//! users' jobs only within their handicaps; later jobs wait as under `fifo`, unless they fit
 //! beside.
 //!
 //! # What holds
 //!
-//! * What is admitted and granted fits the device at every moment ([`Load::fits`]). This covers
-//!   plain memory and contexts, and for managed jobs also the link and the host's memory. Only
-//!   facts exceed it: jobs found running after a restart, and memory taken outside weft.
+//! * Admitted and granted memory always fits the device, for managed jobs also the link and the
+//!   host ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and memory
+//!   taken outside weft.
 //! * A running job's share never shrinks for another job.
 //! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws.
-//! * A device whose contexts were never measured takes jobs one by one, so that each context's size
-//!   is known before the next job.
-//! * A running job waits for more memory only while a job beside it runs that does not wait itself.
-//!   Of jobs that would all wait for one another the last is denied. Meanwhile no job begins on the
-//!   device that would lengthen the wait, for at most [`Config::guard`] per hour and user
-//!   ([`growing`]).
+//! * A device with unmeasured contexts takes jobs one by one, so that each context is known before
+//!   the next job.
+//! * A running job waits for more memory only while a neighbour runs that does not wait itself. Of
+//!   jobs that would all wait for one another the last is denied. Meanwhile no job begins that
+//!   would lengthen the wait, for at most [`Config::guard`] per hour and user ([`growing`]).
 //! * A job that was admitted, took nothing and is suspended blocks no other job. It waits again and
 //!   keeps its turn.
 //! * A job with open backing gets managed memory only if device memory would not be admitted now.

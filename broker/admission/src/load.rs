@@ -2,14 +2,14 @@
 //!
 //! * Plain jobs: the sum of their shares fits the device.
 //! * Managed jobs take turns: the largest working set fits beside the plain jobs' shares.
-//! * The part of all working sets that does not fit moves out and in once a round. That takes at
-//!   most [`super::Config::link_share`] of the link's time.
+//! * The excess of all working sets moves out and in once a round, within
+//!   [`super::Config::link_share`] of the link's time.
 //! * All managed memory has a place on the host.
 //!
-//! A managed job may touch more than the device has beside contexts and foreign memory; the excess
-//! moves within its turn. It then counts as touching all that is left beside these, so it begins
-//! only where no plain job runs. A job that prefers managed memory to waiting begins where a part
-//! of its working set fits ([`super::either`]).
+//! A working set may exceed what contexts and foreign memory leave of the device, as it moves within
+//! its turn. It then counts as all that they leave, so the job begins only where no plain job runs.
+//! A job that prefers managed memory to waiting needs only a part of its working set
+//! ([`super::either`]).
 #![forbid(unsafe_code)]
 
 use super::config::Config;

@@ -94,8 +94,8 @@ impl Admission {
     }
 
     /// The first waiter whose turn came by plain order but is put off ([`Admission::due`]), as a
-    /// reservation, and the longest expected run of the running jobs. A job that runs no longer may
-    /// pass without a check, as the waiter's bound has room for that.
+    /// reservation, and the longest expected run of running jobs, ns. The bound has room for a job
+    /// that runs no longer than that.
     fn put_off(&self) -> Option<(Reservation, Ns)> {
         let longest = self.reckoned().longest?;
         let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);

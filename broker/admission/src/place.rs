@@ -1,14 +1,14 @@
-//! Chooses the device for a job that may use several, before it begins. The inputs are what is
-//! admitted, what waits, and promises to jobs placed a moment ago.
+//! Chooses the device for a job that may use several, before it begins, from the admitted jobs, the
+//! waiters and recent promises.
 //!
-//! 1. A device on which the policy would admit it at once comes first. Among the others the
-//!    earliest expected begin wins ([`Admission::forecast`]).
-//! 2. Where it begins at once, the device with least memory left wins (best fit: large rooms stay
-//!    for large jobs). A job of undeclared need may grow, so it goes where most is left.
+//! 1. A device with immediate admission under the policy comes first, then the earliest expected
+//!    begin ([`Admission::forecast`]).
+//! 2. Of immediate ones the device with least memory left (best fit: large rooms stay for large
+//!    jobs). A job of undeclared need may grow, so it goes where most is left.
 //! 3. Ties go to the first device.
 //!
-//! A job with open backing prefers an immediate begin on device memory to one on managed memory. A
-//! job that no empty device could run is refused with the figures.
+//! With open backing, immediate device memory comes before immediate managed memory. A job that no
+//! empty device could run is refused with the figures.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Decision, Event, Never};

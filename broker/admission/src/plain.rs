@@ -1,12 +1,12 @@
-//! Plain order (the fifo shadow): the same jobs in the order of their turns without passing,
-//! simulated beside the real order.
+//! Plain order (the fifo shadow): the jobs in the order of their turns without passing, simulated
+//! beside the real order.
 //!
-//! Policy `weft` lets a job be passed until plain order would have begun it ([`Plain::began`]);
-//! this makes the bound relative to `fifo`. A job's run here is its real run once that is known,
-//! until then the expected run or its run so far.
+//! Policy `weft` lets a job be passed until plain order would have begun it ([`Plain::began`]), so
+//! the bound is relative to `fifo`. A job's run here is its real run once known, until then the
+//! expected run or the run so far.
 //!
-//! Only time passes here; nothing is forecast. The shadow restarts with the running jobs when no
-//! job really waits: a plain queue that falls ever further behind measures nothing.
+//! Nothing is forecast. The shadow restarts when no job really waits: a queue that falls ever
+//! further behind measures nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -413,13 +413,7 @@ impl Admission {
         })
     }
 
-    /// Time from which no job passes this one:
-    ///
-    /// ```text
-    /// patience = clamp(expected, shortest_patience, longest_patience)
-    /// due      = min(max(came + patience, fifo_begin + min(leeway, patience)),
-    ///                came + max(longest_wait, patience))
-    /// ```
+    /// Time from which no job passes this one (rule 1 of the crate's documentation).
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
         let latest = waiter.came.saturating_add(self.config.longest_wait.max(patience));
@@ -437,14 +431,9 @@ impl Admission {
         waiter.came.saturating_add(patience).max(plain)
     }
 
-    /// How much later than plain order the turn may come within the bound, ns:
-    ///
-    /// ```text
-    /// leeway = max(0, longest_run / doubt - DRAIN * (fits_at - now))
-    /// ```
-    ///
-    /// The bound allows for the longest run admitted before. A part of it, as that run may be
-    /// shorter than expected. Where the device is free sooner, other jobs may pass meanwhile.
+    /// How much later than plain order the turn may come within the bound, ns (rule 1). The bound
+    /// allows for the longest run admitted before; only a part counts, as that run may be shorter
+    /// than expected.
     fn leeway(&self, waiter: &Waiter) -> Ns {
         let longest = self.reckoned().longest;
         let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);

@@ -1,9 +1,9 @@
 //! Reads the dynamic linker's cache, to find the driver where the system's linker would.
 //!
 //! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1") has a header of 48 bytes, entries
-//! of 24 bytes (flags, name offset, path offset, version, hardware), then strings. Offsets count
-//! from the header; an older cache may precede it. A file of another form yields nothing: the cache
-//! is only a hint.
+//! of 24 bytes, then strings. An entry is flags, name offset, path offset, version, hardware.
+//! Offsets count from the header; an older cache may precede it. A file of another form yields
+//! nothing: the cache is only a hint.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

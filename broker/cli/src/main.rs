@@ -1,7 +1,7 @@
 //! The `weft` command: `weft run, profile, trace, broker, status, queue, set, doctor`.
 //!
-//! One file per subcommand. A wrong command line is one line on stderr and exit code 2; an error is
-//! one line and exit code 1. A started job keeps its exit code, signals and stdout.
+//! One file per subcommand. On stderr an error is one line, with exit code 2 for a wrong command
+//! line, else 1. A started job keeps its exit code, signals and stdout.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `weft status`: who runs, in what role, who waits, and what went wrong.
+//! `weft status`: jobs with their roles and waits, and what went wrong.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,16 +1,15 @@
 //! Waits for a job as its parent (`weft profile`; `weft run` becomes its job), transparently for
 //! both sides.
 //!
-//! * Terminal signals (^C, ^\, ^Z, a hang-up) also reach the job, as both are in the terminal's
-//!   foreground group; this command only outlives them. ^Z stops both (this command once the job
-//!   stops), and `fg` continues both.
-//! * Signals from a process (a supervisor, `kill`, `timeout`) are meant for the job and are
-//!   forwarded: TERM, HUP, INT, QUIT, USR1 and USR2. TSTP stops the job and then this command; CONT
-//!   continues a stopped job. A signal to the whole group reaches the job twice. STOP and KILL
-//!   cannot be forwarded.
+//! * Terminal signals (^C, ^\, ^Z, a hang-up) reach the job too, as both are in the foreground
+//!   group; this command only outlives them. ^Z stops the job and then this command; `fg` continues
+//!   both.
+//! * Signals from a process (a supervisor, `kill`, `timeout`) are forwarded: TERM, HUP, INT, QUIT,
+//!   USR1 and USR2. TSTP stops the job and then this command; CONT continues a stopped job. A
+//!   signal to the whole group reaches the job twice. STOP and KILL cannot be forwarded.
 //! * Signals from the job to its own group are not forwarded.
 //! * An ignored signal stays ignored, here and in the job (nohup, a shell's background job).
-//! * This command ends with the job's exit code or by its signal, so a shell sees no difference.
+//! * This command ends with the job's exit code or signal, so a shell sees no difference.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
