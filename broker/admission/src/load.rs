@@ -6,9 +6,9 @@
 //!   [`super::Config::link_share`] of the link's time.
 //! * All managed memory has a place on the host.
 //!
-//! A working set may exceed what contexts and foreign memory leave of the device, as it moves within
-//! its turn. It then counts as all that they leave, so the job begins only where no plain job runs.
-//! A job that prefers managed memory to waiting needs only a part of its working set
+//! A working set may exceed what contexts and foreign memory leave of the device, as it moves
+//! within its turn. It then counts as all that they leave, so the job begins only where no plain
+//! job runs. A job that prefers managed memory to waiting needs only a part of its working set
 //! ([`super::either`]).
 #![forbid(unsafe_code)]
 

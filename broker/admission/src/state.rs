@@ -13,7 +13,7 @@ use super::people::People;
 use super::plain::Plain;
 use weft_protocol::Ns;
 
-/// Factor on the expected time until a job fits, in [`Admission::leeway`]. Estimates are wrong by
+/// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by
 /// up to two, and of several jobs that run together one usually is.
 const DRAIN: f64 = 1.5;
 
