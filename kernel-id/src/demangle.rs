@@ -1,28 +1,25 @@
-//! Symbols for people.
+//! Readable names for symbols.
 //!
-//! A demangled kernel of a template library runs to thousands of characters. [`short`] keeps what
-//! tells two kernels apart at a glance: the function without its namespaces, and its first template
-//! arguments without theirs. `at::native::vectorized_elementwise_kernel<4,
-//! at::native::FillFunctor<float>, std::array<char*, 1ul> >` becomes
-//! `vectorized_elementwise_kernel<4, FillFunctor<…>, array<…>>`.
+//! A demangled kernel of a template library has thousands of characters. [`short`] keeps what tells
+//! kernels apart: the function without namespaces, and its first template arguments without theirs.
+//! `at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>,
+//! std::array<char*, 1ul> >` becomes `vectorized_elementwise_kernel<4, FillFunctor<…>, array<…>>`.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
-/// Nesting that is followed. The demangler recurses; a hostile symbol must not overflow a guest
-/// thread's stack.
+/// Deepest nesting that is followed. The demangler recurses; a hostile symbol must not overflow a
+/// job's stack.
 const RECURSION: u32 = 96;
 
-/// The longest demangled text that is built, bytes. Substitutions can make it grow exponentially
-/// with the symbol.
+/// Longest demangled text, bytes. Substitutions can make it grow exponentially with the symbol.
 const MAX_TEXT: usize = 64 * 1024;
 
-/// The longest short name, characters. A table line with figures beside it still fits a terminal.
+/// Longest short name, characters; a table line with figures still fits a terminal.
 pub const MAX_SHORT: usize = 72;
 
-/// The whole name: demangled with parameters, or the symbol itself where it is not mangled (C,
-/// Triton, XLA).
+/// The whole demangled name with parameters, or the symbol itself if not mangled (C, Triton, XLA).
 pub fn full(symbol: &str) -> String {
     demangled(symbol, DemangleOptions::new()).unwrap_or_else(|| symbol.to_owned())
 }
@@ -39,7 +36,7 @@ pub fn short(symbol: &str) -> String {
     }
 }
 
-/// A writer that refuses to grow without end.
+/// A writer with bounded length.
 struct Bounded(String);
 
 impl DemangleWrite for Bounded {
@@ -83,7 +80,7 @@ fn shorten(text: &str) -> String {
             piece.push_str("<…>");
         }
         let length = piece.chars().count();
-        // An argument that is left out needs its own mark, ", …".
+        // An omitted argument needs its own mark, ", …".
         let mark = if index + 1 == arguments.len() { 0 } else { 3 };
         if length + mark > room {
             out.push_str(if index == 0 { "…" } else { ", …" });
@@ -96,7 +93,7 @@ fn shorten(text: &str) -> String {
     out
 }
 
-/// What stands behind the last `::` that is in no bracket.
+/// The text after the last `::` outside brackets.
 fn last_segment(text: &str) -> &str {
     split_top(text, "::").last().copied().unwrap_or(text)
 }
@@ -111,7 +108,7 @@ fn split_template(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The length of a leading operator name that has angle brackets of its own.
+/// Length of a leading operator name that contains angle brackets.
 fn operator_length(text: &str) -> usize {
     const NAMES: [&str; 8] = [
         "operator<=>",
@@ -129,7 +126,7 @@ fn operator_length(text: &str) -> usize {
         .map_or(0, |name| name.len())
 }
 
-/// Splits at a separator that stands in no bracket.
+/// Splits at separators outside brackets.
 fn split_top<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     let mut parts = Vec::new();
     let (mut depth, mut from, mut at) = (0i32, 0, 0);
@@ -158,7 +155,7 @@ fn split_top<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// The text, cut to so many characters with the cut marked.
+/// The text in at most `width` characters, with a mark if cut.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -221,7 +218,7 @@ mod tests {
 
     #[test]
     fn ceiling_of_a_symbol_that_grows_when_demangled() {
-        // Each S_ refers to all that stands before it: the text doubles with every step.
+        // Each S_ refers to all before it: the text doubles with every step.
         let mut symbol = String::from("_Z1fI");
         for _ in 0..40 {
             symbol.push_str("1aIS_S_EIS0_S0_E");

@@ -1,15 +1,14 @@
-//! The 64-bit numbers that stand for identities.
+//! 64-bit numbers that stand for identities.
 //!
 //! They are written into profiles and compared between processes, so **the algorithm never
-//! changes** (the tests below pin values; if one of them fails, the change is wrong, not the test).
-//! In full, with all arithmetic modulo 2^64 and words little-endian:
+//! changes** (the tests below pin values; if one fails, the change is wrong). All arithmetic is
+//! modulo 2^64, words are little-endian:
 //!
 //! * `fold(a, b)` is the low half xor the high half of the 128-bit product `a * b`.
-//! * [`SymbolKey`]: FNV-1a 64 over the symbol's bytes, giving `s`; the key is `fold(s ^ K1, module
-//!   ^ K2)`.
-//! * [`launch_hash`]: four words `w0 = grid.x | grid.y << 32`, `w1 = grid.z | block.x << 32`, `w2 =
-//!   block.y | block.z << 32`, `w3 = shared`; `h = fold(key ^ w0, w1 ^ K1)`, `h = fold(h ^ w2, w3 ^
-//!   K2)`, `h ^= h >> 32`.
+//! * [`SymbolKey`]: with `s` the FNV-1a 64 of the symbol's bytes, `fold(s ^ K1, module ^ K2)`.
+//! * [`launch_hash`]: four words `w0 = grid.x | grid.y << 32`, `w1 = grid.z | block.x << 32`,
+//!   `w2 = block.y | block.z << 32`, `w3 = shared`; `h = fold(key ^ w0, w1 ^ K1)`,
+//!   `h = fold(h ^ w2, w3 ^ K2)`, `h ^= h >> 32`.
 //! * [`graph_hash`]: `h = K3`, then `h = fold(h ^ kernel, K1) + 1` for each kernel in launch order,
 //!   last `h = fold(h ^ count, K2)`.
 //! * [`image_hash`]: `h = length ^ K3`, then `h = fold(h ^ word, K1)` rotated left by 23 for each
@@ -18,8 +17,8 @@
 //! A result of 0 becomes `K1`: 0 means "no kernel" in records. `w1 ^ K1` and `w3 ^ K2` are never 0
 //! for a shape that a GPU accepts, so no shape swallows the other words.
 //!
-//! This is no defence against somebody who makes collisions on purpose: a client that does hurts
-//! the estimates of its own job.
+//! There is no defence against deliberate collisions: such a client only hurts its own job's
+//! estimates.
 
 /// 2^64 / golden ratio, odd.
 const K1: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -43,14 +42,13 @@ fn not_zero(hash: u64) -> u64 {
     if hash == 0 { K1 } else { hash }
 }
 
-/// A module and a symbol, hashed: what is known of a kernel before its launch. Computed once a
-/// function handle, then kept beside it.
+/// Hash of a module and a symbol: what is known of a kernel before its launch. It is computed once
+/// per function handle and kept beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SymbolKey(u64);
 
 impl SymbolKey {
-    /// Of a symbol as the driver knows it (mangled), in a module whose image hashes to `module` (0
-    /// where unknown).
+    /// Key of a mangled symbol in a module whose image hashes to `module` (0 if unknown).
     pub fn new(module: u64, symbol: &[u8]) -> SymbolKey {
         let symbol = symbol
             .iter()
@@ -58,18 +56,18 @@ impl SymbolKey {
         SymbolKey(fold(symbol ^ K1, module ^ K2))
     }
 
-    /// As a word that fits an atomic.
+    /// The key as a word for an atomic.
     pub const fn to_word(self) -> u64 {
         self.0
     }
 
-    /// From [`SymbolKey::to_word`].
+    /// The inverse of [`SymbolKey::to_word`].
     pub const fn from_word(word: u64) -> SymbolKey {
         SymbolKey(word)
     }
 }
 
-/// The identity of a launch. Two multiplications; touches no memory. Never 0.
+/// Identity of a launch, never 0. Two multiplications; touches no memory.
 #[inline]
 pub fn launch_hash(key: SymbolKey, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
     let [gx, gy, gz] = grid.map(u64::from);
@@ -79,7 +77,7 @@ pub fn launch_hash(key: SymbolKey, grid: [u32; 3], block: [u32; 3], shared: u32)
     not_zero(h ^ h >> 32)
 }
 
-/// The identity of a graph: its kernels' hashes in launch order. Never 0.
+/// Identity of a graph from its kernels' hashes in launch order, never 0.
 pub fn graph_hash(kernels: impl IntoIterator<Item = u64>) -> u64 {
     let mut count = 0u64;
     let h = kernels.into_iter().fold(K3, |h, kernel| {
@@ -89,8 +87,7 @@ pub fn graph_hash(kernels: impl IntoIterator<Item = u64>) -> u64 {
     not_zero(fold(h ^ count, K2))
 }
 
-/// The identity of a module image (a cubin, PTX text, a fat binary). About a word each three
-/// cycles. Never 0.
+/// Identity of a module image (cubin, PTX text, fat binary), never 0. About three cycles per word.
 pub fn image_hash(image: &[u8]) -> u64 {
     let (words, rest) = image.as_chunks::<8>();
     let step = |h: u64, word: u64| fold(h ^ word, K1).rotate_left(23);
@@ -110,8 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// These values stand in files. A failure here means that every profile on every disk has lost
-    /// its kernels.
+    /// The values stand in files: on a failure every existing profile has lost its kernels.
     #[test]
     fn the_algorithm_never_changes() {
         let key = SymbolKey::new(0, b"_Z4axpyfPfS_");

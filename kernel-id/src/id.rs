@@ -1,4 +1,4 @@
-//! The identity of a launch, as a value.
+//! Identity of a launch, as a value.
 
 use std::fmt;
 
@@ -9,21 +9,20 @@ use crate::{
     hash::{SymbolKey, launch_hash},
 };
 
-/// The longest symbol that is kept, bytes. Template-heavy libraries reach about 5,000; what is
-/// longer is cut and marked, and its hash stays that of the whole symbol (see [`KernelId::new`]).
+/// Longest symbol that is kept, bytes. Template-heavy libraries reach about 5,000. A longer symbol
+/// is cut and marked, and keeps the hash of the whole ([`KernelId::new`]).
 pub const MAX_SYMBOL: usize = 16 * 1024;
 
 /// Identity of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KernelId {
-    /// Hash of the module image the kernel came from (XLA and Triton names alone are not unique); 0
-    /// where unknown.
+    /// Hash of the kernel's module image; 0 if unknown. XLA and Triton names alone are not unique.
     pub module: u64,
-    /// Symbol as the driver knows it (mangled).
+    /// Mangled symbol, as the driver knows it.
     pub symbol: String,
-    /// Grid, blocks in x, y, z.
+    /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Block, threads in x, y, z.
+    /// Threads in x, y, z.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
@@ -31,7 +30,7 @@ pub struct KernelId {
 
 impl KernelId {
     /// An identity with its symbol cut at [`MAX_SYMBOL`]. A cut symbol ends in `#` and the key of
-    /// the whole, so that two long symbols with one beginning stay two.
+    /// the whole, so that long symbols with a common beginning differ.
     pub fn new(module: u64, symbol: &str, grid: [u32; 3], block: [u32; 3], shared: u32) -> KernelId {
         let mut id = KernelId {
             module,
@@ -44,19 +43,17 @@ impl KernelId {
         id
     }
 
-    /// A graph, so that it can stand in one table with kernels: its identity and how many kernels
-    /// it has.
+    /// A graph as an entry among kernels: its identity and its number of kernels.
     pub fn graph(identity: u64, kernels: usize) -> KernelId {
         KernelId::new(0, &format!("graph:{identity:016x}:{kernels}"), [0; 3], [0; 3], 0)
     }
 
-    /// How many kernels the graph has, if this stands for a graph.
+    /// Number of kernels, if this is a graph.
     pub fn graph_kernels(&self) -> Option<usize> {
         self.symbol.strip_prefix("graph:")?.split_once(':')?.1.parse().ok()
     }
 
-    /// The number that stands for this identity in records. For a graph: the identity it was made
-    /// with.
+    /// Number of this identity in records. For a graph, the identity given at its creation.
     pub fn hash64(&self) -> u64 {
         if let Some(graph) = self.symbol.strip_prefix("graph:")
             && let Some((identity, _)) = graph.split_once(':')
@@ -80,7 +77,8 @@ impl KernelId {
         }
     }
 
-    /// The launch shape for people: `grid 256x2 block 128 shared 4096`, ones and a zero left out.
+    /// The launch shape for people: `(256,2) x (128) +4096 B`, without trailing ones and a zero of
+    /// shared memory.
     pub fn shape(&self) -> String {
         let mut text = format!("{} x {}", extent(self.grid), extent(self.block));
         if self.shared > 0 {

@@ -1,17 +1,16 @@
-//! What a kernel is called.
+//! Kernel identities.
 //!
-//! A launch is identified by the module image it came from, its symbol, its grid, its block and its
-//! dynamic shared memory: [`KernelId`]. XLA and Triton reuse one name for different code, so the
-//! symbol alone is not enough; one symbol runs for very different times at different shapes, so the
-//! shape belongs to the identity.
+//! A [`KernelId`] is a launch's module image, symbol, grid, block and dynamic shared memory. The
+//! image belongs to it because XLA and Triton reuse one name for different code. The shape belongs
+//! to it because run times differ widely by shape.
 //!
-//! * [`hash`]: the 64-bit numbers that stand for identities in rings, lanes and files. They are the
-//!   same in every process and in every build.
+//! * [`hash`]: 64-bit numbers for identities in rings, lanes and files, equal in every process and
+//!   build.
 //! * [`names`]: from a number back to a [`KernelId`], bounded.
-//! * [`demangle`]: from a symbol to what a person wants to read.
+//! * [`demangle`]: readable names.
 //!
-//! Pure: no clock, no file, no thread. Nothing here panics on any input, because the interposer
-//! calls it inside a guest.
+//! Pure: no clock, file or thread. No input causes a panic, because the interposer calls this
+//! inside a job.
 #![forbid(unsafe_code)]
 
 pub mod demangle;

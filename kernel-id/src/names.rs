@@ -1,11 +1,11 @@
-//! From the number in a record back to the kernel.
+//! Kernels by the number in a record.
 
 use std::collections::HashMap;
 
 use crate::KernelId;
 
-/// A table of kernels by hash. It is bounded: a client that invents kernels without end fills its
-/// own table and no more.
+/// A bounded table of kernels by hash: a client that invents kernels without end only fills its own
+/// table.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     table: HashMap<u64, KernelId>,
@@ -13,7 +13,7 @@ pub struct Names {
     conflicts: u64,
 }
 
-/// Kernels a table holds. The busiest client seen (a compiler's tuner) makes some thousands.
+/// Most kernels of a table. The busiest client seen (a compiler's tuner) has some thousands.
 pub const MAX_NAMES: usize = 65_536;
 
 impl Names {
@@ -22,8 +22,8 @@ impl Names {
         Names::default()
     }
 
-    /// Enters a kernel under the hash that its records carry. The first name stays; a second,
-    /// different one is counted as a conflict. False where the table is full.
+    /// Enters a kernel under its hash in records. The first name stays; a different second one
+    /// counts as a conflict. False if the table is full.
     pub fn insert(&mut self, hash: u64, id: KernelId) -> bool {
         if let Some(known) = self.table.get(&hash) {
             if *known != id {
@@ -39,12 +39,12 @@ impl Names {
         true
     }
 
-    /// The kernel of a hash.
+    /// The kernel with this hash.
     pub fn get(&self, hash: u64) -> Option<&KernelId> {
         self.table.get(&hash)
     }
 
-    /// What to print for a hash: the kernel, or the number.
+    /// The kernel, or the number if unknown.
     pub fn display(&self, hash: u64) -> String {
         match self.get(hash) {
             Some(id) => id.to_string(),
@@ -52,27 +52,27 @@ impl Names {
         }
     }
 
-    /// All of them, in no order.
+    /// All kernels, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &KernelId)> {
         self.table.iter().map(|(hash, id)| (*hash, id))
     }
 
-    /// How many.
+    /// Number of kernels.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Kernels that found the table full.
+    /// Number of kernels refused by a full table.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Times that one hash came with two different kernels: a collision, or a client that lies.
+    /// Number of times that a hash came with a different kernel: a collision, or a lying client.
     pub fn conflicts(&self) -> u64 {
         self.conflicts
     }

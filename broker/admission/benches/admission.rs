@@ -1,12 +1,11 @@
-//! What a decision on admission costs:
+//! Cost of an admission decision:
 //! `cargo bench -p weft-admission --bench admission -- [--check] [--json FILE]`.
 //!
-//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run, some of those who
-//! wait are due and one holds a reservation. Measured are, one thread, the middle and the longest
-//! of some events each: a job comes (and waits), one that runs ends (and others are let in), time
-//! goes by. Every one of them decides for the whole queue. Also one forecast, which `weft queue`
-//! asks for; it holds up nobody. Then the same where small jobs run by the hundred and a few wait:
-//! there each who waits asks something of all who run.
+//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run. Some waiters are
+//! due and one has a reservation. One thread; median and longest of three events: a job comes and
+//! waits, a running job ends and others are admitted, time passes. Each decides for the whole
+//! queue. A forecast, as for `weft queue`, is timed once. A second series has hundreds of small
+//! running jobs and a few waiters, each of which asks something of all running jobs.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -24,21 +23,21 @@ use figures::Asked;
 const GB: u64 = 1_000_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Jobs that wait.
+/// Numbers of waiters.
 const WAIT: [usize; 5] = [200, 500, 1_000, 3_000, 10_000];
 
-/// The aim, and the queue that it is for: a decision for 200 who wait takes no longer than the
-/// broker's control thread sleeps between two looks.
+/// The aim and its queue: with 200 waiters a decision takes at most the broker control thread's
+/// sleep between two polls.
 const AIM: (usize, Duration) = (200, Duration::from_millis(20));
 
-/// Jobs that run, and that wait, where many run.
+/// Numbers of running jobs and waiters, where many run.
 const RUN: [(usize, usize); 4] = [(100, 24), (300, 24), (1_000, 24), (500, 500)];
 
-/// No event is measured more often, and none for longer than this in all.
+/// Limits of one measurement: number of events, and below it total time.
 const ROUNDS: usize = 60;
 const TIME: Duration = Duration::from_secs(2);
 
-/// The same figures each time: no figure hangs on chance.
+/// A generator with a fixed seed, so that figures repeat.
 struct Chance(u64);
 
 impl Chance {
@@ -72,7 +71,7 @@ impl Bench {
         bench
     }
 
-    /// The same queue under another order.
+    /// Changes the policy of the queue.
     fn under(&mut self, policy: Policy) {
         let config = Config {
             policy,
@@ -94,7 +93,7 @@ impl Bench {
         took
     }
 
-    /// A job of 2 to 40 GB and a minute to three hours.
+    /// Adds a job of 2 to 40 GB and a minute to three hours.
     fn comes(&mut self) -> Duration {
         self.next += 1;
         let peak = (2 + self.chance.below(38)) * GB;
@@ -116,7 +115,7 @@ impl Bench {
     }
 }
 
-/// Many run, each of a little, and some wait that are large; an hour later they are due.
+/// Many small running jobs and some large waiters, due after an hour.
 fn many(run: usize, wait: usize) -> Bench {
     let mut bench = Bench::new();
     bench.under(Policy::Fifo);
@@ -164,15 +163,15 @@ fn main() -> ExitCode {
     for wait in WAIT {
         eprintln!("{wait} wait");
         let mut bench = Bench::new();
-        // Filled under plain order, which looks at the first alone: by the rule itself that would
-        // take longer than all that is measured.
+        // Filled under plain order, which looks only at the first: under policy `weft` filling
+        // would take longer than all that is measured.
         bench.under(Policy::Fifo);
         while bench.machine.count().0 < wait {
             bench.comes();
             bench.now += S / 10;
         }
         bench.under(Policy::Weft);
-        // An hour later those who came first are due.
+        // An hour later the first arrivals are due.
         bench.now += 3_600 * S;
         bench.tell(Event::Tick);
         let comes = measure(|| bench.comes());

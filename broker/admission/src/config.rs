@@ -1,4 +1,4 @@
-//! What the rules depend on.
+//! Policies and constants of the admission rules.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -9,28 +9,28 @@ use weft_protocol::Ns;
 
 const SECOND: Ns = 1_000_000_000;
 
-/// In which order jobs are admitted.
+/// The order in which jobs are admitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The rule of this project (see the module).
+    /// The project's rule; the crate's documentation states it.
     #[default]
     Weft,
-    /// Who came first; nobody passes anybody.
+    /// First come, first served; no job passes another.
     Fifo,
-    /// A rule from outside, for comparison.
+    /// An order from outside, for comparison.
     Given(&'static Contender),
 }
 
-/// An order that is no part of weft: what the laboratory compares weft's with.
+/// An order that is not part of weft. The lab compares weft's order with it.
 #[derive(Debug)]
 pub struct Contender {
-    /// As people see it.
+    /// Name for people.
     pub name: &'static str,
-    /// Which waiter begins next, and where; `None`: none that waits may begin now.
+    /// The waiter that begins next, and its place; `None` if no waiter may begin now.
     pub next: fn(&Waiters<'_>) -> Option<Fit>,
 }
 
-/// A name says which it is.
+/// Contenders are equal if their names are.
 impl PartialEq for Contender {
     fn eq(&self, other: &Contender) -> bool {
         self.name == other.name
@@ -40,10 +40,10 @@ impl PartialEq for Contender {
 impl Eq for Contender {}
 
 impl Policy {
-    /// Weft's own, with their names.
+    /// Weft's own policies, with their names.
     pub const ALL: [(Policy, &'static str); 2] = [(Policy::Weft, "weft"), (Policy::Fifo, "fifo")];
 
-    /// As it is typed.
+    /// The name as typed.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Weft => "weft",
@@ -71,33 +71,33 @@ impl FromStr for Policy {
     }
 }
 
-/// What the rules depend on.
+/// Constants of the rules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The order.
+    /// The policy.
     pub policy: Policy,
-    /// A job may be passed for so long, however short it is. A minute: what a person who starts
-    /// something short puts up with.
+    /// Shortest time for which a job may be passed, ns. The default is a minute: what a person
+    /// accepts for something short.
     pub shortest_patience: Ns,
-    /// A job may be passed for no longer than this, however long it is. An hour: it runs for hours
-    /// itself.
+    /// Longest time for which a job may be passed, ns. The default is an hour: such a job runs for
+    /// hours.
     pub longest_patience: Ns,
-    /// After so long a job is due, whatever plain order would have done by then. A day: a plain
-    /// queue that is longer than that is no measure for people.
+    /// Time after which a job is due whatever plain order did, ns. The default is a day: a longer
+    /// plain queue is no measure for people.
     pub longest_wait: Ns,
-    /// How many times longer than expected a job may run that is let in before a promise: estimates
-    /// are wrong by up to two.
+    /// Factor by which a job that starts before a promise may overrun its estimate. Estimates are
+    /// wrong by up to two.
     pub doubt: f64,
-    /// For so long in an hour jobs of one user that run and wait for more keep out those who have
-    /// not begun. A minute: six times as long as a job waits for more by itself.
+    /// Time per hour for which a user's jobs that wait for more memory may keep new jobs out, ns.
+    /// The default is a minute: six times the default wait for more memory (10 s).
     pub guard: Ns,
-    /// After so long, what a user had counts half: an hour, so that the morning's work does not
-    /// tell against the afternoon's.
+    /// Half-life of a user's recorded usage, ns. The default is an hour, so that the morning's work
+    /// does not tell against the afternoon's.
     pub half_life: Ns,
-    /// Bytes of the host that managed jobs may take together.
+    /// Host memory that managed jobs may take together, bytes.
     pub host_memory: u64,
-    /// The part of the link's time that moving managed memory between turns may take: half, so that
-    /// turns are not all migration.
+    /// Fraction of the link's time that moving managed memory between turns may take. A half, so
+    /// that turns are not all migration.
     pub link_share: f64,
 }
 
@@ -117,21 +117,22 @@ impl Default for Config {
     }
 }
 
-/// A user's further job counts as having come later by this part of the shortest patience for each
-/// of his that waits: 15 s. Twenty jobs at once then let others' of the next five minutes pass;
-/// with a minute each, large jobs of such users missed their bound in the lab's mixes.
+/// Divisor of the shortest patience: a user's further job counts as 15 s later per waiting job.
+/// Twenty jobs at once then let other users' jobs of the next five minutes pass. With a minute
+/// each, large jobs of such users missed their bound in the lab's mixes.
 const HANDICAP: u64 = 4;
 
 impl Config {
-    /// How much later a job counts as having come whose user has so many waiting already: no more
-    /// than the longest patience, however many those are.
+    /// Delay of the turn of a job whose user already has `waiting` jobs waiting, ns:
+    /// `min(waiting * shortest_patience / 4 / weight, longest_patience)`.
     pub fn handicap(&self, waiting: usize, weight: u32) -> Ns {
         let each = self.shortest_patience / HANDICAP;
         let all = each.saturating_mul(waiting as u64) / u64::from(weight.max(1));
         all.min(self.longest_patience)
     }
 
-    /// How long a job may be passed that is expected to run for so long.
+    /// How long a job with this expected run may be passed, ns:
+    /// `clamp(expected, shortest_patience, longest_patience)`.
     pub fn patience(&self, expected: Ns) -> Ns {
         expected
             .max(self.shortest_patience)

@@ -1,4 +1,4 @@
-//! What an order from outside ([`Contender`](super::Contender)) sees of the machine.
+//! What an order from outside ([`Contender`](super::Contender)) sees of the state.
 #![forbid(unsafe_code)]
 
 use super::event::Ask;
@@ -6,18 +6,18 @@ use super::load::Load;
 use super::need::{Backing, DeviceId, Need};
 use super::state::Admission;
 
-/// The jobs that wait and may be let in.
+/// The waiters that may be admitted.
 #[derive(Debug)]
 pub struct Waiters<'a>(&'a Admission);
 
-/// A waiter that may begin, and where.
+/// A waiter that may begin, and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct Fit {
-    /// Bytes that are free there beside it.
+    /// Bytes left free beside it.
     pub left: u64,
-    /// Its place in the order in which jobs came.
+    /// Its index in order of arrival.
     pub at: usize,
-    /// Where it begins.
+    /// Its device.
     pub device: DeviceId,
     pub(super) backing: Backing,
 }
@@ -27,13 +27,13 @@ impl<'a> Waiters<'a> {
         Waiters(machine)
     }
 
-    /// Their places, and what they asked, in the order in which they came.
+    /// Indices and requests in order of arrival.
     pub fn all(&self) -> impl Iterator<Item = (usize, &'a Ask)> {
         self.0.there().map(|(at, waiter)| (at, &waiter.ask))
     }
 
-    /// Where the one at this place fits and leaves least free, of the devices whose present load
-    /// suits.
+    /// Place of the waiter at index `at`: the allowed device with least free memory beside it, of
+    /// those whose load suits.
     pub fn fit(&self, at: usize, suits: impl Fn(&Load) -> bool) -> Option<Fit> {
         let waiter = self.0.waiting.get(at)?;
         let suits = |device: DeviceId| suits(&self.0.load(device));

@@ -1,16 +1,12 @@
-//! Jobs whose backing is open: device memory where theirs fits beside the others', else managed
-//! memory at once, if that can be.
+//! Jobs with open backing: device memory where it fits, else managed memory at once if possible.
 //!
-//! * Decided once, when the job is admitted, for as long as it runs. One that waits is judged as a
-//!   job on device memory until it fits either way.
-//! * Beside it nobody has less than was promised: a managed job's memory is in no one's way but for
-//!   its context and the part of its working set that must fit
-//!   ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)), and both have to be free when it begins.
-//!   The rest of what it touches moves in and out within its turns; of the link that may take what
-//!   any managed job may ([`super::Config::link_share`]), and its memory must have a place on the
-//!   host. Who grows beside it grows as beside any managed job.
-//! * What plain jobs have cannot be moved, so it is the newcomer that exceeds the device, whatever
-//!   its priority.
+//! * The backing is decided at admission for the whole run. A waiter counts as a job on device
+//!   memory until it fits either way.
+//! * Jobs beside it keep what they were promised. Its context and a part of its working set
+//!   ([`LEAST_RESIDENT`](super::model::LEAST_RESIDENT)) must be free when it begins. The rest moves
+//!   within its turns, under the limits of any managed job ([`super::Config::link_share`], the
+//!   host).
+//! * Memory of plain jobs cannot move, so the newcomer exceeds the device, whatever its priority.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Never};
@@ -20,8 +16,8 @@ use super::need::{Backing, Device, Job, Need};
 use super::state::Admission;
 
 impl Need {
-    /// What it is on device memory, and what on managed memory, if that is open; else what it is,
-    /// and nothing.
+    /// The need on device memory and, for open backing, the one on managed memory; else the need
+    /// itself.
     fn forms(self) -> (Need, Option<Need>) {
         match self.backing {
             Backing::Either { working_set } => (
@@ -45,19 +41,19 @@ impl Admission {
         self.backing(job).is_some_and(Backing::is_managed)
     }
 
-    /// What a running job's memory is.
+    /// Backing of a running job.
     pub fn backing(&self, job: Job) -> Option<Backing> {
         self.running.get(&job).map(|running| running.ask.need.backing)
     }
 
-    /// Where a waiter goes, and as what.
+    /// Device and backing for a waiter.
     pub(super) fn place(&self, waiter: &Waiter, allowed: impl Fn(&Device, &Load, &Need) -> bool) -> Option<Spot> {
         let (first, second) = waiter.ask.need.forms();
         let spot = |need: Need| self.place_as(waiter, need, &allowed);
         spot(first).or_else(|| second.and_then(spot))
     }
 
-    /// Whether an empty device could carry it one way or the other.
+    /// Whether an empty device could carry it either way.
     pub(super) fn could_ever(&self, ask: &Ask) -> Result<(), Never> {
         let (first, second) = ask.need.forms();
         let could = self.could_ever_as(ask, first);
@@ -67,8 +63,8 @@ impl Admission {
         }
     }
 
-    /// A job that was not decided, or on managed memory, has device memory: it began before it
-    /// heard. A fact, whether it fits or not.
+    /// Notes that a job with undecided or managed backing has device memory: it began before it was
+    /// told. A fact, whether it fits or not.
     pub(super) fn on_device(&mut self, job: Job) {
         if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
             waiter.ask.need.backing = Backing::Device;
@@ -138,9 +134,9 @@ mod tests {
         let beyond = |working_set| Some(Backing::Beyond { working_set });
         assert_eq!(asks(&mut machine, open(2, 8 * GB)), beyond(8 * GB));
         assert_eq!(machine.share(Job(2)), Some((DeviceId(0), GB / 2)));
-        // Beside it what fits is still device memory.
+        // A job that fits beside it still gets device memory.
         assert_eq!(asks(&mut machine, open(3, GB)), Some(Backing::Device));
-        // When all have ended it stays what it is, and who comes then is not moved either.
+        // It stays managed when the others have ended, and later jobs do not move either.
         machine.handle(2, Event::Ends(Job(1)), &mut Vec::new());
         assert_eq!(machine.backing(Job(2)), beyond(8 * GB));
         assert_eq!(asks(&mut machine, open(4, 8 * GB)), Some(Backing::Device));
@@ -152,7 +148,7 @@ mod tests {
         let mut out = Vec::new();
         assert!(asks(&mut machine, plain(1, 8 * GB)).is_some());
         assert!(asks(&mut machine, open(2, 8 * GB)).is_some_and(Backing::is_managed));
-        // What was promised is there, and what else is free but the part that must fit: 16 - 8.5 -
+        // The promised bytes are there, and free bytes except the part that must fit: 16 - 8.5 -
         // 0.5 - 2.
         for (more, granted) in [(4 * GB, true), (3 * GB / 2, false)] {
             machine.handle(2, Event::Grows(Job(1), more), &mut out);
@@ -203,8 +199,8 @@ mod tests {
         let mut machine = machine(u64::MAX);
         assert!(asks(&mut machine, plain(1, 10 * GB)).is_some());
         assert!(asks(&mut machine, plain(2, 15 * GB)).is_none());
-        // The large one is due, and is to have the device when the first one has ended: nobody who
-        // stays beyond that begins beside.
+        // The large job is due and reserves the device for the first one's end: no job that stays
+        // longer begins beside it.
         machine.handle(700 * S, Event::Tick, &mut Vec::new());
         let mut long = open(3, 12 * GB);
         long.need.expected = 4 * 3600 * S;

@@ -1,4 +1,4 @@
-//! What the machine is told and what it answers.
+//! Input events and decisions of the state machine.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -6,140 +6,137 @@ use serde::{Deserialize, Serialize};
 use super::need::{Device, DeviceId, Job, Need, User};
 use weft_protocol::amount::shown;
 
-/// A job wants in.
+/// A job's request for admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Which.
+    /// The job.
     pub job: Job,
-    /// Whose.
+    /// Its user.
     pub user: User,
-    /// 0 (most important) to 9.
+    /// Priority, 0 (most important) to 9.
     pub priority: u8,
-    /// What it takes.
+    /// Its expected need.
     pub need: Need,
-    /// Where it may run; empty: anywhere.
+    /// Devices it may use; empty means any.
     pub devices: Vec<DeviceId>,
 }
 
-/// What happened.
+/// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device is there, or was measured anew. What its contexts take more or less than was
-    /// thought, those who run there have more or less.
+    /// A device appeared or was measured anew. A change of the context size changes the shares of
+    /// the jobs that run there.
     Device(Device),
-    /// A user's weight; 1 where nothing is said. Never below 1.
+    /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),
-    /// A job wants in. One that is known already has asked; the second time changes nothing.
+    /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
-    /// A job runs already with this share (bytes, contexts included): the broker was started anew.
-    /// A fact, whether it fits or not.
+    /// A job already runs with this share (bytes, contexts included): the broker restarted. A fact,
+    /// whether it fits or not.
     Holds(Ask, DeviceId, u64),
-    /// A running job turns out to have so many bytes beyond its share. A fact as well.
+    /// A running job has this many bytes beyond its share. A fact.
     Has(Job, u64),
-    /// A running job gives back so much of its share: a process of it came to another device.
+    /// A running job gives back bytes of its share: one of its processes moved to another device.
     Gives(Job, u64),
-    /// A further process of a job that is known has come.
+    /// Another process of a known job came.
     Joins(Job),
-    /// A process of a job has gone; with its last one the job ends.
+    /// A process of a job left; with the last one the job ends.
     Leaves(Job),
-    /// A running job wants so many bytes more than its share, or else to hear at once that they are
-    /// not free.
+    /// A running job wants more bytes now, or a denial at once.
     Grows(Job, u64),
-    /// It wants so many bytes more and waits for them where they are not free but may come to be:
-    /// those who run beside it and do not wait themselves may end. Who waits so goes before all who
-    /// have not begun.
+    /// A running job wants more bytes and waits if a neighbour's end may free them. Neighbours that
+    /// wait themselves do not count. It goes before all jobs that have not begun.
     GrowsInTime(Job, u64),
-    /// It waits no longer for what it wanted more.
+    /// A job no longer waits for more bytes.
     GrowsNoMore(Job),
-    /// Another priority.
+    /// A new priority.
     Priority(Job, u8),
-    /// A job is suspended. If it waits it is not let in meanwhile; if it was let in and took
-    /// nothing yet, it waits again, at the place that it had.
+    /// A job is suspended and is not admitted meanwhile. If it was admitted and took nothing yet,
+    /// it waits again at its old place.
     Away(Job),
     /// A suspended job goes on.
     Back(Job),
-    /// A job whose backing was open has device memory, whatever was decided: it began before it
-    /// heard. A fact as well.
+    /// A job with open backing has device memory whatever was decided: it began before it was told.
+    /// A fact.
     OnDevice(Job),
-    /// A job ended, died, or no longer wants in.
+    /// A job ended, died or withdrew its request.
     Ends(Job),
-    /// Nothing happened, but time went by.
+    /// Only time passed.
     Tick,
 }
 
-/// What is to be done.
+/// An output of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     /// The job may begin.
     Admit {
-        /// Which.
+        /// The job.
         job: Job,
-        /// Where.
+        /// Its device.
         device: DeviceId,
-        /// Bytes it may have, contexts included. For a managed job: what of it is no managed
-        /// memory.
+        /// Bytes it may have, contexts included. For a managed job only what is not managed memory.
         share: u64,
     },
     /// The job can never run here.
     Refuse {
-        /// Which.
+        /// The job.
         job: Job,
-        /// The figures.
+        /// The reason, with figures.
         why: Never,
     },
-    /// The job may have so much more.
+    /// The job may have more.
     Grant {
-        /// Which.
+        /// The job.
         job: Job,
-        /// Bytes more.
+        /// Additional bytes.
         bytes: u64,
     },
-    /// It may not: so much is free.
+    /// The job may not have more.
     Deny {
-        /// Which.
+        /// The job.
         job: Job,
-        /// Bytes that it asked for.
+        /// Bytes it asked for.
         bytes: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
     },
 }
 
-/// Why a job can never run: the best device that it may use has too little.
+/// Why a job can never run: even the best of its devices has too little.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Never {
-    /// The device.
+    /// Device memory.
     #[error(
         "it needs {} ({} of that for {}), and the largest device it may use has {}",
         shown(*need), shown(*contexts), whose(*processes), shown(*memory)
     )]
     Device {
-        /// Bytes.
+        /// Bytes needed.
         need: u64,
-        /// Bytes.
+        /// Bytes of that for contexts.
         contexts: u64,
-        /// How many have a context.
+        /// Number of processes with a context.
         processes: u32,
-        /// Bytes.
+        /// Bytes of the device.
         memory: u64,
     },
-    /// The host.
+    /// Host memory.
     #[error("it needs {} of the host, and managed jobs may take {}", shown(*need), shown(*memory))]
     Host {
-        /// Bytes.
+        /// Bytes needed.
         need: u64,
-        /// Bytes.
+        /// Bytes that managed jobs may take.
         memory: u64,
     },
-    /// The link.
+    /// Link time.
     #[error("moving what it touches in a round takes longer than the link may be used")]
     Link,
-    /// None of the devices that it may use is there.
+    /// None of the devices it may use is present.
     #[error("none of the devices it may use is here")]
     NoDevice,
 }
 
-/// Whose contexts: of how many processes, where that may surprise.
+/// Names the contexts' processes where more than one may surprise.
 fn whose(processes: u32) -> String {
     match processes {
         0 | 1 => "contexts".to_string(),

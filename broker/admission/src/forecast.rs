@@ -1,4 +1,4 @@
-//! When each waiter is expected to begin: the same machine, played on with jobs that end as
+//! Expected begin of each waiter: a copy of the state machine, played on with jobs that end as
 //! expected.
 #![forbid(unsafe_code)]
 
@@ -9,25 +9,25 @@ use super::need::{DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Steps of the play: each job of 200 waiting and some running ends once and is due once. Who is
-/// beyond that has no expected begin.
+/// Most steps of the play. Each of 200 waiting and some running jobs ends once and is due once.
+/// Later jobs have no expected begin.
 const STEPS: usize = 2_000;
 
-/// What is expected for a waiter.
+/// Expectation for one waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expectation {
-    /// When it begins.
+    /// Begin, ns.
     pub begin: Ns,
-    /// Where.
+    /// Device.
     pub device: DeviceId,
 }
 
 impl Admission {
-    /// What is expected for each waiter, if jobs run as long as is expected and nobody else comes.
-    /// Slow path: for people.
+    /// Expectation for each waiter if jobs run as expected and no other comes. Slow path: for
+    /// people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
-        // When they go on is nobody's guess.
+        // When suspended jobs go on is unknown.
         play.waiting.retain(|waiter| !waiter.away);
         let mut expected = BTreeMap::new();
         let mut decisions = Vec::new();

@@ -1,17 +1,16 @@
-//! Jobs that run and want more than their share, and what a measured device means for those who run
-//! there.
+//! Running jobs that want more memory, and a new measurement's effect on running jobs.
 //!
-//! Who asks for more than is free may wait for it ([`super::Event::GrowsInTime`]): a neighbour may
-//! end. It does not wait for what cannot come: what exceeds the device beside its own share, and
-//! what only jobs hold that wait themselves, for they may wait for this one.
+//! A job may wait for memory that is not free ([`super::Event::GrowsInTime`]), since a neighbour
+//! may end. It does not wait for bytes beyond the device beside its own share, nor for bytes of
+//! jobs that wait themselves.
 //!
-//! Meanwhile it keeps out who has not begun and is no more important, but only who would make its
-//! wait longer: it may have its memory as soon as a neighbour ends whose end is enough, or when
-//! those have ended that are expected to end first, and whoever leaves it that in each of these
-//! cases begins. It does so for [`super::Config::guard`] in an hour, all jobs of its user together,
-//! and only time counts in which somebody waits; then it waits on, has what is free before others,
-//! and is in nobody's way. One that asks again when its user's time is used up ([`WORTH`]) is so
-//! from the beginning.
+//! Meanwhile it keeps out new jobs of no higher priority that would lengthen its wait. Its memory
+//! may come when one neighbour ends whose end suffices, or when the neighbours expected first have
+//! ended. A new job that leaves room in each of these cases begins.
+//!
+//! A user's jobs keep others out for at most [`super::Config::guard`] per hour, counted while some
+//! job waits for admission. A later request, or one with too little of that left ([`WORTH`]), still
+//! gets free memory first but keeps no job out.
 #![forbid(unsafe_code)]
 
 use super::event::Decision;
@@ -21,15 +20,15 @@ use super::need::{Device, DeviceId, Job, Need, User};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// What was used of a user's time is forgotten within this.
+/// Time in which a fully used guard is forgotten, ns.
 const WITHIN: Ns = 3_600_000_000_000;
 
-/// One that begins to wait keeps others out only if this part of its user's time is left: not for
+/// A job that begins to wait keeps others out only if more than `guard / WORTH` is left: not for
 /// moments, again and again.
 const WORTH: Ns = 10;
 
 impl Admission {
-    /// A device is there, or is known better.
+    /// Adds a device or its new measurement, and corrects the shares of its jobs for the contexts.
     pub(super) fn measured(&mut self, device: Device) {
         let before = self.devices.insert(device.id, device);
         let was = before.map_or(device.context, |before| before.context);
@@ -40,8 +39,8 @@ impl Admission {
         }
     }
 
-    /// Whether this waiter may begin there: nobody is about to show what a context takes, and
-    /// nobody who runs there and waits for more would wait longer for that.
+    /// Whether this waiter may begin there. An unmeasured device takes one job at a time, and no
+    /// job that guards the device may have to wait longer.
     pub(super) fn open_to(&self, waiter: &Waiter, device: &Device, need: &Need) -> bool {
         let Some(carried) = self.carried(device.id) else {
             return false;
@@ -56,8 +55,8 @@ impl Admission {
         })
     }
 
-    /// What a device would carry with each that waits there for more and keeps out others, once it
-    /// had that, in each of the ways in which it may come to have it.
+    /// Loads of a device with each guarding job once served, one for each way in which its memory
+    /// may become free.
     pub(super) fn rooms(&self, device: DeviceId, elsewhere: u64) -> Vec<Room> {
         let (mut rooms, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
         let Some(about) = self.devices.get(&device) else {
@@ -86,7 +85,7 @@ impl Admission {
             leave.sort_unstable_by_key(|(_, running)| (running.end(self.now), running.number));
             let with = |load: Load, running: &Running| load.with(&running.ask.need, running.share);
             let stay = stay.iter().fold(Load::default(), |load, (_, it)| with(load, it));
-            // What is left when the first so many have ended.
+            // Loads left after the first 0, 1, 2, ... have ended.
             let mut after = vec![stay];
             for (_, running) in leave.iter().rev() {
                 after.extend(after.last().map(|load| with(*load, running)));
@@ -99,7 +98,7 @@ impl Admission {
             {
                 enough(after.get(at + 1).copied().unwrap_or(stay));
             }
-            // Each that may end before all others.
+            // Each job that may end before all others.
             let mut before = Load::default();
             for ((_, running), rest) in leave.iter().zip(after.iter().skip(1)) {
                 enough(before.and(rest));
@@ -109,7 +108,7 @@ impl Admission {
         rooms
     }
 
-    /// Time went by: those who kept others out meanwhile have used up so much of it.
+    /// Charges `time` ns to the users whose jobs kept others out.
     pub(super) fn guards_pass(&mut self, time: Ns) {
         if time == 0 {
             return;
@@ -133,7 +132,7 @@ impl Admission {
         }
     }
 
-    /// When somebody's time to keep others out is used up.
+    /// When the first user's guard time is used up.
     pub(super) fn guards_until(&self) -> Option<Ns> {
         let left = self
             .guards()
@@ -141,20 +140,20 @@ impl Admission {
         left.min().map(|left| self.now.saturating_add(left.max(1)))
     }
 
-    /// Those who keep others out, and whose they are.
+    /// Jobs that keep others out, and their users.
     fn guards(&self) -> impl Iterator<Item = (Job, User)> {
         let guards = self.growing.iter().filter(|growing| growing.guards);
         guards.filter_map(|growing| Some((growing.job, self.running.get(&growing.job)?.ask.user)))
     }
 
-    /// Gives it more, or lets it wait (`None`) if that can come.
+    /// Grants more, denies it, or lets the job wait (`None`) if it may come.
     pub(super) fn grows_in_time(&mut self, job: Job, bytes: u64) -> Option<Decision> {
-        // Who asks anew goes on as it was.
+        // A repeated request keeps its guard.
         let guarded = self.growing.iter().any(|growing| growing.job == job && growing.guards);
         self.growing.retain(|growing| growing.job != job);
         let device = self.running.get(&job).map(|running| running.device);
         let there = |other: &Growing| self.running.get(&other.job).map(|running| running.device) == device;
-        // Who asked before has what is free first.
+        // An earlier request has what is free first.
         let first = !self.growing.iter().any(there);
         if !self.may_come(job, bytes) {
             return Some(self.grows(job, bytes));
@@ -172,7 +171,7 @@ impl Admission {
             .map(|it| self.people.may_guard(it.ask.user, guard));
         let guards = left.is_some_and(|left| left > guard / WORTH || guarded && left > 0);
         self.growing.push(Growing { job, bytes, guards });
-        // Nor does it wait where somebody who waits already would then wait for ever.
+        // Nor may it wait where an earlier waiter would then wait for ever.
         if self.growing.iter().all(|it| self.may_come(it.job, it.bytes)) {
             return None;
         }
@@ -180,7 +179,7 @@ impl Admission {
         Some(self.grows(job, bytes))
     }
 
-    /// Whether so much may come to be free for it.
+    /// Whether this many bytes may become free for the job.
     fn may_come(&self, job: Job, bytes: u64) -> bool {
         let Some(own) = self.running.get(&job) else {
             return false;
@@ -189,7 +188,7 @@ impl Admission {
             return false;
         };
         let waits = |other: &Job| self.growing.iter().any(|growing| growing.job == *other);
-        // What is left if all who may end do.
+        // What is left once all jobs that may end have ended.
         let left = self.load_of(own.device, |running| running.ask.job == job || waits(&running.ask.job));
         let beside = self.running.values().filter(|running| running.device == own.device);
         let ends = beside.filter(|running| running.ask.job != job && !waits(&running.ask.job));
@@ -200,8 +199,8 @@ impl Admission {
         ends.count() > 0 && load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
     }
 
-    /// Gives those who wait for more what is free now, who asked first first, and says no to those
-    /// for whom nothing can come any more.
+    /// Grants waiting requests from what is free, oldest first, and denies those that can no longer
+    /// be met.
     pub(super) fn serve_growing(&mut self, out: &mut Vec<Decision>) {
         let mut blocked = Vec::new();
         for Growing { job, bytes, .. } in self.growing.clone() {
@@ -217,8 +216,8 @@ impl Admission {
                 _ => blocked.push(device),
             }
         }
-        // Nobody is left beside them who may end: the one that asked last hears so, and may end or
-        // give something back.
+        // No job beside them may end: the last to ask is denied, and may end or give something
+        // back.
         while let Some(at) = self
             .growing
             .iter()
@@ -289,8 +288,8 @@ mod tests {
             !asks(&mut machine, 3, GB),
             "two are free, and somebody who runs needs them and what the other one has"
         );
-        // It runs and waits for nobody, so what is free it has; what is not, not: both would wait
-        // for each other.
+        // Job 2 runs and waits for none, so it gets what is free. It may not wait for more: both
+        // would wait for each other.
         assert_eq!(granted(&tell(&mut machine, Event::Grows(Job(2), GB))), [2]);
         assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(2), 2 * GB))), [2]);
         let out = tell(&mut machine, Event::Ends(Job(2)));
@@ -305,8 +304,8 @@ mod tests {
     fn who_leaves_him_who_grows_what_he_waits_for_begins() {
         let mut machine = machine(Device::new(DeviceId(0), 16 * GB));
         assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
-        // Five are free. Either end is enough for him: with that of 2 there are 8, one more than he
-        // wants, with that of 3 four more.
+        // 5 GB are free. Either end suffices: with that of 2 there are 8, one more than job 1
+        // wants; with that of 3 four more.
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
         assert!(
             !asks(&mut machine, 4, 2 * GB),
@@ -316,7 +315,7 @@ mod tests {
         assert!(asks(&mut machine, 4, GB));
         assert!(!asks(&mut machine, 5, GB));
         assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(2)))), [1]);
-        // A more important one goes first.
+        // A more important job goes first.
         tell(&mut machine, Event::Ends(Job(5)));
         tell(&mut machine, Event::Ends(Job(4)));
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
@@ -347,9 +346,9 @@ mod tests {
             assert_eq!(out, []);
         };
         grows(&mut machine, S);
-        // Nobody waits for a while: that does not count.
+        // Time without waiting jobs does not count.
         assert!(!asks(&mut machine, 1_000 * S, 3, 2, GB));
-        // He asks again, as often as he likes.
+        // A repeated request does not restart the minute.
         for now in 1_001..1_059 {
             grows(&mut machine, now * S);
             assert!(machine.waits(Job(3)), "after {now} s");
@@ -357,11 +356,11 @@ mod tests {
         assert_eq!(machine.next_wake(), Some(1_060 * S));
         machine.handle(1_060 * S, Event::Tick, &mut Vec::new());
         assert!(machine.share(Job(3)).is_some(), "77 GiB are free");
-        // Another job of the same user, an hour later but for a moment: it waits, and is in
-        // nobody's way.
+        // Another job of the same user, just short of an hour later: it waits, and keeps no job
+        // out.
         grows(&mut machine, 1_061 * S);
         assert!(asks(&mut machine, 1_062 * S, 4, 2, GB));
-        // It is forgotten in time.
+        // The used time is forgotten.
         grows(&mut machine, 4_800 * S);
         assert!(!asks(&mut machine, 4_801 * S, 5, 2, GB));
     }
@@ -373,7 +372,7 @@ mod tests {
         assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(1), 6 * GB))), [1]);
         assert!(asks(&mut machine, 2, 3 * GB));
         assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(1), 6 * GB))), [1]);
-        // Three of whom two wait, as long as the third one's end suffices for either.
+        // Two of three wait, as long as the third one's end suffices for either.
         assert!(asks(&mut machine, 3, GB));
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 3 * GB)), []);
         assert_eq!(
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(3)))), [1]);
         assert_eq!(granted(&tell(&mut machine, Event::Ends(Job(1)))), [2]);
         assert_eq!(tell(&mut machine, Event::Ends(Job(2))), []);
-        // Who gives up keeps nobody out.
+        // A withdrawn request keeps no job out.
         assert!(asks(&mut machine, 4, 4 * GB) && asks(&mut machine, 5, 3 * GB));
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(4), 4 * GB)), []);
         assert!(!asks(&mut machine, 6, GB / 2));
@@ -411,7 +410,7 @@ mod tests {
         tell(&mut machine, Event::Device(warm));
         assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 4 * GB + GB / 4)));
         assert!(machine.share(Job(2)).is_none() && machine.share(Job(3)).is_some());
-        // Known better, by less this time.
+        // A better measurement, smaller this time.
         tell(&mut machine, Event::Device(Device { context: 0, ..warm }));
         assert_eq!(machine.share(Job(1)), Some((DeviceId(0), 4 * GB)));
     }

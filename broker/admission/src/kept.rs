@@ -1,8 +1,7 @@
-//! The machine's state as it can be written down, so that another broker goes on where one was
-//! killed.
+//! The state in a form that can be stored, so that a new broker goes on after one was killed.
 //!
-//! Times are those of the clock that drove it: only who shares that clock (the same boot of the
-//! machine) may go on with it. The configuration is not part of it.
+//! Times are those of the driving clock, so the state is valid only within the same boot of the
+//! machine. The configuration is not part of it.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -17,7 +16,7 @@ use super::plain::Plain;
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Who waits and who runs, with everything that the rules look at.
+/// Waiters and running jobs with all that the rules read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Kept {
     devices: Vec<Device>,
@@ -30,7 +29,7 @@ pub struct Kept {
 }
 
 impl Admission {
-    /// What is to be kept.
+    /// The state to be stored.
     pub fn keep(&self) -> Kept {
         Kept {
             devices: self.devices.values().copied().collect(),
@@ -43,8 +42,8 @@ impl Admission {
         }
     }
 
-    /// Goes on with what was kept, perhaps under other rules. Nobody is admitted before the next
-    /// event.
+    /// Restores a stored state, perhaps under another configuration. No job is admitted before the
+    /// next event.
     pub fn go_on(config: Config, kept: Kept) -> Admission {
         let mut machine = Admission::new(config);
         machine.devices = kept.devices.into_iter().map(|device| (device.id, device)).collect();
@@ -53,7 +52,7 @@ impl Admission {
         let mut known: BTreeSet<Job> = machine.running.keys().copied().collect();
         machine.waiting = kept.waiting;
         for waiter in &mut machine.waiting {
-            // Who is suspended is looked at anew.
+            // Suspension is looked at anew.
             waiter.away = false;
         }
         machine.waiting.sort_by_key(|waiter| waiter.number);

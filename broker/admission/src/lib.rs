@@ -1,65 +1,79 @@
-//! Who may take device memory, and when: a pure state machine. Events and the time go in, decisions
-//! come out. No clock, no thread, no socket.
-//!
-//! The same machine runs in the daemon (real time) and in the lab (virtual time).
+//! Decides which job may take device memory, and when. A pure state machine: events and the time go
+//! in, decisions come out; no clock, thread or socket. The daemon drives it in real time, the lab
+//! in virtual time.
 //!
 //! # Words
 //!
-//! A *job* is what one person started: one process or a gang of them (ranks, workers), admitted as
-//! one. Its *need* is what it is expected to take; its *share* what it may have: the memory it was
-//! admitted with, and what it was granted since. A *waiter* is a job that asked and was not
-//! admitted yet. Jobs of a higher *priority* (a lower number) go first, always; what follows is
-//! said of jobs of one priority.
+//! A *job* is one process or a gang of them (ranks, workers), admitted together. Its *need* is the
+//! memory it is expected to take; its *share* is what it was admitted with and granted since. A
+//! *waiter* is a job that is not admitted yet. A higher *priority* (a lower number) always goes
+//! first; the rules apply within one priority.
 //!
 //! # The rule of policy `weft`
 //!
-//! 1. A job may be passed by others for as long as it is itself expected to run, but for no less
-//!    than [`Config::shortest_patience`] and no more than [`Config::longest_patience`]; and in any
-//!    case until it would have begun under plain order (`fifo`, played along in [`plain`]), but for
-//!    no longer than [`Config::longest_wait`]. Then its turn has come: it is *due*. Where what runs
-//!    leaves sooner than the bound below allows for, its turn comes later than plain order's by
-//!    what is left of that, by no more than its patience; who is to run longer than anything that
-//!    runs does not pass it meanwhile, but as 3. says.
-//! 2. Of the due jobs one is first: who came first, where a user's further job counts as having
-//!    come a little later for each of his that waited already, by weight ([`Config::handicap`]; an
-//!    hour at most). It goes before all others.
-//! 3. If it does not fit, it has a reservation on the device where it is expected to fit soonest;
-//!    that time is its *promise* and never moves. From then on another job starts there only if
-//!    both fit beside what is expected to be left at that time, or if it ends before the promise
-//!    though it should run [`Config::doubt`] times as long as expected.
-//! 4. All others, due or not: those that are expected to be short before those that are not (by
-//!    powers of four), then the user who had least of late for his weight, then who came first.
-//!    Whoever fits starts.
+//! 1. Other jobs may pass a waiter until it is *due*:
 //!
-//! **The bound**: once due, a job is passed by nobody who came after its turn, but for what is let
-//! in beside the reservation; so it is to wait no longer than under `fifo` and its patience, its
-//! handicap and the longest run of what was let in before. Those are expected times: what overruns
-//! them (twice its estimate is reckoned with) or is granted more memory delays it by that much
-//! more, and the two orders pack differently. Where nothing comes to an end for long, short jobs go
-//! first meanwhile and nobody begins later than under `fifo` for that. Fairness among users who
-//! wait is bounded likewise: many jobs at once of one user are passed by what others bring within
-//! their handicaps; what is brought later waits for those as under `fifo`, but for what fits
+//!    ```text
+//!    patience = clamp(expected, shortest_patience, longest_patience)
+//!    leeway   = max(0, longest_run / doubt - 1.5 * (fits_at - now))
+//!    due      = min(max(came + patience, fifo_begin + min(leeway, patience)),
+//!                   came + max(longest_wait, patience))
+//!    ```
+//!
+//!    `fifo_begin` is when plain order ([`plain`]) began the job, infinite before. `longest_run` is
+//!    the longest expected run of the running jobs. `fits_at` is when the job is expected to fit.
+//!    During the leeway a job passes if `expected <= longest_run`, or under rule 3. [`Config`] has
+//!    the constants.
+//! 2. The due job with the smallest turn goes before all others:
+//!
+//!    ```text
+//!    turn     = came + handicap
+//!    handicap = min(waiting * shortest_patience / 4 / weight, longest_patience)
+//!    ```
+//!
+//!    `waiting` counts its user's waiters when it came ([`Config::handicap`]).
+//! 3. If that job does not fit, it gets a reservation on the device where it is expected to fit
+//!    soonest. That time is its *promise* and never moves. Another job starts there only if
+//!
+//!    ```text
+//!    now + doubt * expected <= promise   or   both fit beside the load left at the promise
+//!    ```
+//!
+//! 4. All other jobs, due or not, start as they fit, in ascending order of
+//!
+//!    ```text
+//!    (floor(log4(expected)), recent usage of the user / weight, arrival)
+//!    ```
+//!
+//! **The bound**: once a job is due, later jobs pass it only beside the reservation:
+//!
+//! ```text
+//! wait <= wait under fifo + patience + handicap + longest run admitted before
+//! ```
+//!
+//! Times are expected ones. Overruns (beyond twice the estimate, which is allowed for) and grants
+//! of memory add to them, and the two orders pack differently. While nothing ends, short jobs go
+//! first; no job begins later than under `fifo` for that. A user's many jobs are passed by other
+//! users' jobs only within their handicaps; later jobs wait as under `fifo`, unless they fit
 //! beside.
 //!
 //! # What holds
 //!
-//! * What is admitted and granted fits the device at every moment ([`Load::fits`]): plain memory
-//!   and contexts, and for managed jobs also the link and the host's memory. Only facts may exceed
-//!   it: jobs found running after a restart, memory that others than weft's jobs took.
-//! * A running job's share is never made smaller for another one.
-//! * A job is admitted once. A waiter is admitted, refused or withdrawn by itself: none is
-//!   forgotten.
-//! * A device whose contexts were never measured takes jobs one by one, so that what their contexts
-//!   take is known before the next one is let in.
-//! * Who runs and wants more waits for it only while somebody runs beside it who does not wait
-//!   himself; of jobs that would all wait for one another the last gets no for an answer. Meanwhile
-//!   nobody begins on the device who would make that wait longer, but for no longer than
-//!   [`Config::guard`] in an hour of one user's ([`growing`]).
-//! * A job that was let in, took nothing and is suspended holds up nobody: it waits again, and has
-//!   its turn when it goes on.
-//! * A job that leaves its backing open is on managed memory only where its own would not be let in
-//!   now, and is never moved from one to the other ([`either`]).
-//! * Only a job that could not run on an empty device either is refused.
+//! * Admitted and granted memory always fits the device, for managed jobs also the link and the
+//!   host ([`Load::fits`]). Only facts exceed it: jobs found running after a restart, and memory
+//!   taken outside weft.
+//! * A running job's share never shrinks for another job.
+//! * A job is admitted once. A waiter stays until it is admitted or refused, or withdraws.
+//! * A device with unmeasured contexts takes jobs one by one, so that each context is known before
+//!   the next job.
+//! * A running job waits for more memory only while a neighbour runs that does not wait itself. Of
+//!   jobs that would all wait for one another the last is denied. Meanwhile no job begins that
+//!   would lengthen the wait, for at most [`Config::guard`] per hour and user ([`growing`]).
+//! * A job that was admitted, took nothing and is suspended blocks no other job. It waits again and
+//!   keeps its turn.
+//! * A job with open backing gets managed memory only if device memory would not be admitted now.
+//!   It never changes between the two ([`either`]).
+//! * A job is refused only if an empty device could not run it either.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,15 +1,14 @@
-//! What a device carries, and whether more fits.
+//! A device's load, and whether more fits.
 //!
-//! Plain jobs: the sum of what they may have fits the device. Managed jobs take turns, so of them
-//! the largest working set must fit beside what plain jobs have; what of all their working sets
-//! together does not fit moves out and in once a round, and that must not take more of the link's
-//! time than [`super::Config::link_share`]; and all of their memory must have a place on the host.
+//! * Plain jobs: the sum of their shares fits the device.
+//! * Managed jobs take turns: the largest working set fits beside the plain jobs' shares.
+//! * The excess of all working sets moves out and in once a round, within
+//!   [`super::Config::link_share`] of the link's time.
+//! * All managed memory has a place on the host.
 //!
-//! A managed job may touch more than a device has beside contexts and strangers, be it that its
-//! working set is so large or that none is known and all of its memory counts as one: that is what
-//! managed memory is for, and it moves within its turn. It counts as touching all that is left
-//! beside these, so it begins where no plain job has any of that. One that would rather begin at
-//! once than wait for device memory begins beside plain jobs where a part of what it touches fits
+//! A working set may exceed what contexts and foreign memory leave of the device, as it moves
+//! within its turn. It then counts as all that they leave, so the job begins only where no plain
+//! job runs. A job that prefers managed memory to waiting needs only a part of its working set
 //! ([`super::either`]).
 #![forbid(unsafe_code)]
 
@@ -17,34 +16,34 @@ use super::config::Config;
 use super::model::LEAST_RESIDENT;
 use super::need::{Backing, Device, Need};
 
-/// What a device carries.
+/// Sums over the jobs of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes for one job alone each: shares and contexts.
+    /// Bytes that belong to one job each: shares and contexts.
     pub fixed: u64,
-    /// Of these bytes those of managed jobs: their contexts.
+    /// Bytes of `fixed` that are contexts of managed jobs.
     pub contexts: u64,
-    /// The largest working set of a managed job, or part of one that must fit, bytes.
+    /// Largest working set of a managed job, or the part of it that must fit, bytes.
     pub largest: u64,
-    /// All working sets of managed jobs, bytes.
+    /// Sum of the managed jobs' working sets, bytes.
     pub sets: u64,
-    /// Bytes of the host that managed jobs take, of this device's.
+    /// Host memory of this device's managed jobs, bytes.
     pub host: u64,
 }
 
-/// What there is too little of.
+/// What is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
     /// Device memory.
     Device,
     /// Host memory.
     Host,
-    /// Time of the link.
+    /// Link time.
     Link,
 }
 
 impl Load {
-    /// With a job whose share is `fixed`.
+    /// Adds a job whose share is `fixed` bytes.
     pub fn with(mut self, need: &Need, fixed: u64) -> Load {
         self.fixed = self.fixed.saturating_add(fixed);
         let turn = match need.backing {
@@ -61,7 +60,7 @@ impl Load {
         self
     }
 
-    /// Both together.
+    /// Adds two loads.
     pub fn and(mut self, other: &Load) -> Load {
         self.fixed = self.fixed.saturating_add(other.fixed);
         self.contexts = self.contexts.saturating_add(other.contexts);
@@ -76,8 +75,8 @@ impl Load {
         device.memory.saturating_sub(device.foreign).saturating_sub(self.fixed)
     }
 
-    /// Whether a device can carry this. `elsewhere` are bytes of the host that jobs of other
-    /// devices take.
+    /// Whether a device can carry this load. `elsewhere` is the host memory of other devices' jobs,
+    /// bytes.
     pub fn fits(&self, device: &Device, elsewhere: u64, config: &Config) -> Result<(), Lack> {
         let memory = device.memory.saturating_sub(device.foreign);
         // No turn can have more of the device than this.
@@ -88,8 +87,7 @@ impl Load {
         if self.host.saturating_add(elsewhere) > config.host_memory && self.host > 0 {
             return Err(Lack::Host);
         }
-        // Under the best order of eviction a round of turns over more than fits moves just the
-        // difference, each way.
+        // Under the best order of eviction a round moves just the difference, each way.
         let moved = self.sets.saturating_sub(memory - self.fixed) as f64;
         let [in_rate, out_rate] = device.link;
         let (inward, outward) = (moved / in_rate, moved / out_rate);
@@ -172,15 +170,15 @@ mod tests {
             ..Device::new(DeviceId(0), 16 * GB)
         };
         let config = Config::default();
-        // As much as the device, and so more than its context and the strangers leave; and a
-        // profile that knows what a turn touches.
+        // A working set as large as the device exceeds what contexts and foreign memory leave. The
+        // others are of a profile that knows what a turn touches.
         for large in [
             managed(16 * GB, 16 * GB),
             managed(40 * GB, 16 * GB),
             managed(40 * GB, 17 * GB),
         ] {
             assert_eq!(load(&device, &[large]).fits(&device, 0, &config), Ok(()), "{large:?}");
-            // Another such has a context more, which is nothing that either lacks; moving decides.
+            // Another such job adds a context, which neither job lacks; moving decides.
             let two = [large, managed(GB, GB)];
             assert_eq!(load(&device, &two).fits(&device, 0, &config), Ok(()), "{two:?}");
             assert_eq!(
@@ -188,7 +186,7 @@ mod tests {
                 Err(Lack::Link),
                 "{large:?}"
             );
-            // What a plain job has it lacks in its turn.
+            // A plain job's memory is missing in the managed job's turn.
             let beside = [large, Need::plain(GB, 1)];
             assert_eq!(load(&device, &beside).fits(&device, 0, &config), Err(Lack::Device));
         }

@@ -1,4 +1,4 @@
-//! What the machine's state is made of. No rule stands here.
+//! Data types of the state machine. This module has no rules.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,15 +10,14 @@ use super::load::{Lack, Load};
 use super::need::{Backing, Device, DeviceId, Job};
 use weft_protocol::Ns;
 
-/// A job that has run longer than expected is expected to run on for this part of what it ran so
-/// far.
+/// Divisor for an overrunning job: it is expected to run on for a quarter of its run so far.
 const OVERTIME: u64 = 4;
 
-/// A job that begins on managed memory for want of device memory has room for its working set
-/// divided by this at least.
+/// Divisor for a job that takes managed memory for want of device memory: a quarter of its working
+/// set must be free.
 ///
-/// A quarter: with less nearly all that it touches would move each time. (What that costs on a real
-/// device is not measured.)
+/// With less, nearly all of its working set would move each turn. The cost on a real device is not
+/// measured.
 pub(super) const LEAST_RESIDENT: u64 = 4;
 
 /// A job that asked and was not admitted yet.
@@ -26,28 +25,28 @@ pub(super) const LEAST_RESIDENT: u64 = 4;
 pub(super) struct Waiter {
     pub ask: Ask,
     pub came: Ns,
-    /// Orders what came at the same time.
+    /// Breaks ties between jobs that came at the same time.
     pub number: u64,
-    /// When it came, later by [`Config::handicap`] for each job of its user that waited then.
+    /// Arrival plus [`Config::handicap`].
     pub turn: Ns,
     pub present: u32,
-    /// Where and when it is expected to fit, from when it held a reservation first.
+    /// Device and time at which it is expected to fit, fixed by its first reservation.
     pub promise: Option<(DeviceId, Ns)>,
-    /// It is suspended and is not let in.
+    /// Suspended; not admitted meanwhile.
     #[serde(default)]
     pub away: bool,
 }
 
-/// A job that was admitted.
+/// An admitted job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Running {
     pub ask: Ask,
     pub device: DeviceId,
     pub share: u64,
     pub since: Ns,
-    /// As it had it while it waited.
+    /// Number it had as a waiter.
     pub number: u64,
-    /// When it asked, and its turn, as it had them while it waited.
+    /// Arrival, and below it the turn, as they were while it waited.
     #[serde(default)]
     pub came: Ns,
     #[serde(default)]
@@ -56,7 +55,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// When it is expected to end.
+    /// When the job is expected to end; for an overrun, `now + max(run so far / 4, 1 ns)`.
     pub fn end(&self, now: Ns) -> Ns {
         let end = self.since.saturating_add(self.ask.need.expected);
         if end > now {
@@ -66,74 +65,72 @@ impl Running {
     }
 }
 
-/// Where a waiter goes, and as what: the backing is what it asked for, or one of the two that are
-/// open to it.
+/// Device and backing for a waiter. The backing is the requested one, or one of the two open to it.
 pub(super) type Spot = (DeviceId, Backing);
 
-/// One that waits for more.
+/// A running job that waits for more memory.
 #[derive(Debug, Clone)]
 pub(super) struct Growing {
-    /// Which.
+    /// The job.
     pub job: Job,
     /// Bytes that it lacks.
     pub bytes: u64,
-    /// It keeps out others.
+    /// Whether it keeps other jobs out.
     pub guards: bool,
 }
 
-/// What was reckoned of all who run, while nothing of that changes.
+/// Sums over all running jobs, valid until one of them changes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reckoned {
-    /// The longest run that is expected of anybody who runs.
+    /// Longest expected run of the running jobs, ns.
     pub longest: Option<Ns>,
     pub devices: BTreeMap<DeviceId, Carried>,
 }
 
-/// What was reckoned of one device.
+/// Sums for one device.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Carried {
-    /// What it carries.
+    /// Current load.
     pub load: Load,
     /// Host memory of managed jobs on other devices, bytes.
     pub elsewhere: u64,
-    /// When those who run there are expected to end, the first first, and what it carries from then
-    /// on. Each time stands there once.
+    /// Expected ends in ascending order without duplicates, each with the load left from then on.
     pub ends: Vec<(Ns, Load)>,
-    /// What it would carry with a job that waits there for more once that had it, in each of the
-    /// ways in which it may come to have it ([`super::growing`]).
+    /// Load with each job that waits for more once served, for each way the memory may become free
+    /// ([`super::growing`]).
     pub rooms: Vec<Room>,
 }
 
-/// What is kept for one that waits for more.
+/// Room kept for a running job that waits for more memory.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
     /// Its priority.
     pub priority: u8,
-    /// What the device carries then.
+    /// Load of the device once it is served.
     pub load: Load,
 }
 
 /// A waiter, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WaiterView {
-    /// What it asked.
+    /// Its request.
     pub ask: Ask,
-    /// When.
+    /// Arrival time, ns.
     pub came: Ns,
-    /// 1 is who goes next.
+    /// Position in the order; 1 goes next.
     pub position: usize,
-    /// What it lacks on the device where it lacks least; `None`: it would fit and waits for its
+    /// What it lacks on the device where it lacks least. `None`: it would fit and waits for its
     /// turn.
     pub lack: Option<Lack>,
-    /// Bytes that are free on that device.
+    /// Free bytes on that device.
     pub free: u64,
     /// Bytes that it needs there.
     pub needs: u64,
-    /// It is suspended.
+    /// Whether it is suspended.
     pub away: bool,
-    /// Its turn has come: nobody passes it any more but as the reservation allows.
+    /// Whether it is due: other jobs pass it only as the reservation allows.
     pub due: bool,
-    /// Where and when it is expected to fit, if it holds a reservation.
+    /// Device and time at which it is expected to fit, if it holds a reservation.
     pub promise: Option<(DeviceId, Ns)>,
     /// The job whose reservation it must not delay, if it waits for that alone.
     pub behind: Option<Job>,
@@ -142,23 +139,23 @@ pub struct WaiterView {
 /// A running job, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunningView {
-    /// What it asked.
+    /// Its request.
     pub ask: Ask,
-    /// Where it runs.
+    /// Its device.
     pub device: DeviceId,
     /// Bytes it may have.
     pub share: u64,
-    /// Since when.
+    /// Start time, ns.
     pub since: Ns,
 }
 
-/// Everything, for people.
+/// The whole state, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
-    /// Devices, what they carry, and what is free.
+    /// Devices with their load and free bytes.
     pub devices: Vec<(Device, Load, u64)>,
-    /// Those who run.
+    /// Running jobs.
     pub running: Vec<RunningView>,
-    /// Those who wait, next first.
+    /// Waiters, next first.
     pub waiting: Vec<WaiterView>,
 }

@@ -7,32 +7,32 @@ use weft_protocol::Ns;
 
 const SECOND: Ns = 1_000_000_000;
 
-/// A job, by the number that whoever drives the machine gave it.
+/// A job's number, chosen by the caller of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Job(pub u64);
 
-/// A user, by uid.
+/// A user's uid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct User(pub u32);
 
-/// A device, or an instance of a partitioned one (MIG), which is a device of its own.
+/// A device, or one instance of a partitioned device (MIG).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId(pub u32);
 
-/// How long a job runs, as people say it.
+/// A job's expected run time in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Class {
     /// Minutes.
     Short,
-    /// Up to an hour or so.
+    /// Up to about an hour.
     Medium,
     /// Hours, days, or a service that never ends.
     Long,
 }
 
 impl Class {
-    /// How long such a job is expected to run: the geometric middle of what people mean by the word
-    /// (a minute to ten; ten minutes to an hour and a half; beyond).
+    /// Expected run time of the class, ns: the geometric middle of what people mean by the word.
+    /// The ranges are 1 to 10 minutes, 10 to 90 minutes, and beyond.
     pub fn expected(self) -> Ns {
         match self {
             Class::Short => 180 * SECOND,
@@ -41,7 +41,7 @@ impl Class {
         }
     }
 
-    /// What people would call a job that runs so long.
+    /// The class of an expected run time in ns.
     pub fn of(expected: Ns) -> Class {
         match expected {
             0..600_000_000_000 => Class::Short,
@@ -50,7 +50,7 @@ impl Class {
         }
     }
 
-    /// As it is typed.
+    /// The name as typed.
     pub fn name(self) -> &'static str {
         match self {
             Class::Short => "short",
@@ -60,24 +60,24 @@ impl Class {
     }
 }
 
-/// What a job's device memory is.
+/// How a job's device memory is backed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backing {
-    /// Memory of the device, all of it there all the time.
+    /// Device memory, resident all the time.
     Device,
-    /// Managed memory: what one turn touches must fit, the rest lies on the host.
+    /// Managed memory: the working set of one turn must fit, the rest lies on the host.
     Managed {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Not decided: memory of the device where that is free, else managed ([`super::either`]). Of a
-    /// job that waits.
+    /// Open, while the job waits: device memory where that is free, else managed
+    /// ([`super::either`]).
     Either {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Managed memory, since the job's did not fit beside the others': it begins where a part of
-    /// what it touches fits (a quarter), and moves the rest within its turn.
+    /// Managed memory chosen because device memory did not fit beside other jobs. The job begins
+    /// where a quarter of its working set fits, and moves the rest within its turn.
     Beyond {
         /// Bytes that one turn touches.
         working_set: u64,
@@ -85,7 +85,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Whether it is managed memory.
+    /// Whether the memory is managed.
     pub fn is_managed(self) -> bool {
         matches!(self, Backing::Managed { .. } | Backing::Beyond { .. })
     }
@@ -94,18 +94,18 @@ impl Backing {
 /// What a job is expected to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
-    /// Bytes that all its processes take at their peak, without contexts.
+    /// Peak bytes of all its processes, without contexts.
     pub peak: u64,
-    /// Processes that have a context.
+    /// Number of processes with a context.
     pub processes: u32,
-    /// How long it is expected to run.
+    /// Expected run time, ns.
     pub expected: Ns,
-    /// What its memory is.
+    /// Backing of its memory.
     pub backing: Backing,
 }
 
 impl Need {
-    /// A job of one process on plain device memory.
+    /// A job of one process on device memory.
     pub fn plain(peak: u64, expected: Ns) -> Need {
         Need {
             peak,
@@ -115,7 +115,7 @@ impl Need {
         }
     }
 
-    /// Bytes of the device that are there for this job alone: contexts, and what is not managed.
+    /// Bytes of the device that this job alone occupies: contexts and memory that is not managed.
     pub fn fixed(&self, device: &Device) -> u64 {
         let contexts = device.context.saturating_mul(u64::from(self.processes));
         match self.backing {
@@ -128,29 +128,29 @@ impl Need {
 /// A device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Which.
+    /// Number.
     pub id: DeviceId,
-    /// Bytes.
+    /// Device memory, bytes.
     pub memory: u64,
-    /// Bytes that a process' context takes, as measured.
+    /// Measured size of one process's context, bytes.
     pub context: u64,
-    /// Whether that is known. Until it is, jobs begin there one by one, each when the one before
-    /// has shown what its context takes.
+    /// Whether `context` was measured. Until then jobs begin one by one, each after the one before
+    /// has shown its context's size.
     #[serde(default)]
     pub measured: bool,
-    /// Bytes that others than weft's jobs hold, as measured.
+    /// Measured bytes held outside weft's jobs.
     pub foreign: u64,
-    /// Bytes a second from the host and to the host.
+    /// Link bandwidth from the host and to the host, bytes per second.
     pub link: [f64; 2],
-    /// The link carries one direction at a time.
+    /// Whether the link carries only one direction at a time.
     pub one_way: bool,
-    /// How long a round of turns takes in which every managed job has its turn.
+    /// Length of a round in which every managed job has one turn, ns.
     pub round: Ns,
 }
 
 impl Device {
-    /// A device of so many bytes. Of the link the least is assumed that such devices have (PCIe 3
-    /// with 16 lanes, one way at a time), and rounds of two seconds.
+    /// A device with `memory` bytes. The link is the slowest such devices have (PCIe 3 with 16
+    /// lanes, one way at a time). A round takes two seconds.
     pub fn new(id: DeviceId, memory: u64) -> Device {
         Device {
             id,

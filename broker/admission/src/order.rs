@@ -1,4 +1,4 @@
-//! Who goes next: the policies.
+//! Which waiter goes next under each policy.
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
@@ -13,25 +13,25 @@ use super::need::{Device, DeviceId, Job, Need};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Jobs that are expected to run within a factor of four of one another are as short as each other:
-/// estimates are no better than that, and the order among users should not hang on them.
+/// Expected runs within a factor of four count as equal. Estimates are no better, and the order
+/// among users should not depend on them.
 const STEP: u32 = 4;
 
-/// A due job that does not fit, where it will, and when.
+/// Room kept for a due job that does not fit: the device and the time.
 #[derive(Debug, Clone, Copy)]
 struct Reservation {
     job: Job,
     device: DeviceId,
     promise: Ns,
-    /// What it takes, and how important it is.
+    /// Need of the job, and below it the priority.
     need: Need,
     priority: u8,
-    /// What is expected to be left on the device then.
+    /// Load expected to be left on the device at the promise.
     left: Load,
 }
 
 impl Admission {
-    /// Admits whoever may begin now.
+    /// Admits all waiters that may begin now.
     pub(super) fn dispatch(&mut self, out: &mut Vec<Decision>) {
         while let Some((at, spot)) = self.next() {
             self.admit(at, spot, out);
@@ -49,19 +49,19 @@ impl Admission {
         }
     }
 
-    /// The first that came, if it fits.
+    /// The first waiter, if it fits.
     fn head(&self) -> Option<(usize, Spot)> {
         let (at, waiter) = self.there().next()?;
         let spot = self.place(waiter, |_, _, _| true)?;
         Some((at, spot))
     }
 
-    /// Those who can be let in, with their numbers in the list.
+    /// Waiters that are not suspended, with their indices.
     pub(super) fn there(&self) -> impl Iterator<Item = (usize, &Waiter)> {
         self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.away)
     }
 
-    /// The rule of policy `weft`.
+    /// The next waiter under policy `weft`.
     fn by_turn(&mut self) -> Option<(usize, Spot)> {
         let mut reserved: Option<Reservation> = None;
         let put_off = self.put_off();
@@ -93,9 +93,9 @@ impl Admission {
         None
     }
 
-    /// The first whose turn came by plain order and is put off ([`Admission::due`]), with what is
-    /// kept for it, and the longest run of those that run: who runs no longer than that may pass
-    /// without a look at it, as its bound has room for that.
+    /// The first waiter whose turn came by plain order but is put off ([`Admission::due`]), as a
+    /// reservation, and the longest expected run of running jobs, ns. The bound has room for a job
+    /// that runs no longer than that.
     fn put_off(&self) -> Option<(Reservation, Ns)> {
         let longest = self.reckoned().longest?;
         let off = |waiter: &&Waiter| self.plainly_due(waiter) <= self.now && self.now < self.due(waiter);
@@ -119,7 +119,7 @@ impl Admission {
         }
     }
 
-    /// Waiters by number in the list, next first.
+    /// Indices of the waiters, next first.
     pub(super) fn sequence(&self) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.waiting.len()).collect();
         if self.config.policy != Policy::Weft {
@@ -130,7 +130,7 @@ impl Admission {
         all
     }
 
-    /// Of the due jobs of each priority the one whose turn is first.
+    /// For each priority the due waiter with the smallest turn.
     fn first_due(&self) -> Vec<usize> {
         let mut first: BTreeMap<u8, (Ns, u64, usize)> = BTreeMap::new();
         for (at, waiter) in self.there() {
@@ -148,7 +148,7 @@ impl Admission {
             return Ordering::Equal;
         };
         let priority = first.ask.priority.cmp(&second.ask.priority);
-        // False comes before true.
+        // False sorts before true.
         let turn = !first_due.contains(&a);
         let rest = turn.cmp(&!first_due.contains(&b)).then_with(|| {
             let had = |waiter: &Waiter| self.people.had(waiter.ask.user);
@@ -157,8 +157,8 @@ impl Admission {
         priority.then(rest).then(first.number.cmp(&second.number))
     }
 
-    /// The device where a waiter fits with this need and leaves least free, of those that are
-    /// allowed.
+    /// Of the allowed devices where the waiter fits with this need, the one with least free memory
+    /// beside it.
     pub(super) fn place_as(
         &self,
         waiter: &Waiter,
@@ -176,13 +176,13 @@ impl Admission {
         best.map(|(_, device)| (device, need.backing))
     }
 
-    /// Whether a job with this need on the reserved device leaves the reservation what it needs.
+    /// Whether a job with this need on the reserved device keeps the reservation possible.
     fn spares(&self, reservation: &Reservation, candidate: &Waiter, device: &Device, need: &Need) -> bool {
         let long = candidate.ask.need.expected as f64 * self.config.doubt;
         if self.now as f64 + long <= reservation.promise as f64 {
             return true;
         }
-        // Nobody is in his own way, nor a less important one in that of a more important one.
+        // A reservation binds neither its own job nor a more important one.
         if reservation.job == candidate.ask.job || candidate.ask.priority < reservation.priority {
             return true;
         }
@@ -194,7 +194,7 @@ impl Admission {
         both.fits(device, elsewhere, &self.config).is_ok()
     }
 
-    /// Where and when a waiter will fit soonest, if jobs end as expected and nobody else begins.
+    /// Device and time at which a waiter fits soonest if jobs end as expected and none begins.
     pub(super) fn foresee(&self, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
             let carried = self.carried(device.id)?;
@@ -203,7 +203,7 @@ impl Admission {
                 let load = left.with(need, need.fixed(device));
                 load.fits(device, carried.elsewhere, &self.config).is_ok()
             };
-            // Where it fits beside some it fits beside fewer.
+            // Fitting is monotonic: fewer jobs never fit worse.
             let at = carried.ends.partition_point(|(_, left)| !fits(left));
             carried.ends.get(at).map(|(end, _)| (*end, device.id))
         };
@@ -255,7 +255,7 @@ impl Admission {
     }
 }
 
-/// How short a job is expected to be: equal within a factor of [`STEP`].
+/// `floor(log4(expected))`: equal within a factor of about [`STEP`].
 fn step(waiter: &Waiter) -> u32 {
     waiter.ask.need.expected.max(1).ilog2() / STEP.ilog2()
 }

@@ -1,4 +1,4 @@
-//! What each user has had of late, by weight.
+//! Fair share: recent usage of each user, by weight.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ pub struct People {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Had {
     weight: u32,
-    /// Byte-seconds of device memory, those of a half-life ago counted half.
+    /// Byte-seconds of device memory, halved every half-life.
     service: f64,
-    /// For how long jobs of his that wait for more have kept others out of late, ns.
+    /// Recent time for which the user's jobs that wait for more kept others out, ns.
     #[serde(default)]
     guarded: f64,
 }
@@ -35,17 +35,17 @@ impl Default for Had {
 }
 
 impl People {
-    /// A user's weight.
+    /// Sets a user's weight, at least 1.
     pub fn weigh(&mut self, user: User, weight: u32) {
         self.had.entry(user).or_default().weight = weight.max(1);
     }
 
-    /// A user's weight: 1 unless something else was said.
+    /// A user's weight; the default is 1.
     pub fn weight(&self, user: User) -> u32 {
         self.had.get(&user).map_or(1, |had| had.weight)
     }
 
-    /// Time went by in which these shares were held.
+    /// Charges `time` ns with these shares held.
     pub fn pass(&mut self, time: Ns, half_life: Ns, shares: impl Iterator<Item = (User, u64)>) {
         if time == 0 {
             return;
@@ -60,8 +60,8 @@ impl People {
         }
     }
 
-    /// Time went by in which jobs of these users kept others out. What others did is forgotten as
-    /// `each` in `within`.
+    /// Charges `time` ns to `users`, whose jobs kept others out. Other users' time is forgotten at
+    /// the rate `each / within`.
     pub fn guard(&mut self, time: Ns, (each, within): (Ns, Ns), users: &[User]) {
         let forgotten = time as f64 * each as f64 / within.max(1) as f64;
         for (_, had) in self.had.iter_mut().filter(|(user, _)| !users.contains(user)) {
@@ -72,13 +72,13 @@ impl People {
         }
     }
 
-    /// For how long a user's jobs may still keep others out, of `each`.
+    /// How much longer a user's jobs may keep others out, of `each` ns.
     pub fn may_guard(&self, user: User, each: Ns) -> Ns {
         let guarded = self.had.get(&user).map_or(0.0, |had| had.guarded);
         each.saturating_sub(guarded as Ns)
     }
 
-    /// What a user had of late for his weight.
+    /// A user's recent usage divided by the weight, byte-seconds.
     pub fn had(&self, user: User) -> f64 {
         self.had
             .get(&user)

@@ -1,16 +1,14 @@
-//! On which device a job that may use several is put before it begins. A pure rule over what is
-//! admitted, what waits and what was promised to jobs placed a moment ago.
+//! Chooses the device for a job that may use several, before it begins, from the admitted jobs, the
+//! waiters and recent promises.
 //!
-//! 1. A device on which it would be admitted at once, by the policy in force, comes before one
-//!    where it would wait; of those where it would wait, the one where it is expected to begin
-//!    soonest ([`Admission::forecast`]).
-//! 2. Of those where it begins at once: where least is left beside it (best fit: large rooms stay
-//!    for large jobs). Where nobody said what it takes it may grow, so it goes where most is left.
-//! 3. Of equal ones the first.
+//! 1. A device with immediate admission under the policy comes first, then the earliest expected
+//!    begin ([`Admission::forecast`]).
+//! 2. Of immediate ones the device with least memory left (best fit: large rooms stay for large
+//!    jobs). A job of undeclared need may grow, so it goes where most is left.
+//! 3. Ties go to the first device.
 //!
-//! A job whose backing is open goes where it begins at once on device memory, before it goes where
-//! it would on managed memory. A job that could run on none, empty as they may be, is refused with
-//! the figures.
+//! With open backing, immediate device memory comes before immediate managed memory. A job that no
+//! empty device could run is refused with the figures.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Decision, Event, Never};
@@ -18,34 +16,34 @@ use super::need::{Backing, Device, DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// The job that is placed, and those that were promised a place: numbers that no job has.
+/// Number of the placed job; promised jobs count down from it. No real job has such numbers.
 const PLACED: u64 = u64::MAX;
 
-/// Where a job goes.
+/// The chosen place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// The device.
     pub device: DeviceId,
-    /// When it is expected to begin; `None`: nothing is expected.
+    /// Expected begin, ns; `None`: unknown.
     pub begin: Option<Ns>,
-    /// Bytes that are left beside it, if it begins at once.
+    /// Bytes left beside the job if it begins at once.
     pub left: Option<u64>,
-    /// It would begin at once on managed memory, since its own does not fit.
+    /// Whether it would begin at once on managed memory because device memory does not fit.
     pub beyond: bool,
 }
 
 /// A job to be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// What it asks for; its number does not matter.
+    /// Its request; the job number is ignored.
     pub ask: Ask,
-    /// Whether somebody said what it takes.
+    /// Whether its need is declared.
     pub stated: bool,
 }
 
 impl Admission {
-    /// Where a job fits best. `promised` are jobs that were placed and have not come yet; `foreign`
-    /// is what others hold of devices, where it was measured just now.
+    /// Best place for a job. `promised` are placed jobs that have not come yet; `foreign` is memory
+    /// of others, in bytes, measured just now.
     pub fn best_place(
         &self,
         now: Ns,
@@ -86,7 +84,7 @@ impl Admission {
         }
         let allowed: Vec<Device> = play.allowed(&ask).copied().collect();
         let found = allowed.iter().filter_map(|device| play.try_at(now, &ask, device));
-        // What may grow wants the most room, what is known the least.
+        // A job that may grow prefers the most room, one of known need the least.
         let room = |left: u64| if candidate.stated { left } else { u64::MAX - left };
         let rank = |it: &Placement| match it.left {
             Some(left) => (false, Ns::from(it.beyond), room(left), it.device),
@@ -95,7 +93,7 @@ impl Admission {
         found.min_by_key(rank).ok_or(Never::NoDevice)
     }
 
-    /// What comes of asking for this device alone; `None`: it can never run there.
+    /// Result of asking for this device alone; `None`: the job can never run there.
     fn try_at(&self, now: Ns, ask: &Ask, device: &Device) -> Option<Placement> {
         let mut play = self.clone();
         let ask = Ask {
@@ -253,8 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is placed one after another, each a promise to the next: what is said to fit at
-        /// once fits, and no other device had fitted better.
+        /// Jobs are placed one after another, each a promise to the next. What is said to fit at
+        /// once fits, and no other device would fit better.
         #[test]
         fn promises_never_exceed_a_device(sizes in prop::collection::vec(1..64u64, 1..5), jobs in prop::collection::vec(1..32u64, 1..12)) {
             let sizes: Vec<u64> = sizes.into_iter().map(|size| size * GB).collect();

@@ -1,12 +1,12 @@
-//! What plain order would have done: the same jobs in the order of their turns, nobody passed by
-//! anybody, played along beside what really happens.
+//! Plain order (the fifo shadow): the jobs in the order of their turns without passing, simulated
+//! beside the real order.
 //!
-//! The rule of policy `weft` lets a job be passed until plain order would have begun it
-//! ([`Plain::began`]), so this is what makes the bound one against `fifo`. A job takes here as long
-//! as it really took, once that is known; until then as long as is expected, or as it has run.
+//! Policy `weft` lets a job be passed until plain order would have begun it ([`Plain::began`]), so
+//! the bound is relative to `fifo`. A job's run here is its real run once known, until then the
+//! expected run or the run so far.
 //!
-//! Only time passes here; nothing is foreseen. When nobody waits in truth, this begins anew with
-//! those who run: a plain queue that falls behind for ever is nobody's measure.
+//! Nothing is forecast. The shadow restarts when no job really waits: a queue that falls ever
+//! further behind measures nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,20 +20,20 @@ use super::model::Running;
 use super::need::{Device, DeviceId, Need};
 use weft_protocol::Ns;
 
-/// Jobs that are kept here; a plain queue longer than this begins anew.
+/// Largest number of jobs here; a longer plain queue restarts.
 const MOST: usize = 4_096;
 
-/// The jobs of plain order. They have the numbers that the machine gave them as they came.
+/// The jobs of plain order, by the numbers of the state machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Plain {
     jobs: BTreeMap<u64, Shadow>,
-    /// Those that have not begun here: (priority, turn, number).
+    /// Jobs that have not begun here: (priority, turn, number).
     queue: BTreeSet<(u8, Ns, u64)>,
-    /// When something last happened here.
+    /// Time of the last change here, ns.
     clock: Ns,
 }
 
-/// A job as it fares here.
+/// A job's state here and in truth.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Shadow {
     need: Need,
@@ -44,16 +44,16 @@ struct Shadow {
     truth: Truth,
 }
 
-/// How it fares here.
+/// State in plain order.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Here {
     Waits,
     Runs(DeviceId, Ns),
-    /// Began then, and is over.
+    /// Ended; holds the time it began.
     Over(Ns),
 }
 
-/// How it fares in truth.
+/// Real state.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Truth {
     Waits,
@@ -62,8 +62,8 @@ enum Truth {
 }
 
 impl Shadow {
-    /// When it ends here, if that is known or expected. One that overruns in truth ends here when
-    /// it does there.
+    /// Known or expected end in plain order. A job that overruns in truth ends here when it really
+    /// ends.
     fn end(&self, now: Ns) -> Option<Ns> {
         let Here::Runs(_, since) = self.here else { return None };
         let run = match self.truth {
@@ -76,7 +76,7 @@ impl Shadow {
 }
 
 impl Plain {
-    /// When plain order began a job. `None`: not yet.
+    /// When plain order began a job; `None`: not yet.
     pub fn began(&self, number: u64) -> Option<Ns> {
         match self.jobs.get(&number)?.here {
             Here::Waits => None,
@@ -84,13 +84,13 @@ impl Plain {
         }
     }
 
-    /// When something happens here next.
+    /// Time of the next change here.
     pub fn next(&self, now: Ns) -> Option<Ns> {
         let ends = self.jobs.values().filter_map(|job| job.end(now));
         (!self.queue.is_empty()).then(|| ends.min()).flatten()
     }
 
-    /// A job came, and has its turn then (see [`Config::handicap`]).
+    /// Adds a job with its turn ([`Config::handicap`]).
     pub fn comes(&mut self, number: u64, ask: &Ask, turn: Ns) {
         let shadow = Shadow {
             need: ask.need,
@@ -104,21 +104,21 @@ impl Plain {
         self.jobs.insert(number, shadow);
     }
 
-    /// A job began in truth.
+    /// Notes that a job really began.
     pub fn begins(&mut self, number: u64, now: Ns) {
         if let Some(job) = self.jobs.get_mut(&number) {
             job.truth = Truth::RunsSince(now);
         }
     }
 
-    /// A job that had begun in truth took nothing and waits again.
+    /// Notes that a job which had really begun took nothing and waits again.
     pub fn waits_again(&mut self, number: u64) {
         if let Some(job) = self.jobs.get_mut(&number) {
             job.truth = Truth::Waits;
         }
     }
 
-    /// A job ended in truth, or (it never began) no longer wants in.
+    /// Notes that a job really ended or, before it began, withdrew.
     pub fn ends(&mut self, number: u64, now: Ns) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         match (job.truth, job.here) {
@@ -132,7 +132,7 @@ impl Plain {
         }
     }
 
-    /// Another priority.
+    /// Changes a job's priority.
     pub fn priority(&mut self, number: u64, priority: u8) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         if self.queue.remove(&(job.priority, job.turn, number)) {
@@ -141,7 +141,7 @@ impl Plain {
         job.priority = priority;
     }
 
-    /// Begins anew with those who run.
+    /// Restarts with the running jobs.
     pub fn anew<'a>(&mut self, running: impl Iterator<Item = &'a Running>) {
         self.queue.clear();
         self.jobs = running
@@ -159,12 +159,12 @@ impl Plain {
             .collect();
     }
 
-    /// More than anybody should have to compare with.
+    /// Whether there are more jobs than a comparison is worth.
     pub fn too_long(&self) -> bool {
         self.jobs.len() > MOST
     }
 
-    /// Time went by: ends whoever ends here, begins whoever fits then.
+    /// Advances to `now`: ends jobs, and begins those that then fit.
     pub fn pass(&mut self, now: Ns, devices: &BTreeMap<DeviceId, Device>, config: &Config) {
         self.begin_heads(now, devices, config);
         loop {
@@ -205,7 +205,7 @@ impl Plain {
         }
     }
 
-    /// The device where a job fits and leaves least free.
+    /// Of the devices where the job fits, the one with least free memory beside it.
     fn place(&self, number: u64, devices: &BTreeMap<DeviceId, Device>, config: &Config) -> Option<DeviceId> {
         let job = self.jobs.get(&number)?;
         let fits = |device: &Device| {

@@ -1,12 +1,11 @@
-//! What every waiter asks of those who run, reckoned once: how much each device carries, and what
-//! will be left on it as they end.
+//! Sums over the running jobs, computed once for all waiters: each device's load, and what is left
+//! as jobs end.
 //!
-//! An event has this asked for each who waits, several times over (when is its turn, where will it
-//! fit, does it spare whom); looking at all who run each time made an event among a thousand jobs
-//! cost twenty milliseconds.
+//! An event needs them several times per waiter. A scan of all running jobs each time made an event
+//! among a thousand jobs cost 20 ms.
 //!
-//! What holds: it is forgotten whenever anything changes that it was reckoned of
-//! ([`Admission::handle`], [`Admission::admit`]).
+//! Invariant: the sums are dropped whenever an input changes ([`Admission::handle`],
+//! [`Admission::admit`]).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,12 +15,12 @@ use super::need::DeviceId;
 use super::state::Admission;
 
 impl Admission {
-    /// What was reckoned, or is now.
+    /// The sums, computed on first use.
     pub(super) fn reckoned(&self) -> &Reckoned {
         self.reckoned.get_or_init(|| self.reckon())
     }
 
-    /// The same of one device.
+    /// The sums of one device.
     pub(super) fn carried(&self, device: DeviceId) -> Option<&Carried> {
         self.reckoned().devices.get(&device)
     }
@@ -34,7 +33,7 @@ impl Admission {
             devices: self.devices.keys().map(|id| (*id, Carried::default())).collect(),
         };
         let mut leaving: Vec<_> = self.running.values().map(|it| (it.end(self.now), it)).collect();
-        // The last first: what is left after an end is what ends later.
+        // Latest end first: what is left after an end is what ends later.
         leaving.sort_unstable_by_key(|(end, running)| (std::cmp::Reverse(*end), running.number));
         let (mut host, mut own) = (0u128, BTreeMap::<DeviceId, u128>::new());
         for (end, running) in leaving {
@@ -75,7 +74,7 @@ mod tests {
     const GB: u64 = 1_000_000_000;
 
     thread_local! {
-        /// How often this thread has looked at all who run.
+        /// Number of scans over the running jobs in this thread.
         pub(super) static RECKONED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
@@ -101,13 +100,12 @@ mod tests {
             machine.handle(now * 1_000_000_000, Event::Tick, &mut out);
             machine.next_wake();
             machine.view();
-            // One for the event; what people and the clock ask between events is reckoned once,
-            // too.
+            // One for the event, and one for what people and the clock ask between events.
             assert!(RECKONED.get() <= 2, "{} times after {now} s", RECKONED.get());
         }
     }
 
-    /// By looking at all who run for each end.
+    /// Scans the running jobs for each end.
     fn foreseen_plainly(machine: &Admission, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
             let here = machine.running.values().filter(|it| it.device == device.id);

@@ -1,4 +1,4 @@
-//! The machine: who waits, who runs with what share, and what each event changes.
+//! The state: waiters, running jobs with their shares, and what each event changes.
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -13,11 +13,11 @@ use super::people::People;
 use super::plain::Plain;
 use weft_protocol::Ns;
 
-/// What is expected to pass until a job fits counts so much longer where its turn is put off for
-/// it: estimates are wrong by up to two, and of some that run together one mostly is.
+/// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by
+/// up to two, and of several jobs that run together one usually is.
 const DRAIN: f64 = 1.5;
 
-/// The machine.
+/// The state machine.
 #[derive(Debug, Clone)]
 pub struct Admission {
     pub(super) config: Config,
@@ -26,16 +26,16 @@ pub struct Admission {
     pub(super) running: BTreeMap<Job, Running>,
     pub(super) people: People,
     pub(super) plain: Plain,
-    /// Who runs and waits for more, who asked first first.
+    /// Running jobs that wait for more memory, oldest request first.
     pub(super) growing: Vec<Growing>,
-    /// What was reckoned of those who run, while nothing of that changes.
+    /// Sums over the running jobs; emptied when one of them changes.
     pub(super) reckoned: OnceCell<Reckoned>,
     pub(super) now: Ns,
     pub(super) numbers: u64,
 }
 
 impl Admission {
-    /// With no device and no job.
+    /// A machine without devices and jobs.
     pub fn new(config: Config) -> Admission {
         Admission {
             config,
@@ -51,7 +51,7 @@ impl Admission {
         }
     }
 
-    /// Takes in what happened at `now`, and says what is to be done.
+    /// Processes an event at `now` and appends the decisions to `out`.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.reckoned.take();
         self.take_in(now, event, out);
@@ -78,8 +78,8 @@ impl Admission {
             Event::Joins(job) => self.joins(job, out),
             Event::Leaves(job) => self.leaves(job),
             Event::Grows(job, bytes) => {
-                // Who asks for more is served from what is free now; what is freed by nobody cannot
-                // be given.
+                // Served from what is free now. The request frees nothing, so no other job can
+                // gain.
                 let decision = self.grows(job, bytes);
                 out.push(decision);
                 return;
@@ -119,8 +119,8 @@ impl Admission {
         }
     }
 
-    /// When [`Event::Tick`] changes something at the latest: a waiter becomes due, or would have
-    /// begun in plain order.
+    /// When the next [`Event::Tick`] is needed: a waiter becomes due, plain order changes, or a
+    /// guard ends.
     pub fn next_wake(&self) -> Option<Ns> {
         if self.waiting.is_empty() {
             return None;
@@ -131,48 +131,48 @@ impl Admission {
         all.filter(|at| *at > self.now).min()
     }
 
-    /// What a device carries.
+    /// Current load of a device.
     pub fn load(&self, device: DeviceId) -> Load {
         self.load_of(device, |_| true)
     }
 
-    /// The devices.
+    /// All devices.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.values()
     }
 
-    /// What a running job may have.
+    /// Device and share (bytes) of a running job.
     pub fn share(&self, job: Job) -> Option<(DeviceId, u64)> {
         self.running.get(&job).map(|running| (running.device, running.share))
     }
 
-    /// Since when a job runs.
+    /// Start time of a running job, ns.
     pub fn since(&self, job: Job) -> Option<Ns> {
         self.running.get(&job).map(|running| running.since)
     }
 
-    /// All that run or wait.
+    /// All running and waiting jobs.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
         let waiting = self.waiting.iter().map(|waiter| waiter.ask.job);
         self.running.keys().copied().chain(waiting)
     }
 
-    /// Whether it waits.
+    /// Whether the job waits.
     pub fn waits(&self, job: Job) -> bool {
         self.waiting.iter().any(|waiter| waiter.ask.job == job)
     }
 
-    /// How many run on a device.
+    /// Number of jobs running on a device.
     pub fn jobs_on(&self, device: DeviceId) -> usize {
         self.running.values().filter(|running| running.device == device).count()
     }
 
-    /// How many wait and run.
+    /// Numbers of waiting and of running jobs.
     pub fn count(&self) -> (usize, usize) {
         (self.waiting.len(), self.running.len())
     }
 
-    /// Everything, for people.
+    /// The whole state, for people.
     pub fn view(&self) -> View {
         let devices = self.devices.values().map(|device| {
             let load = self.load(device.id);
@@ -245,7 +245,7 @@ impl Admission {
     fn holds(&mut self, ask: Ask, device: DeviceId, share: u64) {
         self.withdraw(ask.job);
         match self.running.get_mut(&ask.job) {
-            // A further process of the same job.
+            // Another process of the same job.
             Some(running) => {
                 running.share = running.share.saturating_add(share);
                 running.present = running.present.saturating_add(1);
@@ -288,8 +288,8 @@ impl Admission {
             return;
         }
         running.ask.need.processes = running.present;
-        // One process more than was said: its context comes out of what is free, or out of the
-        // job's own share.
+        // One process more than declared: its context comes from free memory, else from the job's
+        // own share.
         let device = running.device;
         let context = self.devices.get(&device).map_or(0, |device| device.context);
         if self.fits_more(device, context)
@@ -350,7 +350,7 @@ impl Admission {
         load.fits(about, self.host_elsewhere(device), &self.config).is_ok()
     }
 
-    /// What a device carries of the jobs that are meant.
+    /// Load of a device from the jobs for which `meant` holds.
     pub(super) fn load_of(&self, device: DeviceId, meant: impl Fn(&Running) -> bool) -> Load {
         let there = self.running.values().filter(|running| running.device == device);
         there
@@ -360,7 +360,7 @@ impl Admission {
             })
     }
 
-    /// Host memory of managed jobs on other devices.
+    /// Host memory of managed jobs on other devices, bytes.
     pub(super) fn host_elsewhere(&self, device: DeviceId) -> u64 {
         let others = self.running.values().filter(|running| running.device != device);
         let needs = others.map(|running| running.ask.need);
@@ -368,13 +368,14 @@ impl Admission {
         managed.map(|need| need.peak).fold(0, u64::saturating_add)
     }
 
-    /// The devices that a job may use.
+    /// Devices that a job may use.
     pub(super) fn allowed<'a>(&'a self, ask: &'a Ask) -> impl Iterator<Item = &'a Device> {
         let devices = self.devices.values();
         devices.filter(|device| ask.devices.is_empty() || ask.devices.contains(&device.id))
     }
 
-    /// Whether an empty device could carry it. What others than weft's jobs hold may be given back.
+    /// Whether an empty device could carry the job. Foreign memory counts as empty, since it may be
+    /// given back.
     pub(super) fn could_ever_as(&self, ask: &Ask, need: Need) -> Result<(), Never> {
         let mut largest: Option<(&Device, Lack)> = None;
         for device in self.allowed(ask) {
@@ -412,7 +413,7 @@ impl Admission {
         })
     }
 
-    /// From when on nobody passes it.
+    /// Time from which no job passes this one (rule 1 of the crate's documentation).
     pub(super) fn due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
         let latest = waiter.came.saturating_add(self.config.longest_wait.max(patience));
@@ -423,17 +424,16 @@ impl Admission {
         waiter.came.saturating_add(patience).max(plain).min(latest)
     }
 
-    /// From when on it could be due: plain order has begun it.
+    /// `max(came + patience, fifo_begin)`: due but for the leeway.
     pub(super) fn plainly_due(&self, waiter: &Waiter) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
         let plain = self.plain.began(waiter.number).unwrap_or(Ns::MAX);
         waiter.came.saturating_add(patience).max(plain)
     }
 
-    /// How much later than plain order it may have its turn and still begin within its bound: that
-    /// allows for the longest run of what was let in before, and where the device is expected to be
-    /// free sooner than that, others may pass meanwhile. Half of that run, as it may be shorter
-    /// than expected; what it is to wait for counts half as long again.
+    /// How much later than plain order the turn may come within the bound, ns (rule 1). The bound
+    /// allows for the longest run admitted before; only a part counts, as that run may be shorter
+    /// than expected.
     fn leeway(&self, waiter: &Waiter) -> Ns {
         let longest = self.reckoned().longest;
         let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);

@@ -1,4 +1,4 @@
-//! The rules one by one, and what must hold whatever comes.
+//! The rules one by one, and the invariants under any input.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ impl Bench {
         out
     }
 
-    /// Who is admitted by this.
+    /// Jobs that this event admits.
     fn admits(&mut self, event: Event) -> Vec<u64> {
         admitted(&self.tell(event))
     }
@@ -102,8 +102,8 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
 fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds() {
     let mut bench = Bench::new(Policy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
-    // Needs the whole device. May be passed for as long as it runs, 300 s, and for as long as it
-    // could not begin anyway: until the first has ended.
+    // Needs the whole device. May be passed for its own run of 300 s, and until the first has
+    // ended, before which it could not begin.
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 300)), [0; 0]);
     bench.now = 490 * S;
     assert_eq!(bench.asks(ask(3, 1, 6 * GB, 60)), [3]);
@@ -115,8 +115,8 @@ fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds
     assert!(view.waiting[0].due);
     assert_eq!(view.waiting[0].promise, Some((DeviceId(0), 550 * S)));
     assert_eq!(view.waiting[0].lack, Some(Lack::Device));
-    // Ends before the promise even if it runs twice as long as expected: goes. Another that might
-    // not: waits, though it fits.
+    // Starts: it ends before the promise even at twice its expected run. The next might not and
+    // waits, though it fits.
     assert_eq!(bench.asks(ask(4, 3, GB, 25)), [4]);
     assert_eq!(bench.asks(ask(5, 3, GB, 26)), [0; 0]);
     let waiting = bench.machine.view().waiting;
@@ -136,12 +136,12 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     assert_eq!(bench.asks(ask(9, 3, 6 * GB, 50)), [9]);
     bench.now = 67 * S;
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // Plain order begins it now, and half of the longest run, 25 s, is more than what it is to
-    // wait, 3 s and half of that: others pass for 20.5 s more.
+    // Plain order begins it now. Its leeway is half of the longest run, 25 s, less 1.5 times the 3
+    // s it is to wait: others pass for 20.5 s more.
     assert!(!bench.machine.view().waiting[0].due);
     assert_eq!(bench.machine.next_wake(), Some(87_500_000_000));
-    // Who runs no longer than what runs already passes; others only beside it. 10.5 of 16 GB will
-    // be the waiter's: 5.5 are left.
+    // A job that runs no longer than the running ones passes; a longer one only beside the waiter.
+    // Of 16 GB the waiter needs 10.5: 5.5 are left.
     assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
     assert_eq!(
@@ -158,8 +158,8 @@ fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
     bench.now = 500 * S;
     assert_eq!(bench.asks(ask(3, 3, GB, 600)), [3]);
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // Its way is free only when the third has ended, in 600 s, which is more than the bound leaves:
-    // it is due at once, and only what ends before passes.
+    // The device is free only when the third job has ended, in 600 s. No leeway is left: it is due
+    // at once, and only what ends before passes.
     assert!(bench.machine.view().waiting[0].due);
     assert_eq!(bench.asks(ask(4, 3, GB, 301)), [0; 0]);
     assert_eq!(bench.asks(ask(5, 3, GB, 299)), [5]);
@@ -191,8 +191,8 @@ fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain
     let begun = order(&mut bench, &runs);
     assert_eq!(begun.len(), 14);
     let at = |job: u64| begun.iter().find(|(it, _)| *it == job).map(|(_, at)| *at);
-    // In plain order the long one begins at 120 s; it may be passed for the 400 s that it runs
-    // itself, so all short ones go first and end at 360.
+    // In plain order the long one begins at 120 s. It may be passed for its own 400 s, so all short
+    // ones go first and end at 360.
     assert_eq!(at(2), Some(360));
     assert_eq!(begun.last(), Some(&(2, 360)));
 }
@@ -217,7 +217,7 @@ fn users_take_turns_and_a_heavier_one_has_more_of_them() {
     let mut bench = Bench::new(Policy::Weft);
     bench.tell(Event::Weight(User(2), 2));
     assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
-    // All alike and all due when the first may go; the first user came first with all of his.
+    // All alike, and all due when the first may go. The first user came first with all of his jobs.
     for job in 1..=4 {
         assert_eq!(bench.asks(ask(job, 1, 15 * GB, 100)), [0; 0]);
     }
@@ -242,7 +242,7 @@ fn who_had_least_goes_first_while_nobody_is_due() {
     bench.now = 10 * S;
     assert_eq!(bench.asks(ask(1, 1, 15 * GB, 1000)), [0; 0]);
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 1000)), [0; 0]);
-    // Shorter by far goes before both; more important before all.
+    // A much shorter job goes before both, a more important one before all.
     assert_eq!(bench.asks(ask(3, 1, 15 * GB, 100)), [0; 0]);
     let important = Ask {
         priority: 0,
@@ -278,7 +278,7 @@ fn growth_comes_from_what_is_free_and_from_nobody() {
         }]
     );
     assert_eq!(bench.machine.share(Job(2)), Some((DeviceId(0), 5 * GB + GB / 2)));
-    // Who does not run has nothing to grow.
+    // A job that does not run has nothing to grow.
     assert!(matches!(
         bench.tell(Event::Grows(Job(7), 1)).as_slice(),
         [Decision::Deny { free: 0, .. }]
@@ -357,7 +357,7 @@ fn the_forecast_says_when() {
     let forecast = bench.machine.forecast();
     assert_eq!(forecast[&Job(3)].begin, 100 * S);
     assert_eq!(forecast[&Job(2)].begin, 110 * S);
-    // Whoever looks changes nothing.
+    // A forecast changes nothing.
     assert_eq!(bench.machine.count(), (2, 1));
 }
 
@@ -392,22 +392,22 @@ fn a_suspended_job_holds_up_nobody_and_keeps_its_place() {
             assert_eq!(bench.asks(ask(job, 2, 15 * GB, 600)), [0u64; 0]);
         }
         assert_eq!(bench.admits(Event::Ends(Job(1))), [2]);
-        // It was let in and does not stir.
+        // It was admitted and does nothing.
         assert_eq!(bench.admits(Event::Away(Job(2))), [3], "{policy}");
         let waiting = bench.machine.view().waiting;
         assert_eq!(waiting.iter().map(|row| row.ask.job.0).collect::<Vec<_>>(), [2, 4]);
         assert!(waiting[0].away && bench.machine.forecast().keys().all(|job| job.0 == 4));
-        // While it is away those behind it go.
+        // While it is suspended those behind it go.
         assert_eq!(bench.admits(Event::Ends(Job(3))), [4]);
         assert_eq!(bench.asks(ask(5, 1, 15 * GB, 600)), [0u64; 0]);
-        // It goes on: before who came after it.
+        // It goes on, before those that came after it.
         assert_eq!(bench.admits(Event::Back(Job(2))), [0u64; 0]);
         assert_eq!(bench.admits(Event::Ends(Job(4))), [2]);
         assert_eq!(bench.admits(Event::Ends(Job(2))), [5]);
     }
 }
 
-/// What a random run does next.
+/// A step of a random run.
 #[derive(Debug, Clone)]
 enum Step {
     Ask {
@@ -477,8 +477,8 @@ proptest! {
     // A case is a whole history.
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Never over capacity, nobody lost, nobody admitted twice, nobody's share made smaller,
-    /// whatever comes in whatever order, whatever the clock does.
+    /// Under any order of events and any clock: never over capacity, no job lost or admitted twice,
+    /// no share made smaller.
     #[test]
     fn books_are_right(policy in a_policy(), steps in proptest::collection::vec(step(), 1..200)) {
         let config = Config { policy, host_memory: 40 * GB, ..Config::default() };
@@ -487,7 +487,7 @@ proptest! {
         machine.handle(0, device(0, 16 * GB), &mut out);
         machine.handle(0, device(1, 8 * GB), &mut out);
         let mut now = 0;
-        // What should be: who waits, who runs with what.
+        // What should be: the waiters, and the running jobs with their shares.
         let (mut waits, mut runs, mut ever) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         let mut away = BTreeSet::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -554,14 +554,14 @@ proptest! {
                 prop_assert!(has >= *share, "a share became smaller");
                 *share = has;
             }
-            // Whoever is next and would fit on an empty machine is never left with nothing running.
+            // The next waiter, if it fits an empty machine, never waits with nothing running.
             prop_assert!(!runs.is_empty() || waits.len() == away.len(), "{} wait for nobody", waits.len());
         }
     }
 
-    /// The bound of the largest job: jobs of other users come all the time, run up to twice as long
-    /// as expected, and it begins at the latest when its patience is over and then the longest of
-    /// them has ended.
+    /// The bound of the largest job. Jobs of other users come all the time and run up to twice as
+    /// long as expected. It begins at the latest after its patience and then the longest of those
+    /// runs.
     #[test]
     fn the_largest_job_begins_within_its_bound(
         large in 30..2000u64,
@@ -603,14 +603,14 @@ proptest! {
                 next_ask += pause * S;
                 let job = 10 + number as u64;
                 lasts.insert(job, seconds * percent * S / 100);
-                // The users that came first are in the way of their own only.
+                // Earlier users delay only their own jobs.
                 machine.handle(now, Event::Asks(ask(job, 3 + number as u32 % 3, peak * GB, seconds)), &mut out);
             } else {
                 machine.handle(now, Event::Tick, &mut out);
             }
         }
-        // Those of other users that were due before it begin before it: each of at most three users
-        // has one that is ahead, of shorter patience.
+        // Jobs of other users that were due before it begin before it: each of at most three users
+        // has one ahead, of shorter patience.
         let bound = Config::default().patience(large * S) + longest;
         let begun = begun.expect("it begins");
         prop_assert!(begun <= bound + 3 * longest, "{} s, bound {} s", begun / S, bound / S);

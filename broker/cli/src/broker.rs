@@ -94,10 +94,10 @@ pub struct Args {
 /// How long `--background` waits for the broker's first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A log longer than this begins anew with the next broker.
+/// Size above which the next broker starts the log anew, bytes.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// Runs it, or starts it and returns.
+/// Runs the broker, or starts it and returns.
 pub fn main(args: Args) -> Result<ExitCode> {
     let places = match &args.socket {
         Some(socket) => Places::at(std::path::absolute(socket).context("the socket's path")?),
@@ -113,7 +113,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         return background(&args, &places);
     }
     if args.detached {
-        // A session of its own: no signal of the terminal it was started from reaches it.
+        // A session of its own: signals of the starting terminal do not reach it.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -130,7 +130,7 @@ fn priority(text: &str) -> Result<(u32, u8), String> {
     people::figure(text, 0, 9)
 }
 
-/// How many times slower than a real device a simulated one is.
+/// Parses a dilation: how many times slower than a real device a simulated one is.
 pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
@@ -183,7 +183,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    // Of many that want to start one at once, one does; the others wait for its answer.
+    // Of several concurrent starters one starts a broker; the others wait for its answer.
     let _turn = start::turn(places)?;
     if admin::pings(places) {
         return runs_already(args, places);
@@ -248,7 +248,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     while !admin::pings(places) {
         if let Some(status) = child.try_wait().context("cannot wait for the broker")? {
             if admin::pings(places) {
-                // Somebody else's broker came first.
+                // Another broker came first.
                 return runs_already(args, places);
             }
             bail!("the broker ended ({status}); its log is {}", places.log().display());
@@ -264,8 +264,8 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A job that only wants a broker (`--quiet`) has one. Who types this wants his own, with what he
-/// said of it, and that one does not run.
+/// Succeeds with `--quiet`, which only needs some broker. Otherwise it fails: the user asked for
+/// this broker's options, and they are not in force.
 fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
     if args.quiet {
         return Ok(ExitCode::SUCCESS);
@@ -276,13 +276,13 @@ fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
     )
 }
 
-/// Lets no descriptor that this process happened to inherit live on in the broker: a pipe held open
-/// there would keep its reader waiting for ever.
+/// Marks inherited descriptors close-on-exec: a pipe held open in the broker would keep its reader
+/// waiting for ever.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;
-    // By the system call: the function came with glibc 2.34, and a program that needs it starts on
-    // no older one.
+    // By the system call: the function came with glibc 2.34, and a program that needs it does not
+    // start on an older one.
     // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still
     // uses changes; an older kernel refuses, which is fine.
     let _ = unsafe {

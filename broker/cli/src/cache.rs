@@ -1,9 +1,9 @@
-//! Reads the dynamic linker's cache, to find the driver where the system's own linker would.
+//! Reads the dynamic linker's cache, to find the driver where the system's linker would.
 //!
-//! The file is `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes,
-//! entries of 24 bytes (flags, name offset, path offset, version, hardware), then the strings;
-//! offsets count from the header. An older cache may stand before it. What does not look so yields
-//! nothing: this is a hint, never a verdict.
+//! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1") has a header of 48 bytes, entries
+//! of 24 bytes, then strings. An entry is flags, name offset, path offset, version, hardware.
+//! Offsets count from the header; an older cache may precede it. A file of another form yields
+//! nothing: the cache is only a hint.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
-/// In an entry's flags: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 =
+/// Flags of an entry: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 =
 /// x86-64, 10 = AArch64).
 const FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
-/// All paths the system's cache has for this soname.
+/// All cached paths of a soname.
 pub fn paths(soname: &str) -> Vec<PathBuf> {
     std::fs::read("/etc/ld.so.cache").map_or_else(|_| Vec::new(), |bytes| paths_in(&bytes, soname))
 }
@@ -35,7 +35,7 @@ fn paths_in(bytes: &[u8], soname: &str) -> Vec<PathBuf> {
         std::str::from_utf8(&tail[..end]).ok()
     };
     let count = number(MAGIC.len()).unwrap_or(0) as usize;
-    // A count that lies ends at the end of the file.
+    // Bounds a wrong count by the file's end.
     (0..count.min(cache.len() / ENTRY))
         .filter_map(|index| {
             let entry = HEADER + index * ENTRY;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_system_has_a_c_library() {
-        // Where there is a cache at all, libc is in it.
+        // An existing cache contains libc.
         if std::path::Path::new("/etc/ld.so.cache").exists() {
             assert!(paths("libc.so.6").iter().any(|path| path.exists()));
         }

@@ -1,7 +1,7 @@
 //! The environment of a job under weft.
 //!
-//! What holds: what the user set stays (entries are put beside his, not in their place;
-//! `WEFT_CUDA_LIBRARY` is kept), and doing it twice is doing it once.
+//! User settings stay: weft's entries are added beside them, and `WEFT_CUDA_LIBRARY` is kept.
+//! Applying it twice is the same as once.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -14,20 +14,20 @@ use anyhow::{Context, Result};
 use super::libraries::{self, Driver};
 use weft_daemon::places::Places;
 
-/// What is set for a job.
+/// Variables and warnings for a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Name and value.
+    /// Names and values.
     pub set: Vec<(&'static str, OsString)>,
-    /// What the person should know before the job starts.
+    /// Messages for the user before the job starts.
     pub warnings: Vec<String>,
-    /// A directory that was made for this job alone, because the user's own place cannot be used.
-    /// Who outlives the job has it removed ([`Environment::tidy`]).
+    /// Directory made for this job alone because the user's own place is unusable. A parent that
+    /// outlives the job removes it ([`Environment::tidy`]).
     pub made: Option<PathBuf>,
 }
 
 impl Environment {
-    /// The job has ended: what was made for it alone goes.
+    /// Removes what was made for the ended job.
     pub fn tidy(&self) {
         if let Some(made) = &self.made {
             let _ = std::fs::remove_dir_all(made);
@@ -35,24 +35,24 @@ impl Environment {
     }
 }
 
-/// What a job is to be.
+/// Requested properties of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Wishes {
-    /// 0 to 9, if given.
+    /// Priority, 0 to 9.
     pub priority: Option<u8>,
-    /// The profile, if given.
+    /// Profile.
     pub profile: Option<String>,
-    /// Whether it is sampled.
+    /// Whether the job is sampled.
     pub profiling: bool,
-    /// What its device memory is to be, if said.
+    /// Backing of its device memory.
     pub backing: Option<Backing>,
-    /// Where it is to learn from what its kernels touch, if said.
+    /// Evidence of what its kernels touch.
     pub evidence: Option<Evidence>,
-    /// Bytes it takes at its peak, if said.
+    /// Peak memory, bytes.
     pub memory: Option<u64>,
-    /// short, medium or long, if said.
+    /// short, medium or long.
     pub duration: Option<String>,
-    /// Seconds that it waits for memory at most, or `no`.
+    /// Longest wait for memory, in seconds, or `no`.
     pub wait: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub enum Evidence {
     Residency,
 }
 
-/// Puts together what makes a job one of weft's.
+/// Assembles the environment of a job under weft.
 pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let weft = libraries::find_weft()
         .context("libweft.so is not beside the weft command (WEFT_LIBRARY=/path/to/libweft.so names it)")?;
@@ -98,13 +98,13 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let preload = preloadable(&weft, &links);
     let current = |name: &str| env::var_os(name).unwrap_or_default();
     environment.set = variables(&preload, &links, driver.as_ref(), &current, wishes);
-    // Whatever the job starts is the same job. The process keeps its number when the job takes its
-    // place.
+    // All processes that the job starts are one job. The pid stays when the job replaces this
+    // process.
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros());
     let gang = format!("{}-{since}", std::process::id());
     environment.set.push(("WEFT_GANG", gang.into()));
     if env::var_os("WEFT_SOCKET").as_deref() != Some(places.socket().as_os_str()) {
-        // The job may change the variables that the well-known place is made of.
+        // The job may change the variables from which the default place is derived.
         environment
             .set
             .push(("WEFT_SOCKET", places.socket().as_os_str().to_os_string()));
@@ -112,14 +112,14 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     Ok(environment)
 }
 
-/// A directory in which the driver's names lead to weft: the one that was laid out beside it, else
-/// one in this user's own place, else a fresh one, which is returned once more. On a machine of
-/// several users anybody may have been first to make the place (`/tmp/weft-UID`).
+/// A directory whose driver names link to weft: beside the library, else in the user's own place,
+/// else a fresh one, also returned as the second value. On a shared machine another user may have
+/// made `/tmp/weft-UID` first.
 fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(beside) = libraries::links_beside(weft) {
         return Ok((beside, None));
     }
-    // A shared broker's directory is not this user's to write to.
+    // This user must not write to a shared broker's directory.
     let home = match places.is_shared() {
         true => Places::own(),
         false => places.clone(),
@@ -143,8 +143,8 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     }
 }
 
-/// `LD_PRELOAD` is split at blanks and colons and knows no quotes: a library in such a path is
-/// named by its link.
+/// The library's path for `LD_PRELOAD`, which splits at blanks and colons without quoting: such a
+/// path is replaced by its link.
 fn preloadable(weft: &Path, links: &Path) -> PathBuf {
     let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
     match splits(weft) {
@@ -173,8 +173,8 @@ fn variables(
     if let Some(driver) = driver
         && current("WEFT_CUDA_LIBRARY").is_empty()
     {
-        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named; but a job
-        // that goes into a container finds its own.
+        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named. A hint
+        // only: in a container the job finds another.
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     if let Some(priority) = wishes.priority {
@@ -199,7 +199,7 @@ fn variables(
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        // A small number without a unit would be taken for a forgotten one.
+        // A small number without a unit would be rejected as a forgotten unit.
         set.push(("WEFT_MEMORY", format!("{memory}b").into()));
     }
     if let Some(duration) = &wishes.duration {
@@ -211,21 +211,21 @@ fn variables(
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {
-        // `weft run` serves, also in a shell that took a profile. Who says off means it.
+        // `weft run` serves, also in a shell set up to profile. `off` is kept.
         set.push(("WEFT_MODE", "serve".into()));
     }
     set
 }
 
-/// `entry` first, then what was there, without `entry` once more.
+/// `entry` first, then the existing entries without it.
 fn prepended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
     let rest = others(entry, existing, separators);
     joined(std::iter::once(entry.as_bytes()).chain(rest))
 }
 
-/// What was there, without `entry`, then `entry`. So libraries that must come first (ASan's) do,
-/// and one that has driver functions of its own gets the job's calls and finds weft's behind them,
-/// as it would find the driver's.
+/// The existing entries without `entry`, then `entry`. Libraries that must come first (ASan's) stay
+/// first. A library with driver functions of its own gets the job's calls, and finds weft's behind
+/// them.
 fn appended(entry: &OsStr, existing: &OsStr, separators: &[u8]) -> OsString {
     let rest = others(entry, existing, separators);
     joined(rest.chain(std::iter::once(entry.as_bytes())))

@@ -1,12 +1,10 @@
-//! `weft run --gpu`: which device a job gets that lets weft choose.
+//! `weft run --gpu`: chooses the job's device.
 //!
-//! What devices there are says NVML, what of them a set `CUDA_VISIBLE_DEVICES` leaves says the
-//! driver itself, both in a process of their own that may hang or crash (`probe`). Which of them
-//! fits best says the broker. The job gets the device by its UUID in `CUDA_VISIBLE_DEVICES` and
-//! knows nothing of it.
+//! NVML lists the devices, and the driver says which of them `CUDA_VISIBLE_DEVICES` leaves. Both
+//! are asked in a separate process that may hang or crash (`probe`). The broker chooses the best
+//! fit. The job gets the device by UUID in `CUDA_VISIBLE_DEVICES`.
 //!
-//! What holds: a job never gets a device that the variable did not leave it; where nothing can be
-//! asked it runs as it would have run.
+//! A job never gets a device that the variable excludes. Without answers the job runs unchanged.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -23,19 +21,19 @@ use weft_daemon::store;
 use weft_protocol::amount;
 use weft_protocol::host;
 
-/// Why a job gets none.
+/// Why a job gets no device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// What was typed names no device.
+    /// The argument names no device.
     Usage(String),
-    /// It fits on none; the figures.
+    /// The job fits on no device; the figures.
     Refused(String),
 }
 
 /// A device that a job may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
-    /// The number that NVML gives the GPU.
+    /// NVML's number of the GPU.
     gpu: usize,
     part: String,
     memory: u64,
@@ -43,13 +41,13 @@ struct Found {
 }
 
 impl Found {
-    /// As `cuDeviceGetUuid` says it.
+    /// The UUID as `cuDeviceGetUuid` gives it.
     fn hex(&self) -> String {
         text::uuid_digits(&self.part)
     }
 }
 
-/// What `CUDA_VISIBLE_DEVICES` is to be; `None`: as it is.
+/// Value for `CUDA_VISIBLE_DEVICES`; `None` leaves it unchanged.
 pub fn choose(
     places: &Places,
     wanted: &str,
@@ -78,7 +76,7 @@ pub fn choose(
         Ok(Answer::Placed(place)) => place,
         Err(Error::Sorry(why)) => return Err(Trouble::Refused(why)),
         other => {
-            // One is one, whoever is asked.
+            // With one device there is nothing to choose.
             let why = other
                 .err()
                 .map_or("an unexpected answer".to_string(), |error| error.to_string());
@@ -100,7 +98,7 @@ pub fn choose(
     Ok(Some(found.part.clone()))
 }
 
-/// What the job may use by its environment.
+/// Devices that the environment leaves to the job.
 fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
     let mut all = Vec::new();
     for (gpu, about) in told.nvml.gpus.iter().enumerate() {
@@ -122,7 +120,7 @@ fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
         return each.collect();
     }
     let Some(list) = variable else { return all };
-    // Of several instances the driver shows one only, so those are read here.
+    // The driver shows only one of several instances, so they are read here.
     let instances: Vec<String> = list
         .split(',')
         .map(|entry| entry.trim().to_ascii_lowercase())
@@ -149,7 +147,7 @@ fn known(gpu: usize, part: &Part) -> Found {
     }
 }
 
-/// A UUID of the driver's as the variable takes it.
+/// A UUID of the driver in the variable's format.
 fn dashed(hex: &str) -> String {
     let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
     format!(
@@ -162,7 +160,7 @@ fn dashed(hex: &str) -> String {
     )
 }
 
-/// Those of the visible ones that were asked for.
+/// The visible devices that were asked for.
 fn among(visible: &[Found], wanted: &str) -> Result<Vec<Found>, Trouble> {
     if wanted.trim().eq_ignore_ascii_case("any") {
         return Ok(visible.to_vec());
@@ -222,7 +220,7 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
         managed: backing(Backing::Managed, "managed"),
-        // Where the job's own control group could not hold it, it will be on device memory.
+        // Memory beyond the limit of the job's control group has to be device memory.
         either: backing(Backing::Auto, "auto")
             && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed

@@ -1,11 +1,10 @@
-//! What this process got from its parent and a job of it is to get, too: which signals are ignored.
+//! Inherited signal dispositions that a job has to keep.
 //!
-//! * Rust's runtime ignores SIGPIPE before `main`, and its `Command` gives a child the default. A
-//!   job whose parent had it ignored (Python and many servers do, and expect an error code in place
-//!   of their death) must find it ignored under weft. What it was is looked at before the runtime
-//!   begins.
-//! * A signal that was ignored (nohup; a shell's background job) is not taken either: taking it
-//!   would end the job by what it was kept from.
+//! * Rust's runtime ignores SIGPIPE before `main`, and `Command` resets it to default in a child. A
+//!   job whose parent ignored SIGPIPE must find it ignored: Python and many servers expect an error
+//!   code instead of death. So the disposition is read before the runtime starts.
+//! * A signal that was ignored (nohup; a shell's background job) is not handled either. A handler
+//!   would end the job by what it was protected from.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -14,7 +13,7 @@ use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether SIGPIPE was ignored when this program began.
+/// Whether SIGPIPE was ignored at the start of this program.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Runs before the runtime and `main`.
@@ -27,7 +26,7 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Whether a signal is ignored here now.
+/// Whether a signal is ignored now.
 pub fn ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the pointer is to a local large enough; null changes nothing.
@@ -37,7 +36,7 @@ pub fn ignored(signal: i32) -> bool {
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Has the job begin with SIGPIPE as this program was given it.
+/// Passes the original SIGPIPE disposition on to the job.
 pub fn pass_on(command: &mut Command) -> &mut Command {
     if PIPE_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {

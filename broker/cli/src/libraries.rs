@@ -1,7 +1,6 @@
 //! Finds the real driver and weft's own library.
 //!
-//! What holds: weft's own library is never taken for the driver, by whatever name or link it is met
-//! (device and inode decide).
+//! weft's library is never taken for the driver under any name or link: device and inode decide.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -13,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 use super::cache;
 
-/// The name programs are linked against.
+/// Name that programs are linked against.
 pub const DRIVER: &str = "libcuda.so.1";
-/// The name some programs open instead.
+/// Name that some programs open instead.
 pub const DRIVER_BARE: &str = "libcuda.so";
-/// weft's library as it is built.
+/// Name of weft's library as built.
 pub const WEFT: &str = "libweft.so";
 
-/// Where drivers lie when neither a variable nor the linker's cache says: Debian and its children,
-/// Red Hat and its children, WSL, Debian's alternatives, NixOS.
+/// Usual driver directories, used after variables and the linker's cache: Debian and Red Hat
+/// families, WSL, Debian's alternatives, NixOS.
 const DRIVER_DIRECTORIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -33,7 +32,7 @@ const DRIVER_DIRECTORIES: [&str; 8] = [
     "/run/opengl-driver/lib",
 ];
 
-/// Two paths of one file have one identity.
+/// Device and inode of a file.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
@@ -43,14 +42,14 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// weft's library: `WEFT_LIBRARY`, else beside this program, else `../lib/weft` or `../lib` of it.
+/// weft's library: `WEFT_LIBRARY`, else beside this program, else in its `../lib/weft` or `../lib`.
 pub fn find_weft() -> Option<PathBuf> {
     if let Some(named) = env::var_os("WEFT_LIBRARY").filter(|value| !value.is_empty()) {
         return fs::canonicalize(named).ok();
     }
     let program = env::current_exe().ok()?;
     let directory = program.parent()?;
-    // A program under test lies one folder deeper than what is built beside it.
+    // A program under test lies one folder deeper than the library.
     let candidates = [".", "../lib/weft", "../lib", ".."];
     candidates
         .iter()
@@ -58,11 +57,10 @@ pub fn find_weft() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
-/// The glibc that a library needs, major and minor: a system with an older one starts no process
-/// that it is preloaded into.
+/// The glibc version that a library needs (major, minor). On an older system no process starts with
+/// the library preloaded.
 ///
-/// The names of versions are strings of the file, so the newest of them is found without reading
-/// its tables.
+/// Version names are strings of the file, so the newest is found without parsing its tables.
 pub fn glibc_of(library: &Path) -> Option<(u32, u32)> {
     newest_glibc(&fs::read(library).ok()?)
 }
@@ -73,7 +71,7 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
         let rest = data.get(at + PREFIX.len()..)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         let (major, minor) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once('.')?;
-        // `2.2.5` and its kind are all older than `2.3`.
+        // `2.2.5` and the like are all older than `2.3`.
         Some((major.parse().ok()?, minor.parse().ok()?))
     };
     let places = data.iter().enumerate().filter(|(_, byte)| **byte == 0);
@@ -83,21 +81,21 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
         .max()
 }
 
-/// Where a driver was found.
+/// A driver that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// Absolute.
+    /// Absolute path.
     pub path: PathBuf,
     /// How it was found, for people.
     pub by: String,
 }
 
-/// Where a job that `weft run` started finds the driver, unless the user has named one: a first
-/// guess, since in a container it lies elsewhere.
+/// Variable that tells a job under `weft run` where the driver is, unless the user named one. A
+/// first guess, as in a container it lies elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// The real driver: `WEFT_CUDA_LIBRARY`, else what [`HINT`] says, else along `LD_LIBRARY_PATH`,
-/// else by the linker's cache, else in the known directories.
+/// The real driver: `WEFT_CUDA_LIBRARY`, else [`HINT`], else along `LD_LIBRARY_PATH`, else from the
+/// linker's cache, else in the usual directories.
 pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
     if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);
@@ -117,7 +115,7 @@ pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
 
 fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
     let along = env::split_paths(library_path)
-        // An empty entry is the working directory to the linker; a driver is not looked for there.
+        // An empty entry is the working directory to the linker; drivers are not looked for there.
         .filter(|directory| directory.is_absolute())
         .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
         .map(|path| (path, "LD_LIBRARY_PATH"));
@@ -137,24 +135,23 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
         })
 }
 
-/// A file that is there, is no empty stub and is not weft's own library.
+/// Whether a file exists, is not empty, is no stub and is not weft's library.
 fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
     let substantial = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
-    // The toolkit's `stubs` are for linking only: every call in them fails.
+    // The toolkit's `stubs` are for linking only: all calls in them fail.
     let stub = path.parent().and_then(Path::file_name) == Some(OsStr::new("stubs"));
     substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
 }
 
-/// The directory `lib` beside weft's library, if both driver names lead to the library in it.
+/// The directory `lib` beside weft's library, if both driver names in it lead to the library.
 pub fn links_beside(weft: &Path) -> Option<PathBuf> {
     let beside = weft.parent()?.join("lib");
     let mut names = [DRIVER, DRIVER_BARE].iter();
     names.all(|name| same_file(&beside.join(name), weft)).then_some(beside)
 }
 
-/// A directory in which both driver names lead to weft's library, made under `scratch`, which
-/// nobody else may change. Fails as well where the directory is there and somebody else's: he could
-/// have the job load what he likes.
+/// A directory under `scratch` in which both driver names link to weft's library. Fails if another
+/// user owns it or may write to it, since that user could make the job load anything.
 pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
     let directory = scratch.join(format!("lib-{device:x}-{inode:x}"));
@@ -170,7 +167,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
         if same_file(&link, weft) {
             continue;
         }
-        // Made under a name of its own and then renamed: somebody else may do the same this moment.
+        // Created under a temporary name and renamed, as another process may do this concurrently.
         let fresh = directory.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
         symlink(weft, &fresh)?;
@@ -179,16 +176,16 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// A fresh directory of this user's alone, for links where his own place cannot be used. It is
-/// never met again: who outlives the job removes it.
+/// A fresh directory private to this user, for links where the user's own place is unusable. It is
+/// never reused: a parent that outlives the job removes it.
 pub fn fresh_directory() -> io::Result<PathBuf> {
-    /// Each name is a new one, so one that is taken is somebody's intent.
+    /// Each name is new, so a taken one is intent.
     const TRIES: u32 = 64;
     let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
     for turn in 0..TRIES {
         let name = format!("weft-lib-{}-{:x}", std::process::id(), since.wrapping_add(turn));
         let directory = env::temp_dir().join(name);
-        // It fails where anything is there, a link included.
+        // Fails if anything exists there, also a link.
         match fs::DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| directory),

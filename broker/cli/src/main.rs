@@ -1,9 +1,7 @@
-//! The `weft` command, what a person types:
-//! `weft run, profile, trace, broker, status, queue, set, doctor`.
+//! The `weft` command: `weft run, profile, trace, broker, status, queue, set, doctor`.
 //!
-//! One file a subcommand. What holds: a mistake on the command line is one line on stderr and exit
-//! code 2; a trouble is one line and exit code 1; a job that is started keeps its own exit code,
-//! signals and stdout.
+//! One file per subcommand. On stderr an error is one line, with exit code 2 for a wrong command
+//! line, else 1. A started job keeps its exit code, signals and stdout.
 
 #![deny(unsafe_code)]
 
@@ -66,7 +64,7 @@ enum Command {
     Probe(probe::Args),
 }
 
-/// Parses the command line, does it and says how it went.
+/// Parses and runs the command line, and reports errors.
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -92,7 +90,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A wrong command line is one line; help and version are what was asked for.
+/// Prints a wrong command line's error in one line, or the requested help or version.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     match error.kind() {
@@ -109,8 +107,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// A word behind `weft profile` that is none of its commands is taken for the job by clap, which
-/// then misses the name.
+/// Hint for an unknown word after `weft profile`: clap takes it for the job and reports a missing
+/// name.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
@@ -126,7 +124,7 @@ fn no_action(words: &[&str]) -> Option<String> {
     ))
 }
 
-/// What clap says, with what it suggests: its paragraphs but for the usage, which `--help` shows.
+/// clap's message and suggestions in one line, without the usage, which `--help` shows.
 fn in_one_line(said: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for paragraph in said.split("\n\n") {
@@ -144,7 +142,7 @@ fn in_one_line(said: &str) -> String {
     parts.join("; ")
 }
 
-/// The command whose help tells more: as far as what was typed names one.
+/// The most specific command that was named, for its help.
 fn command_of(words: &[&str]) -> String {
     use clap::CommandFactory;
     let (mut command, mut name) = (Cli::command(), "weft".to_string());
@@ -203,7 +201,7 @@ mod tests {
         assert!(command.contains("'status'"), "{command}");
         let figure = said(&["weft", "run", "--priority", "high", "--", "true"]);
         assert!(figure.contains("0 (matters most) to 9"), "{figure}");
-        // Behind the command, or behind the dashes, all is the command's.
+        // All words after the command or the dashes are the job's.
         for line in [
             &["weft", "run", "python", "-u", "x.py", "--profle"][..],
             &["weft", "run", "--", "-x", "--profle"],

@@ -1,5 +1,5 @@
-//! What runs outside weft though it was meant to run under it: programs that the dynamic linker
-//! puts nothing into, and processes that have opened the driver past weft.
+//! Finds what runs outside weft against intent: programs into which the dynamic linker preloads
+//! nothing, and processes that opened the driver past weft.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -11,33 +11,32 @@ use std::path::{Path, PathBuf};
 
 use super::libraries;
 
-/// A script's interpreter may be a script.
+/// Deepest nesting of interpreters, as a script's interpreter may be a script.
 const DEEPEST: usize = 4;
 
-/// The first line of a script is read so far, as the kernel does.
+/// Bytes read of a script's first line, as in the kernel.
 const FIRST_LINE: usize = 256;
 
-/// ELF: a 64-bit program's header, and where in it the list of segments is told.
+/// ELF: header of a 64-bit program, which locates the list of segments.
 const HEADER: usize = 64;
 
-/// ELF: the segment that names the dynamic linker, and the one for it.
+/// ELF segment type that names the dynamic linker.
 const INTERPRETER: u32 = 3;
 
-/// Programs that have a service start containers, and hand none of their own environment on.
+/// Container engines whose service starts the containers; they pass no environment on.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
-/// What they are told where a job begins in a container.
+/// Engine commands that begin a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
-/// Why weft cannot be put into a program that is about to be run with these arguments; `None` where
-/// it can, or where nobody knows.
+/// Why weft cannot be preloaded into this command; `None` if it can, or if unknown.
 pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     if let Some(engine) = engine(program, arguments) {
         return Some(format!(
             "{engine} hands no environment on: what runs in its container runs outside weft; give the container the variables that `weft run -- env` shows (LD_PRELOAD, WEFT_*), and mount the files they name and the socket's folder"
         ));
     }
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     let path = found(program).filter(|path| path.is_file())?;
     let why = of_file(&path, DEEPEST)?;
     Some(format!(
@@ -46,14 +45,13 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// The container engine that this command is, where it begins a job and was not told of weft
-/// already.
+/// The container engine of this command, if it begins a job and was not told of weft.
 fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
     let begins = arguments.iter().any(|word| BEGINS.iter().any(|begins| word == begins));
-    // `-e LD_PRELOAD=…`, a file of variables and podman's own way to hand all on: who says that has
-    // thought of it.
+    // `-e LD_PRELOAD=…`, a file of variables, or podman's option to pass all on: the user took
+    // care of it.
     let told = arguments.iter().any(|word| {
         let word = word.to_string_lossy();
         word.contains("LD_PRELOAD") || word.starts_with("--env-file") || word == "--env-host"
@@ -61,7 +59,7 @@ fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
     (begins && !told).then_some(engine)
 }
 
-/// The file that a command leads to.
+/// The file of a command.
 fn found(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
@@ -82,7 +80,7 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
         .read_to_end(&mut start)
         .ok()?;
     if let Some(line) = start.strip_prefix(b"#!") {
-        // The rights of a script are its interpreter's.
+        // A script's rights are its interpreter's.
         let line = line.split(|byte| *byte == b'\n').next()?;
         let mut words = line.split(|byte| b" \t".contains(byte));
         let interpreter = words.find(|word| !word.is_empty())?;
@@ -96,11 +94,11 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
     )
 }
 
-/// Whether an ELF file of this machine's kind names no dynamic linker. `None`: it is something
-/// else, or the dynamic linker itself, which is told what to load.
+/// Whether an ELF file of this machine's kind names no dynamic linker. `None` for other files and
+/// for the dynamic linker itself, which is told what to load.
 fn is_static(file: &File, start: &[u8]) -> Option<bool> {
     let header = start.get(..HEADER)?;
-    // 64 bits, the lowest byte first.
+    // 64 bits, little-endian.
     if !header.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
@@ -118,27 +116,27 @@ fn is_static(file: &File, start: &[u8]) -> Option<bool> {
     Some(!named)
 }
 
-/// Whether a program gets rights that this user does not have.
+/// Whether a program gains rights that this user lacks.
 fn has_rights(path: &Path, file: &File) -> bool {
     let Ok(about) = file.metadata() else { return false };
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let other_user = about.mode() & 0o4000 != 0 && about.uid() != user;
     let other_group = about.mode() & 0o2010 == 0o2010 && about.gid() != group;
-    // Of the one who has all of them it gets no more.
+    // Root gains nothing.
     let capable = || user != 0 && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok();
     other_user || other_group || capable()
 }
 
-/// A process that has opened the driver and is no job of the broker's, though weft is in it.
+/// A process that has weft and opened the driver, but is no job of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outside {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// What it was started as.
+    /// Its command line.
     pub command: String,
 }
 
-/// Those of this user's processes. `attached`: the broker's jobs.
+/// All such processes of this user, except `attached`, the broker's jobs.
 pub fn processes(attached: &[u32]) -> Vec<Outside> {
     let weft = libraries::find_weft();
     let driver = libraries::find_driver(weft.as_deref());
@@ -167,14 +165,14 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
     found
 }
 
-/// Weft's library and the driver, by device and inode.
+/// Device and inode of weft's library and of the driver.
 struct Files {
     weft: Option<(u64, u64)>,
     driver: Option<(u64, u64)>,
 }
 
 impl Files {
-    /// Whether a process with this map has both.
+    /// Whether a process with these maps has both.
     fn are_in(&self, maps: &[u8]) -> bool {
         let (mut weft, mut driver) = (false, false);
         for line in maps.split(|byte| *byte == b'\n') {
@@ -190,7 +188,7 @@ impl Files {
     }
 }
 
-/// Device and inode of the file behind a line of a process's map, and its path.
+/// Device, inode and path of a line of a process's maps.
 fn mapped(line: &[u8]) -> Option<((u64, u64), &[u8])> {
     let start = line.iter().position(|byte| *byte == b'/')?;
     let (fields, path) = line.split_at(start);
@@ -201,7 +199,7 @@ fn mapped(line: &[u8]) -> Option<((u64, u64), &[u8])> {
     Some(((device, fields.next()?.parse().ok()?), path))
 }
 
-/// Whether weft was told to keep out of a process.
+/// Whether `WEFT_MODE=off` is set in a process.
 fn is_off(pid: u32) -> bool {
     let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     variables

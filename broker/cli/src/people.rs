@@ -1,5 +1,5 @@
-//! Users and groups as the owner of a shared broker names them: by number, or by the name that this
-//! machine's own tables have for it.
+//! Users and groups as a shared broker's owner names them: by number, or by name in this machine's
+//! own tables.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;
@@ -22,13 +22,13 @@ fn look_up(text: &str, table: &str, what: &str) -> Result<u32, String> {
     number_in(&lines, text).ok_or_else(|| format!("no {what} {text} in {table}; give the number (id {text})"))
 }
 
-/// Of the line that begins with this name the third field (passwd(5), group(5)).
+/// Third field of the line with this name (passwd(5), group(5)).
 fn number_in(lines: &str, name: &str) -> Option<u32> {
     let mut rows = lines.lines().map(|line| line.split(':'));
     rows.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?)
 }
 
-/// `WHO=FIGURE`, the figure within bounds.
+/// Parses `WHO=FIGURE` with bounds on the figure.
 pub fn figure<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<(u32, T), String> {
     let (who, figure) = text.split_once('=').ok_or("is not USER=FIGURE")?;
     match figure.parse() {

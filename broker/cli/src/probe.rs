@@ -1,9 +1,9 @@
-//! `weft probe`, hidden: what a process of its own sees of the driver. `weft doctor` starts it,
+//! `weft probe`, hidden: what a separate process sees of the driver. `weft doctor` starts it,
 //! because a driver may hang or crash.
 //!
-//! Two kinds. `device` opens one library by its path and tells versions and devices. `ways` looks
-//! functions up in every way that real programs do and tells from which file each address comes.
-//! Either prints one JSON value and never more.
+//! `device` opens one library by its path and reports versions and devices. `ways` looks a function
+//! up in every way real programs use, and reports the file of each address. Each prints exactly one
+//! JSON value.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -32,102 +32,101 @@ pub struct Args {
     memory: bool,
 }
 
-/// What `--device` tells.
+/// Output of `--device`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Why the library could not be opened.
+    /// Error of opening the library.
     pub trouble: Option<String>,
     /// Result of `cuInit`; 0 is success.
     pub init: Option<i32>,
-    /// As `cuDriverGetVersion` says: 13020 is 13.2.
+    /// `cuDriverGetVersion`: 13020 is 13.2.
     pub version: Option<i32>,
     /// Visible devices.
     pub devices: Vec<Device>,
-    /// What NVML says.
+    /// NVML's report.
     pub nvml: Nvml,
 }
 
-/// One device.
+/// A visible device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// As `cuDeviceGetName` says.
+    /// `cuDeviceGetName`.
     pub name: String,
-    /// Hexadecimal.
+    /// Hexadecimal digits.
     pub uuid: String,
     /// Bytes.
     pub memory: u64,
     /// Major and minor.
     pub capability: (i32, i32),
-    /// `cuDeviceGetAttribute` for concurrent managed access: whether pages can migrate while
-    /// kernels run.
+    /// Attribute for concurrent managed access: pages can migrate while kernels run.
     pub managed: bool,
-    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA
-    /// 12.4).
+    /// Whether this process would share it under MPS; `None` if the driver does not say (before
+    /// CUDA 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
 }
 
-/// What NVML says.
+/// NVML's report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Nvml {
-    /// The file it came from.
+    /// File of the library.
     pub library: Option<PathBuf>,
     /// Why nothing is known.
     pub trouble: Option<String>,
-    /// The driver's own version, such as 590.48.01.
+    /// Version of the driver itself, such as 590.48.01.
     pub driver: Option<String>,
-    /// Whether the first device is cut into instances.
+    /// Whether the first device is divided into MIG instances.
     pub mig: Option<bool>,
     /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` says.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
 }
 
-/// A GPU as NVML says.
+/// A GPU according to NVML.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Itself.
+    /// The whole GPU.
     pub whole: Part,
-    /// Its MIG instances; none where it is not divided.
+    /// MIG instances; empty if it is not divided.
     pub instances: Vec<Part>,
-    /// Whether it is divided: work then runs on its instances only.
+    /// Whether it is divided; work then runs only on its instances.
     pub mig: bool,
 }
 
-/// A GPU or an instance as NVML says.
+/// A GPU or instance according to NVML.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// `GPU-...` or `MIG-...`.
     pub uuid: String,
-    /// As `nvmlDeviceGetName` says.
+    /// `nvmlDeviceGetName`.
     pub name: String,
     /// Bytes.
     pub memory: u64,
-    /// Bytes that nobody holds.
+    /// Free bytes.
     pub free: u64,
 }
 
 /// One way to reach the driver, and where it led.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Way {
-    /// In words.
+    /// The way in words.
     pub way: String,
-    /// The file of the address that was found.
+    /// File of the address found.
     pub library: Option<PathBuf>,
 }
 
-/// What `--ways` tells.
+/// Output of `--ways`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ways {
-    /// One each.
+    /// All ways tried.
     pub ways: Vec<Way>,
-    /// `cuInit` through the first way.
+    /// Result of `cuInit` through the first way.
     pub init: Option<i32>,
-    /// Driver functions that weft's symbol table lacks; nothing where weft is not in the process.
+    /// Driver functions that weft's symbol table lacks; `None` if weft is not in the process.
     pub beyond: Option<Vec<String>>,
 }
 
-/// Looks and prints.
+/// Runs the probe and prints its JSON.
 pub fn main(args: Args) -> Result<ExitCode> {
     if args.memory {
         return memory();
@@ -141,7 +140,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers each line with what there is: UUIDs in hexadecimal, bytes that are free, and all bytes.
+/// Answers each input line with a list of UUID (hexadecimal), free bytes and total bytes.
 fn memory() -> Result<ExitCode> {
     if let Some(trouble) = nvml().trouble {
         bail!("{trouble}");
@@ -161,7 +160,7 @@ fn memory() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A library that stays open: it is never closed, so what is found in it is valid for good.
+/// A library that is never closed, so its symbols stay valid.
 #[derive(Debug, Clone, Copy)]
 struct Library(&'static unix::Library);
 
@@ -170,7 +169,7 @@ impl Library {
         // SAFETY: loading a driver runs its constructors, which is what a CUDA program does too.
         let opened = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW) };
         opened.map(Self::kept).map_err(|error| {
-            // The linker's own words stand in the source.
+            // The source holds the linker's own message.
             error.source().unwrap_or(&error).to_string()
         })
     }
@@ -182,7 +181,7 @@ impl Library {
             .copied()
     }
 
-    /// Everything that is loaded, in the order in which the linker looks (`RTLD_DEFAULT`).
+    /// All loaded libraries in the linker's search order (`RTLD_DEFAULT`).
     fn everything() -> Library {
         // SAFETY: dlsym takes this special handle, and nothing is closed.
         Self::kept(unsafe { unix::Library::from_raw(libc::RTLD_DEFAULT) })
@@ -198,7 +197,7 @@ impl Library {
         found.ok().map(unix::Symbol::into_raw)
     }
 
-    /// A function of no argument or one of the C types below.
+    /// A function whose type is one of the C types below.
     fn function<F: Copy>(self, name: &CStr) -> Option<F> {
         // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's
         // or NVML's public header for this name.
@@ -230,8 +229,8 @@ type GetSize = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`, `..._CONCURRENT_MANAGED_ACCESS`,
-/// `..._MPS_ENABLED` of cuda.h.
+/// Device attributes of cuda.h: `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, `..._MINOR`,
+/// `..._CONCURRENT_MANAGED_ACCESS`, `..._MPS_ENABLED`.
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
@@ -375,10 +374,10 @@ fn nvml() -> Nvml {
     told
 }
 
-/// More instances than a GPU can have.
+/// Bound above the number of instances of a GPU.
 const INSTANCES: c_uint = 16;
 
-/// More GPUs than a machine has.
+/// Bound above the number of GPUs of a machine.
 const GPUS: c_uint = 64;
 
 type ByIndex = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
@@ -446,7 +445,7 @@ fn one_part(library: Library, handle: *mut c_void) -> Part {
     }
 }
 
-/// The functions that are looked up: any of them missing would let launches by.
+/// The function that is looked up. Launches would bypass weft on any way that misses it.
 const LOOKED_UP: &CStr = c"cuLaunchKernel";
 
 fn ways(real: &std::path::Path) -> Ways {
@@ -495,7 +494,7 @@ fn ways(real: &std::path::Path) -> Ways {
     told
 }
 
-/// `weft_text` of libweft: what, where to, how much fits; returns the length it would like.
+/// `weft_text` of libweft: topic, buffer, buffer length; returns the length wanted.
 type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 fn beyond(text: Text) -> Vec<String> {

@@ -1,11 +1,12 @@
-//! `weft profile`: runs a job once and learns its kernels, their times and the gaps after them;
-//! shows and lists what was learnt.
+//! `weft profile`: runs a job once and learns its kernels, their times and gaps; shows and lists
+//! profiles.
 //!
-//! What holds: what could not be written is said before the job starts; a profile that is replaced
-//! is kept as `NAME.old`; where nothing came of it the exit code is not 0 ([`NOTHING`]).
+//! * A place that cannot be written is reported before the job starts.
+//! * A replaced profile is kept as `NAME.old`.
+//! * The exit code is not 0 if nothing was learnt ([`NOTHING`]); otherwise it is the job's.
 //!
 //! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits
-//! and tells. It ends as the job did.
+//! and reports.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -94,17 +95,17 @@ enum Action {
     },
 }
 
-/// The exit code where the job ended well and there is no profile, or trace, of it: `EX_CANTCREAT`
-/// of sysexits.h, which a job itself hardly has.
+/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h,
+/// which jobs hardly use.
 pub const NOTHING: u8 = 73;
 
-/// How long after the job's end its last samples may take to arrive.
+/// How long the last samples may take to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Kernels that are printed at most; the JSON has all.
+/// Most kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
-/// Does it.
+/// Runs the command.
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.action {
         None if args.trace.is_some() => trace::record(&trace::Wanted {
@@ -139,7 +140,7 @@ fn learn(args: Args) -> Result<ExitCode> {
     if let Some(out) = &args.out {
         writable(out).with_context(|| format!("the job was not started: cannot write {}", out.display()))?;
     }
-    // A shared broker writes no file for anybody.
+    // A shared broker writes no files for users.
     let places = Places::own();
     start::ensure(&places, &start::idle_exit()).context("sampling needs a broker")?;
     admin::ask(&places, &Question::ProfileBegin { name: called.clone() })?;
@@ -174,7 +175,7 @@ fn learn(args: Args) -> Result<ExitCode> {
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
-            // The job's own end counts more than what was to be learnt of it.
+            // The job's own end matters more than its profile.
             eprintln!(
                 "weft: {}: profile {} has what was written before, if anything",
                 text::told(&error),
@@ -198,8 +199,8 @@ fn learn(args: Args) -> Result<ExitCode> {
     Ok(end(status, learnt))
 }
 
-/// Ends as the job did. One that ended well and of which nothing came is no success all the same: a
-/// script would go on to serve with a profile that is not there.
+/// Ends as the job did, except that success without a profile fails: a script would go on to serve
+/// with a missing profile.
 pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     match status.success() && !learnt {
         true => ExitCode::from(NOTHING),
@@ -207,7 +208,7 @@ pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     }
 }
 
-/// Whether a file can be written, without changing one that is there.
+/// Whether a file can be written; an existing one is not changed.
 pub fn writable(file: &Path) -> std::io::Result<()> {
     let there = file.exists();
     fs::File::options().append(true).create(true).open(file)?;
@@ -217,7 +218,7 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Waits until the job's processes are gone from the broker, then ends the sampling.
+/// Waits until the job's processes have left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
     let question = Question::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
@@ -240,7 +241,7 @@ fn settle(places: &Places, name: &str) -> Result<Sampled> {
     }
 }
 
-/// Says what came of it, and whether anything did.
+/// Reports the result; whether anything was learnt.
 fn summary(name: &str, sampled: &Sampled, file: &Path) -> bool {
     if let Some(trouble) = &sampled.trouble {
         eprintln!("weft: profile {name} could not be written: {trouble}");
@@ -300,7 +301,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     };
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
-        // A shared broker says what it learnt; the profile is this user's.
+        // A shared broker returns what it learnt; the profile is stored as this user's.
         Answer::Learnt(took) => store::add(&called, &took)?,
         other => bail!("unexpected answer {other:?}"),
     };

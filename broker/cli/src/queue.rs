@@ -1,4 +1,4 @@
-//! `weft queue`: who waits for device memory, why, and who has it.
+//! `weft queue`: which jobs wait for device memory and why, and which jobs have it.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -18,10 +18,10 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Jobs that have ended that are printed at most; the JSON has all.
+/// Most ended jobs that are printed; the JSON has all.
 const LEARNT: usize = 8;
 
-/// Shows it.
+/// Shows the queue.
 pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
         bail!("unexpected answer");
@@ -30,8 +30,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// When a job is expected to begin. Where nobody said how long some job runs that is before it,
-/// that is no more than a guess.
+/// Expected begin of a job; a guess if an earlier job's duration is undeclared.
 fn begins(row: &WaitingRow) -> String {
     match (row.begins_s, row.guess) {
         (None, _) => "?".to_string(),
@@ -40,7 +39,7 @@ fn begins(row: &WaitingRow) -> String {
     }
 }
 
-/// The page that people see.
+/// The page for people.
 pub fn render(queue: &Queue) -> String {
     let mut page = vec![format!(
         "admission by {}: {} admitted so far, {} of them after a wait, {} could never run, {} times more was wanted than was free",

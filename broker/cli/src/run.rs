@@ -1,6 +1,6 @@
 //! `weft run`: a job under weft.
 //!
-//! The job takes this process' place (exec), so its pid, exit code, signals and stdout are its own.
+//! The job replaces this process (exec), so pid, exit code, signals and stdout are its own.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use weft_daemon::places::Places;
 use weft_daemon::store;
 use weft_protocol::amount;
 
-/// Exit codes of a shell for a command that is not there, and one that cannot be run.
+/// Shell exit codes for a missing command, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -59,7 +59,7 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Runs it.
+/// Runs the job.
 pub fn main(args: Args) -> Result<ExitCode> {
     let places = Places::of_environment();
     let profile = match args.profile.as_deref().map(store::absolute).transpose() {
@@ -73,7 +73,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         eprintln!("weft: {wrong}");
         return Ok(ExitCode::from(2));
     }
-    // Whether it can be used, the broker tells the job's side.
+    // The broker tells the job's side whether the profile is usable.
     if let Err(error) = start::ensure(&places, &start::idle_exit()) {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
     }
@@ -90,7 +90,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
     };
-    // What weft cannot do for the job is no reason not to run it.
+    // The job runs even where weft cannot do its part.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
         Environment::default()
@@ -130,8 +130,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// What the environment says and no option does must make sense as well: a job that means to say
-/// how much it takes is not to run as one that says nothing.
+/// Checks values from the environment that no option overrides. Otherwise a job with a mistyped
+/// need would run as one without.
 fn said_well(args: &Args) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
@@ -159,7 +159,7 @@ fn said_well(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// An amount, with a word to who means the backing.
+/// Parses an amount; a backing gets a hint at `--backing`.
 fn bytes(text: &str) -> Result<u64, String> {
     match text {
         "managed" | "device" | "auto" => Err(format!(
@@ -169,13 +169,13 @@ fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A time to wait.
+/// Parses a time to wait, s.
 fn seconds(text: &str) -> Result<u64, String> {
     let asked = text.parse::<u64>();
     asked.map_err(|_| "a whole number of seconds, 0 or more (--no-wait: not at all)".to_string())
 }
 
-/// Says why a job did not start, and what a shell would return.
+/// Reports why a job did not start; returns a shell's exit code.
 pub fn not_started(program: &OsString, error: &io::Error) -> ExitCode {
     match error.kind() {
         io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! `weft set`: another priority for a job that runs, another weight for a user.
+//! `weft set`: changes a job's priority or a user's weight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ fn weight(text: &str) -> Result<u32, String> {
     weight.ok_or_else(|| "a weight is a whole number from 1 to 100".to_string())
 }
 
-/// Sets it.
+/// Sends the change.
 pub fn main(args: Args) -> Result<ExitCode> {
     let who = match (args.client, args.pid) {
         (Some(client), _) => format!("client {client}"),

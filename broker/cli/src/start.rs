@@ -1,8 +1,8 @@
-//! Starts this user's broker when none runs.
+//! Starts this user's broker if none runs.
 //!
-//! Many jobs may start at once: the first to take the start lock ([`turn`]) looks again, starts a
-//! broker and waits until it answers; the others wait for the lock and find it running. Every wait
-//! has a bound, and a job runs without a broker rather than not at all.
+//! Of many concurrent jobs the first to take the start lock ([`turn`]) checks again, starts a
+//! broker and waits for its answer. The others wait for the lock and find it running. Every wait is
+//! bounded, and without a broker a job still runs.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -17,18 +17,17 @@ use rustix::io::Errno;
 use weft_daemon::admin;
 use weft_daemon::places::Places;
 
-/// A broker answers a few milliseconds after its start; a machine that swaps may need seconds.
+/// A broker answers a few milliseconds after its start; a swapping machine may need seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often the state is looked at while waiting.
+/// Polling interval.
 const STEP: Duration = Duration::from_millis(5);
 
-/// A broker that was started for a job goes when nobody was attached for so long. Long enough that
-/// the jobs of a script, one after another, meet one broker; short enough that nothing stays for
-/// ever.
+/// Idle time after which a broker started for a job ends. Long enough that a script's jobs share
+/// one broker, short enough that none stays for ever.
 pub const IDLE_EXIT: Duration = Duration::from_secs(60);
 
-/// Makes sure that a broker answers. `extra` is passed to one that is started.
+/// Ensures that a broker answers. `extra` are arguments for a new one.
 pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     if admin::pings(places) {
         return Ok(());
@@ -45,7 +44,7 @@ pub fn ensure(places: &Places, extra: &[String]) -> Result<()> {
     start(places, extra)
 }
 
-/// Waits for the turn to start a broker. The turn lasts as long as what is returned.
+/// Waits for the lock on starting a broker; dropping the file releases it.
 pub fn turn(places: &Places) -> Result<File> {
     let path = places.start_lock();
     let lock = File::options()
@@ -65,15 +64,15 @@ pub fn turn(places: &Places) -> Result<File> {
     }
 }
 
-/// Starts a broker by way of `weft broker --background`, which goes when it answers: the broker is
-/// then nobody's child, so that a job which waits for any child of its own never meets it.
+/// Starts a broker through `weft broker --background`, which exits once it answers. The broker is
+/// then no child of the job, so a job that waits for any child never meets it.
 fn start(places: &Places, extra: &[String]) -> Result<()> {
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let output = Command::new(program)
         .args(["broker", "--background", "--quiet", "--socket"])
         .arg(places.socket())
         .args(extra)
-        // The broker is no job: it must not load the interposer.
+        // The broker is no job and must not load the interposer.
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -87,7 +86,7 @@ fn start(places: &Places, extra: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The arguments that make a broker leave by itself.
+/// Arguments that make a broker end when idle.
 pub fn idle_exit() -> Vec<String> {
     vec!["--idle-exit".to_string(), IDLE_EXIT.as_secs().to_string()]
 }

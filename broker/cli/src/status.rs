@@ -1,4 +1,4 @@
-//! `weft status`: who runs, in what role, who waits, and what went wrong.
+//! `weft status`: jobs with their roles and waits, and what went wrong.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Shows it.
+/// Shows the status.
 pub fn main(args: Args) -> Result<ExitCode> {
     let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
         bail!("unexpected answer");
@@ -29,7 +29,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Processes that were meant to be among the jobs.
+/// Processes that should be among the jobs but bypass weft.
 fn past_weft(status: &Status) -> Vec<String> {
     let attached: Vec<u32> = status.clients.iter().map(|client| client.pid).collect();
     let lines = super::outside::processes(&attached).into_iter().map(|process| {
@@ -39,7 +39,7 @@ fn past_weft(status: &Status) -> Vec<String> {
     lines.collect()
 }
 
-/// The page that people see.
+/// The page for people.
 pub fn render(status: &Status) -> String {
     let broker = &status.broker;
     let mut page = vec![format!(
@@ -96,7 +96,7 @@ pub fn render(status: &Status) -> String {
     page.join("\n")
 }
 
-/// How a device is shared, where it is not by turns among all.
+/// MPS use of a device, if any.
 pub fn mps(device: &DeviceStatus) -> Option<String> {
     let called = device.uuid.as_deref().unwrap_or("first");
     match (device.under_mps, device.not_under_mps) {
@@ -108,7 +108,7 @@ pub fn mps(device: &DeviceStatus) -> Option<String> {
     }
 }
 
-/// What a job is to the others, and what it waits for.
+/// A job's role, and what it waits for.
 pub fn role(client: &ClientStatus) -> String {
     let waits = "waits for memory";
     match (client.waits_for_memory_s, client.mode == waits) {

@@ -13,10 +13,10 @@ use weft_daemon::places::Places;
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// A broker writes its profiles before it goes.
+/// Bound on the stop, as the broker writes its profiles first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends it.
+/// Stops the broker.
 pub fn main(_: Args) -> Result<ExitCode> {
     let places = Places::of_environment();
     admin::ask(&places, &Question::Stop)?;

@@ -1,4 +1,4 @@
-//! Tables and figures as people read them.
+//! Tables and figures for people.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -9,47 +9,46 @@ use serde::Serialize;
 
 use weft_protocol::{PRIORITIES, amount};
 
-/// The widest a command is shown, characters.
+/// Largest width of a displayed command, characters.
 pub const COMMAND: usize = 40;
 
-/// Prints what a question was answered with: all of it as JSON, or the page that people see.
+/// Prints an answer as JSON or as the page for people.
 pub fn show<T: Serialize>(answer: &T, json: bool, render: impl FnOnce(&T) -> String) -> Result<()> {
     let text = match json {
         true => serde_json::to_string_pretty(answer)?,
         false => render(answer),
     };
-    // A reader that went (`| head`) is no trouble.
+    // A closed pipe (`| head`) is no error.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     Ok(())
 }
 
-/// The hexadecimal digits of a UUID as NVML writes it, in lower case.
+/// Lower-case hexadecimal digits of NVML's form of a UUID.
 pub fn uuid_digits(uuid: &str) -> String {
     let digits = uuid.split_once('-').map_or(uuid, |(_, digits)| digits);
     digits.replace('-', "").to_ascii_lowercase()
 }
 
-/// A table whose columns are as wide as their widest cell. Numbers stand to the right, words to the
-/// left.
+/// A table with columns as wide as their widest cell; numbers to the right, words to the left.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with a head.
+    /// A table with this head.
     pub fn new<const N: usize>(head: [&str; N]) -> Table {
         Table {
             rows: vec![head.iter().map(|cell| cell.to_string()).collect()],
         }
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.to_vec());
     }
 
-    /// The lines, without blanks at their ends.
+    /// The lines, without trailing blanks.
     pub fn lines(&self) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let cell = |row: &'_ Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
@@ -96,7 +95,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// A span of seconds, minutes, hours, days.
+/// A span in seconds, minutes, hours or days.
 pub fn span(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
@@ -112,22 +111,21 @@ pub fn size(bytes: u64) -> String {
     amount::shown(bytes)
 }
 
-/// So many of something, in words that fit one too.
+/// A number with the singular or plural noun.
 pub fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Why the system refused, without the number that people do not look up.
+/// A system error without its number.
 pub fn why(error: &std::io::Error) -> String {
     without_numbers(error)
 }
 
-/// An error and what it came from, in one line: nothing is said twice, nor are the system's
-/// numbers.
+/// An error with its causes in one line, without repetitions and system error numbers.
 pub fn told(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(without_numbers) {
-        // Some errors say by themselves what they came from.
+        // Some errors already contain their cause.
         if !said.contains(&cause) {
             if !said.is_empty() {
                 said.push_str(": ");
@@ -138,7 +136,7 @@ pub fn told(error: &anyhow::Error) -> String {
     said
 }
 
-/// Without what Rust puts behind each error of the system: ` (os error 13)`.
+/// Drops ` (os error 13)`, which Rust appends to system errors.
 fn without_numbers(error: impl std::fmt::Display) -> String {
     const BEGIN: &str = " (os error ";
     let mut left = error.to_string();
@@ -150,19 +148,19 @@ fn without_numbers(error: impl std::fmt::Display) -> String {
     left
 }
 
-/// A whole number that is typed.
+/// Parses a whole number.
 pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "a whole number is wanted".to_string())
 }
 
-/// A priority that is typed.
+/// Parses a priority.
 pub fn priority(text: &str) -> Result<u8, String> {
     let priority = text.parse().ok().filter(|priority| usize::from(*priority) < PRIORITIES);
     priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
 }
 
-/// A command line in at most `width` characters: what people know the job by is its script and what
-/// that was told, not where its interpreter lies.
+/// A command line in at most `width` characters. It keeps the script and its arguments, by which
+/// people know a job, and drops directories first.
 pub fn command(line: &str, width: usize) -> String {
     let plain = cut(line, usize::MAX);
     if plain.chars().count() <= width {
@@ -186,14 +184,14 @@ pub fn command(line: &str, width: usize) -> String {
     fits.unwrap_or_else(|| cut(&shown(&[end_of(what, 1)]), width))
 }
 
-/// The last parts of a path.
+/// The last `parts` components of a path.
 fn end_of(path: &str, parts: usize) -> &str {
     let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
     slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
 }
 
-/// The interpreter, if the program is Python, and the words from the script on; the options between
-/// tell nobody anything.
+/// The interpreter, if the program is Python, and the words from the script on, without the
+/// interpreter's options.
 fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
     let Some((program, rest)) = words.split_first() else {
         return (None, words);
@@ -205,7 +203,7 @@ fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
     let mut at = 0;
     while let Some(word) = rest.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
         at += match *word {
-            // What follows is the module.
+            // The module follows.
             "-m" => return (Some(program), rest.get(at + 1..).unwrap_or_default()),
             "-c" => break,
             "-W" | "-X" => 2,
@@ -215,7 +213,7 @@ fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
     (Some(program), rest.get(at..).unwrap_or_default())
 }
 
-/// At most `width` characters, the cut marked.
+/// At most `width` characters, with a mark where cut.
 pub fn cut(text: &str, width: usize) -> String {
     let plain: String = text
         .chars()

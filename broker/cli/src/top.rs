@@ -1,4 +1,4 @@
-//! `weft top`: what the jobs do now, as rates between two looks.
+//! `weft top`: the jobs' current activity, as rates between two polls.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Clears the terminal and goes to its first line.
+/// Clears the terminal and moves to its first line.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
 /// Shows pages until the count, a broken pipe or the broker's end.
@@ -82,8 +82,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.launches + client.graph_launches,
             old.launches + old.graph_launches,
         );
-        // A wait that lasts is counted when it ends, so a look may catch up with more than the time
-        // between two.
+        // A wait is counted when it ends, so the share may exceed the interval.
         let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
         table.row([
             client.client.to_string(),

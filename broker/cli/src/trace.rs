@@ -1,8 +1,8 @@
-//! `weft trace`: looks at a launch trace, and turns one into JSON and back; and the recording
-//! behind `weft profile --trace`.
+//! `weft trace`: shows a launch trace and converts it to and from JSON; also the recording behind
+//! `weft profile --trace`.
 //!
-//! Recording needs no broker: the job's own process writes what it does (`WEFT_MODE=trace`), and
-//! this command makes the trace of it.
+//! Recording needs no broker: the job's process writes what it does (`WEFT_MODE=trace`), and this
+//! command makes the trace.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -58,10 +58,10 @@ enum Action {
     },
 }
 
-/// Kernels that are printed at most; the JSON has all.
+/// Most kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
-/// Does it.
+/// Runs the command.
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.action {
         Action::Show { file, json } => {
@@ -91,20 +91,20 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `weft profile --trace` was told.
+/// Arguments of `weft profile --trace`.
 #[derive(Debug)]
 pub struct Wanted {
-    /// The trace.
+    /// File of the trace.
     pub file: PathBuf,
-    /// The trace's name, and that of the profile that is made of it.
+    /// Name of the trace and of the profile made of it.
     pub name: Option<String>,
-    /// How much slower a simulated device runs.
+    /// How many times slower a simulated device runs.
     pub dilation: f64,
-    /// The job.
+    /// The job's command.
     pub command: Vec<OsString>,
 }
 
-/// Runs a job and records it. Ends as the job did.
+/// Runs and records a job. Ends as the job did.
 pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     if let Some(name) = &wanted.name
         && let Err(error) = weft_profiles::valid_name(name)
@@ -113,7 +113,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
         return Ok(ExitCode::from(2));
     }
     let file = std::path::absolute(&wanted.file).with_context(|| format!("cannot find {}", wanted.file.display()))?;
-    // Found out before the job runs, not after.
+    // Checked before the job runs.
     remove_raw(&file)?;
     profile::writable(&file).with_context(|| format!("the job was not started: cannot write {}", file.display()))?;
     if let Some(name) = &wanted.name {
@@ -145,7 +145,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
     Ok(profile::end(status, kept.is_ok()))
 }
 
-/// Makes the trace, and the profile if it has a name, of what the job's processes wrote.
+/// Makes the trace, and the profile if named, from the files of the job's processes.
 fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
     let mut found = Vec::new();
     for path in raw_files(file)? {
@@ -154,7 +154,7 @@ fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
             Err(error) => eprintln!("weft: {error}"),
         }
     }
-    // The process that did most is the job; torchrun and loaders have others beside it.
+    // The process with most operations is the job; torchrun and loaders have others beside it.
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(
@@ -224,7 +224,7 @@ fn stem(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What the job's processes wrote: `FILE.PID.raw`.
+/// Files that the job's processes wrote: `FILE.PID.raw`.
 fn raw_files(file: &Path) -> Result<Vec<PathBuf>> {
     let directory = file.parent().context("no directory")?;
     let begin = format!("{}.", file.file_name().unwrap_or_default().to_string_lossy());

@@ -1,17 +1,15 @@
-//! Waits for a job whose parent this command stays (`weft profile`; `weft run` becomes its job), so
-//! that nobody notices the difference.
+//! Waits for a job as its parent (`weft profile`; `weft run` becomes its job), transparently for
+//! both sides.
 //!
-//! * Signals of the terminal (^C, ^\, ^Z, a hang-up) reach the job as well, since both are in the
-//!   terminal's foreground group: here they are only outlived. ^Z stops both (this command where
-//!   the job stops), and `fg` has both go on.
-//! * Signals that a process sends to this command (a supervisor, `kill`, `timeout`) are meant for
-//!   the job, and are handed on: TERM, HUP, INT, QUIT, USR1 and USR2; TSTP stops the job and then
-//!   this command, CONT has a job that is stopped go on. Who signals the whole group reaches the
-//!   job twice. STOP and KILL cannot be handed on.
-//! * What the job sends to its own group it has already: nothing is handed on.
-//! * A signal that was ignored stays so, here and in the job (nohup, a shell's background job).
-//! * This command ends as the job did: with its code, or by its signal, so that a shell sees what
-//!   it would see of the job.
+//! * Terminal signals (^C, ^\, ^Z, a hang-up) reach the job too, as both are in the foreground
+//!   group; this command only outlives them. ^Z stops the job and then this command; `fg` continues
+//!   both.
+//! * Signals from a process (a supervisor, `kill`, `timeout`) are forwarded: TERM, HUP, INT, QUIT,
+//!   USR1 and USR2. TSTP stops the job and then this command; CONT continues a stopped job. A
+//!   signal to the whole group reaches the job twice. STOP and KILL cannot be forwarded.
+//! * Signals from the job to its own group are not forwarded.
+//! * An ignored signal stays ignored, here and in the job (nohup, a shell's background job).
+//! * This command ends with the job's exit code or signal, so a shell sees no difference.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +26,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::inherited;
 
-/// Signals that are taken here.
+/// Signals that are handled here.
 const HEARD: [(i32, Signal); 8] = [
     (SIGINT, Signal::INT),
     (SIGQUIT, Signal::QUIT),
@@ -40,14 +38,14 @@ const HEARD: [(i32, Signal); 8] = [
     (SIGCONT, Signal::CONT),
 ];
 
-/// A job that stops does so at once; on a busy machine a little later.
+/// How long a stop may take on a busy machine.
 const STOPS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The signals of this process, taken before the job begins: one that comes while it begins is
-/// handed on when it has.
+/// This process's signals, taken before the job begins. One that comes meanwhile is forwarded once
+/// the job runs.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
-/// Takes them.
+/// Takes the signals.
 pub fn signals() -> Result<Signals> {
     let heard = HEARD.iter().map(|(number, _)| *number);
     let taken = SignalsInfo::new(heard.filter(|number| !inherited::ignored(*number)));
@@ -55,14 +53,14 @@ pub fn signals() -> Result<Signals> {
 }
 
 impl Signals {
-    /// Waits for the job's end.
+    /// Waits for the job's end, forwarding signals.
     pub fn wait(self, mut child: Child) -> Result<ExitStatus> {
         let Signals(mut signals) = self;
         let handle = signals.handle();
         let job = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let job = job.context("the job has no process id")?;
-        // It ends with the handle. While the job is not waited for its id is nobody else's; the
-        // last signals of all may find nobody.
+        // Ends with the handle. Until the job is waited for its pid is not reused; the last signals
+        // may find no process.
         let forwarder = std::thread::spawn(move || {
             for signal in signals.forever() {
                 hand_on(&signal, job);
@@ -79,7 +77,7 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     let Some((_, signal)) = HEARD.iter().find(|(number, _)| *number == came.si_signo) else {
         return;
     };
-    // `fg` has the whole group go on: a job that does already is not told twice.
+    // `fg` continues the whole group: a running job is not signalled again.
     let wanted = *signal != Signal::CONT || is_stopped(job);
     if wanted && meant_for(came, job) {
         let _ = kill_process(job, *signal);
@@ -89,8 +87,8 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     }
 }
 
-/// Whether the job stops: one that handles the signal goes on, and so does one whose group no shell
-/// looks after.
+/// Whether the job stops. A job that handles the signal goes on, and so does one in a group without
+/// a shell.
 fn stops(job: Pid) -> bool {
     let end = Instant::now() + STOPS_WITHIN;
     loop {
@@ -110,9 +108,9 @@ fn is_stopped(job: Pid) -> bool {
     matches!(waitid(WaitId::Pid(job), ask), Ok(Some(_)))
 }
 
-/// Whether a signal is one that the job does not get by itself.
+/// Whether the job does not get a signal by itself.
 fn meant_for(came: &siginfo_t, job: Pid) -> bool {
-    // Codes above 0 are the kernel's own, and its signals of this kind are the terminal's.
+    // Codes above 0 come from the kernel; its signals of this kind are the terminal's.
     if came.si_code > 0 {
         return false;
     }
@@ -122,10 +120,10 @@ fn meant_for(came: &siginfo_t, job: Pid) -> bool {
     sender != job.as_raw_nonzero().get()
 }
 
-/// Ends as the job did, as far as that can be.
+/// Ends as the job did, as far as possible.
 pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
-        // Its core is of interest, not ours.
+        // The job's core dump matters, not this command's.
         let none = Rlimit {
             current: Some(0),
             maximum: Some(0),
@@ -133,7 +131,7 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
         let _ = setrlimit(Resource::Core, none);
         let _ = emulate_default_handler(signal);
     }
-    // As a shell tells it, where that did not end this process.
+    // As a shell reports it, if the signal did not end this process.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(u8::try_from(code.unwrap_or(1)).unwrap_or(1))
 }

@@ -1,4 +1,4 @@
-//! The `weft` command as a person meets it: exit codes, one-line troubles, untouched stdout,
+//! Tests of the `weft` command as a user sees it: exit codes, one-line errors, untouched stdout,
 //! profiles.
 
 mod common;
@@ -120,7 +120,7 @@ fn many_jobs_at_once_start_one_broker() {
 fn the_broker_is_no_child_of_the_job() {
     let home = Home::new();
     let output = home.done(&["run", "--", "sh", "-c", "cat /proc/$$/task/$$/children"]);
-    // Only the `cat` itself may stand there.
+    // Only `cat` itself may be there.
     assert!(
         text(&output.stdout).split_whitespace().count() <= 1,
         "{}",
@@ -164,7 +164,7 @@ fn samples_become_a_profile_even_if_the_job_is_killed() {
     until("they arrived", || {
         home.status().clients.first().is_some_and(|known| known.samples == 50)
     });
-    // No goodbye.
+    // Detaches without a message.
     drop(client);
     let store = Store::at(home.profiles());
     until("it is written", || store.load("resnet").is_ok());
@@ -198,7 +198,7 @@ fn a_job_that_runs_on_is_written_every_few_seconds() {
 #[test]
 fn a_profile_that_cannot_be_written_is_told_and_hurts_nobody() {
     let home = Home::new();
-    // A file stands where the folder should be.
+    // A file where the folder should be.
     fs::write(home.profiles(), "not a folder").expect("written");
     let mut broker = home.broker(&[]);
     let client = Client::attach(&home.socket(), sampler("resnet"));
@@ -224,8 +224,7 @@ fn a_full_disk_keeps_the_old_profile_and_the_broker() {
     until("it is gone", || home.status().clients.is_empty());
     let again = Client::attach(&home.socket(), sampler("resnet"));
     home.only_client();
-    // From now on no file of the broker's may be longer: writes fail in the middle, as on a full
-    // disk.
+    // The broker's files may not grow beyond this: writes fail in the middle, as on a full disk.
     let limit = Rlimit {
         current: Some(64),
         maximum: Some(64),
@@ -270,7 +269,7 @@ fn a_profile_that_cannot_be_used_is_told_and_the_job_comes_in_without() {
     }
 }
 
-/// What the broker has to say to a client.
+/// The broker's warning to a client.
 fn warning(client: &Client) -> String {
     let mut said = None;
     until("it is warned", || {
@@ -304,7 +303,7 @@ fn a_profile_of_another_gpu_is_told() {
         [(0x77, 20_000)],
         "what is known goes to the client"
     );
-    // As if something else were typical of the profile's kernels.
+    // As if the profile's kernels had another typical cost.
     client.lane().orders.unknown_cost.store(77, Ordering::Relaxed);
     client.say(ToBroker::Device {
         name: "Another GPU".to_string(),
@@ -314,7 +313,7 @@ fn a_profile_of_another_gpu_is_told() {
         mps: Some(false),
     });
     until("it is told", || home.only_client().profile_trouble.is_some());
-    // The costs it came in with are taken back, the profile's typical cost for unknown kernels too.
+    // The costs it began with are withdrawn, also the profile's typical cost for unknown kernels.
     let mut first = None;
     until("it is to forget", || {
         first = client.attached.channel.receive().ok().flatten();
@@ -510,7 +509,7 @@ fn the_policy_is_weft_where_none_is_named_and_status_shows_it() {
     assert!(default.contains(", policy weft, "), "{default}");
     let named = shown(&["--policy", "fikit"]);
     assert!(named.contains(", policy fikit, "), "{named}");
-    // The one that a job starts by itself.
+    // The one that a job starts.
     assert!(home.done(&["run", "--", "true"]).status.success());
     assert_eq!(home.status().broker.policy, "weft");
     assert!(home.done(&["stop"]).status.success());

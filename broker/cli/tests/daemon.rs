@@ -1,4 +1,4 @@
-//! The broker as a process: who comes, who goes, who lies.
+//! The broker as a process, with clients that come, go and lie.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
         .map(|number| {
             let socket = home.socket();
             std::thread::spawn(move || {
-                // A handshake that a busy machine did not finish in time is tried again, as a
-                // session does.
+                // Retries a handshake that a busy machine did not finish in time, as a session
+                // does.
                 for _ in 0..20 {
                     match Client::try_attach(&socket, hello((number % 10) as u8)) {
                         Ok(client) => return client,
@@ -53,8 +53,8 @@ fn three_hundred_clients_at_once_all_come_in_and_leave_nothing() {
     assert!(broker.alive());
 }
 
-/// Not a test: the process that [`killed_clients_leave_nothing`] kills. Does what clients do until
-/// it is killed.
+/// Not a test: the process that [`killed_clients_leave_nothing`] kills. Acts as a client until
+/// then.
 #[test]
 #[ignore = "a helper process of another test"]
 fn helper_client() {
@@ -66,7 +66,7 @@ fn helper_client() {
     let client = Client::attach(std::path::Path::new(&socket), hello((seed % 10) as u8));
     println!("attached");
     let begin = Instant::now();
-    // Should nobody kill it, because the test has failed, it does not stay for ever.
+    // Bounded, should the test fail and not kill it.
     while begin.elapsed() < PATIENCE {
         match dice.below(6) {
             0..3 => client.launch(dice.below(50), dice.below(1_000_000)),
@@ -101,8 +101,8 @@ fn killed_clients_leave_nothing() {
             })
             .collect();
         for (number, child) in children.iter_mut().enumerate() {
-            // Half of them at any moment, from before the attach on; the others when they have
-            // attached, however long that takes here.
+            // Half of them at any moment from before the attach on, the others once attached,
+            // however long that takes.
             if number % 2 == 0 {
                 let said = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
                 let attached = said.map_while(Result::ok).any(|line| line.contains("attached"));
@@ -151,7 +151,7 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
             _ => {
                 let memory = common_memory(&liar);
                 let length = memory.len() as u64;
-                // Noise over parts of it or all of it; the header stays in half of the rounds.
+                // Noise over parts or all of it; the header stays in half of the rounds.
                 let from = if round % 8 < 4 { 4096 } else { 0 };
                 for _ in 0..20_000 {
                     let at = from + dice.below(length - from);
@@ -175,7 +175,7 @@ fn lanes_that_lie_are_let_go_and_the_others_go_on() {
     });
 }
 
-/// All of a client's lane as bytes.
+/// A client's whole lane as bytes.
 fn common_memory(client: &Client) -> &'static [std::sync::atomic::AtomicU8] {
     let lane = client.lane();
     let length = size_of_val(lane);
@@ -227,7 +227,7 @@ fn a_broker_that_is_killed_and_started_again_takes_its_clients_back() {
     assert!(!client.attached.channel.lost());
     broker.kill();
     until("the client sees it", || client.attached.channel.lost());
-    // Its memory stays: a launch in this moment writes into it and goes on.
+    // Its memory stays: a launch now writes into it and goes on.
     client.launch(2, 10);
     assert!(matches!(
         Client::try_attach(&home.socket(), hello(3)),
@@ -275,7 +275,7 @@ fn a_broker_with_nobody_left_ends() {
     let home = Home::new();
     let mut broker = home.broker(&["--idle-exit", "1"]);
     let client = Client::attach(&home.socket(), hello(3));
-    // Longer than the bound: who is attached keeps it.
+    // Longer than the bound: an attached client keeps the broker.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(broker.alive());
     drop(client);
@@ -313,8 +313,8 @@ fn a_background_job_is_given_credit_and_a_foreground_job_takes_it_away() {
 
 #[test]
 fn who_waits_without_any_bell_is_found() {
-    // A background job that says it waits and whose ring is lost (killed in between, say) must not
-    // wait for ever: the broker looks by itself.
+    // A waiting background job whose doorbell is lost (killed in between, say) must not wait for
+    // ever: the broker polls.
     let home = Home::new();
     let _broker = home.broker(&[]);
     let main = Client::attach(&home.socket(), hello(0));
@@ -332,8 +332,8 @@ fn who_waits_without_any_bell_is_found() {
 
 #[test]
 fn no_wake_up_is_lost() {
-    // Each round sleeps and wakes the broker. A ring that is lost costs a round the broker's
-    // longest sleep, 0.2 s: 1000 of them outlast the patience.
+    // Each round sleeps and wakes the broker. A lost doorbell costs the broker's longest sleep, 0.2
+    // s: 1000 of them outlast the patience.
     const ROUNDS: u64 = 1000;
     const COST: u64 = 50_000;
     let home = Home::new();
@@ -353,7 +353,7 @@ fn no_wake_up_is_lost() {
         lane.reports.waiting.store(0, Ordering::Release);
         other.record(Kind::Launch, 2, COST, 0);
         lane.reports.settled.fetch_add(COST, Ordering::AcqRel);
-        // Some rounds long enough for the broker to fall asleep, some not.
+        // Some rounds are long enough for the broker to fall asleep.
         std::thread::sleep(Duration::from_micros(dice.below(3_000)));
     }
     let background = home.status().clients.remove(1);

@@ -1,8 +1,7 @@
-//! Prints what the readers find in an image file, or in every fatbin inside a library: `image FILE
-//! [ARCH] [NAME-PART]`.
+//! Prints what the readers find in an image file, or in every fatbin inside a library:
+//! `image FILE [ARCH] [NAME-PART]`.
 //!
-//! The way to look at a framework's real kernels (names, parameter layouts) where no vendor tool is
-//! at hand.
+//! Shows a framework's real kernels (names, parameter layouts) without vendor tools.
 
 use weft_image::fatbin::{EntryKind, Fatbin};
 use weft_image::kind::{FATBIN_MAGIC, Kind, kind};
@@ -18,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print(&read(&bytes, arch)?, &part);
         return Ok(());
     }
-    // A cubin, or a library with fatbins somewhere in it: they lie at multiples of eight.
+    // A cubin, or a library with fatbins at multiples of eight.
     let module = read(&bytes, arch);
     if let Ok(module) = &module {
         print(module, &part);

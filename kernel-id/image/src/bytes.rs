@@ -1,4 +1,4 @@
-//! Little-endian fields at offsets, checked: `None` where the bytes end first.
+//! Little-endian fields at offsets; `None` beyond the bytes' end.
 #![forbid(unsafe_code)]
 
 pub(crate) fn slice(bytes: &[u8], at: usize, len: usize) -> Option<&[u8]> {

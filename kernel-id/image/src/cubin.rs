@@ -1,7 +1,7 @@
 //! Kernels and variables of an ELF cubin.
 //!
-//! A kernel is a function symbol with a `.text.<name>` section; its static shared memory is the
-//! size of `.nv.shared.<name>` and its parameters stand in `.nv.info.<name>`. Variables are object
+//! A kernel is a function symbol with a section `.text.<name>`. Its static shared memory is the
+//! size of `.nv.shared.<name>`, its parameters are in `.nv.info.<name>`. Variables are object
 //! symbols in global or constant sections.
 #![forbid(unsafe_code)]
 
@@ -14,11 +14,10 @@ use crate::Error;
 use crate::info::{self, Fact};
 use crate::module::{Global, Kernel, Module};
 
-/// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that tells an entry function from a device
-/// function.
+/// `STO_CUDA_ENTRY`: bit of a symbol's `st_other` that marks an entry function.
 const ENTRY: u8 = 0x10;
-/// Where the registers of one thread stand in the `sh_info` of a kernel's code: above the number of
-/// its symbol.
+/// Bit position of a thread's register count in the `sh_info` of a kernel's code: above the symbol
+/// number.
 const REGISTERS: u32 = 24;
 
 /// Reads a cubin.
@@ -49,8 +48,8 @@ pub fn read(image: &[u8]) -> Result<Module, Error> {
                 }
                 let mut kernel = Kernel {
                     name: name.to_string(),
-                    // What the module-wide section says replaces it below; kernels that another
-                    // assembler than the toolkit's made have it here alone.
+                    // The module-wide section replaces it below. Kernels of other assemblers have
+                    // it only here.
                     registers: code.elf_section_header().sh_info(file.endian()) >> REGISTERS,
                     ..Kernel::default()
                 };
@@ -89,7 +88,7 @@ pub fn read(image: &[u8]) -> Result<Module, Error> {
     Ok(module)
 }
 
-/// One variable, with its first value where the file holds one.
+/// A variable, with its initial value if the file has one.
 fn global<'a>(
     file: &ElfFile64<'a, Endianness>,
     name: &str,
@@ -113,8 +112,7 @@ fn global<'a>(
     })
 }
 
-/// The architecture from the ELF flags: bits 0 to 7, or 8 to 15 since the CUDA 13 ABI (version 8)
-/// moved it.
+/// Architecture from the ELF flags: bits 0 to 7; since the CUDA 13 ABI (version 8) bits 8 to 15.
 fn arch(file: &ElfFile64<'_, Endianness>) -> u32 {
     let header = file.elf_header();
     let flags = header.e_flags(file.endian()).0;

@@ -1,6 +1,6 @@
-//! The fatbin wrapper, the container and its entries.
+//! Fatbin wrapper, container and entries.
 //!
-//! Layout, little-endian, as public tools read it. Container: magic u32, version u16, header size
+//! Little-endian layout, as public tools read it. Container: magic u32, version u16, header size
 //! u16, size of all entries u64. Entry: kind u16, version u16, header size u32, payload size u64,
 //! compressed size u32, options u32, minor u16, major u16, architecture u32, name offset and length
 //! u32, flags u64, reserved u64, uncompressed size u64, ..., payload.
@@ -18,14 +18,14 @@ use crate::lz4;
 const FLAG_LZ4: u64 = 0x2000;
 /// The payload is one zstd frame.
 const FLAG_ZSTD: u64 = 0x8000;
-/// The largest uncompressed entry accepted: the biggest seen in a framework is some 100 MB; a
-/// corrupt size must not allocate the machine away.
+/// Largest uncompressed entry accepted, bytes. The biggest seen in a framework is some 100 MB; a
+/// corrupt size must not exhaust memory.
 const LARGEST: u64 = 512 << 20;
 
-/// The struct that `nvcc` emits and the CUDA runtime hands to `cuLibraryLoadData`.
+/// The struct that `nvcc` emits and the CUDA runtime passes to `cuLibraryLoadData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wrapper {
-    /// 1 for one container; 2 where `second` points to prelinked ones.
+    /// 1: one container; 2: `second` points to prelinked ones.
     pub version: u32,
     /// Address of the container.
     pub data: u64,
@@ -46,21 +46,21 @@ impl Wrapper {
     }
 }
 
-/// What an entry holds.
+/// Content of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// PTX text.
     Ptx,
     /// An ELF file.
     Cubin,
-    /// Something else (an archive, intermediate code).
+    /// Anything else (an archive, intermediate code).
     Other(u16),
 }
 
 /// One entry of a container.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// What it holds.
+    /// Content.
     pub kind: EntryKind,
     /// Architecture (80 for sm_80).
     pub arch: u32,
@@ -71,7 +71,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The code itself, decompressed where needed.
+    /// The code, decompressed if needed.
     pub fn code(&self) -> Result<Cow<'a, [u8]>, Error> {
         if self.flags & (FLAG_LZ4 | FLAG_ZSTD) == 0 {
             return Ok(Cow::Borrowed(self.payload));
@@ -119,8 +119,8 @@ impl<'a> Fatbin<'a> {
         Ok(Fatbin { entries })
     }
 
-    /// The entries in order. A malformed one is handed out as an error and ends the walk, since
-    /// nothing tells where the next begins.
+    /// The entries in order. A malformed one yields an error and ends the walk, as the next one's
+    /// start is unknown.
     pub fn entries(&self) -> Entries<'a> {
         Entries { rest: self.entries }
     }
@@ -170,7 +170,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Reads one entry and returns what follows it.
+/// Reads one entry; returns it and the bytes after it.
 fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Error> {
     let (Some(kind), Some(header), Some(size), Some(compressed), Some(arch), Some(flags)) = (
         u16_at(bytes, 0),
@@ -182,7 +182,7 @@ fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Error> {
     ) else {
         return Err(Error::Short("fatbin entry header"));
     };
-    /// Header up to and with the flags; a shorter one would make the walk stand still or run back.
+    /// Header up to and including the flags; a shorter one would stop or reverse the walk.
     const SHORTEST: u32 = 48;
     if header < SHORTEST {
         return Err(Error::Malformed("fatbin entry header size"));
@@ -191,7 +191,7 @@ fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Error> {
     let header = header as usize;
     let payload = slice(bytes, header, size).ok_or(Error::Short("fatbin entry payload"))?;
     let packed = flags & (FLAG_LZ4 | FLAG_ZSTD) != 0;
-    // Payloads are padded to eight bytes; a decoder must see the compressed bytes alone.
+    // Payloads are padded to eight bytes; a decoder must see only the compressed bytes.
     let exact = match packed && compressed != 0 {
         true => payload
             .get(..compressed as usize)

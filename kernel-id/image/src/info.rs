@@ -1,8 +1,8 @@
-//! The attribute records in `.nv.info` and `.nv.info.<kernel>` sections.
+//! Attribute records of the `.nv.info` and `.nv.info.<kernel>` sections.
 //!
-//! A record is a format byte, an attribute byte and a 16-bit field. Formats 1 to 3 hold their value
-//! (none, a byte, a half) in that field; format 4 holds there the size of what follows. The
-//! attribute numbers are those public disassemblers use.
+//! A record is a format byte, an attribute byte and a 16-bit field. In formats 1 to 3 the field
+//! holds the value (none, a byte, a half); in format 4 the size of what follows. Attribute numbers
+//! are those of public disassemblers.
 #![forbid(unsafe_code)]
 
 use crate::bytes::{slice, u16_at, u32_at};
@@ -23,7 +23,7 @@ const REGCOUNT: u8 = 0x2f;
 /// size u16, flags u16.
 const KPARAM_INFO_V2: u8 = 0x45;
 
-/// One record: attribute, the 16-bit field, what follows.
+/// A record: attribute, and the 16-bit field or what follows.
 struct Record<'a> {
     attribute: u8,
     payload: &'a [u8],
@@ -39,7 +39,7 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
     })
 }
 
-/// Fills what a kernel's own section says.
+/// Reads a kernel's own section into `kernel`.
 pub(crate) fn kernel(bytes: &[u8], kernel: &mut Kernel) {
     let mut params: Vec<(u16, Param)> = Vec::new();
     let mut bank_bytes = 0;
@@ -71,24 +71,24 @@ pub(crate) fn kernel(bytes: &[u8], kernel: &mut Kernel) {
             _ => {}
         }
     }
-    // Written last parameter first by every compiler seen, but nothing promises that.
+    // Compilers seen write the last parameter first, but no rule says so.
     params.sort_by_key(|(ordinal, _)| *ordinal);
     params.dedup_by_key(|(ordinal, _)| *ordinal);
-    // Parameters without a description each: a stripped image, of which nothing more is known.
+    // Parameters without descriptions: a stripped image, of which no more is known.
     if !params.is_empty() || bank_bytes == 0 {
         kernel.params = Some(params.into_iter().map(|(_, param)| param).collect());
     }
 }
 
-/// What the module-wide section says of a function, by symbol index.
+/// A fact of the module-wide section about a function, by symbol index.
 pub(crate) enum Fact {
     /// Registers of a thread.
     Registers(u32, u32),
-    /// Stack of a thread.
+    /// Stack of a thread, bytes.
     Frame(u32, u32),
 }
 
-/// Walks the module-wide section.
+/// The facts of the module-wide section.
 pub(crate) fn module(bytes: &[u8]) -> impl Iterator<Item = Fact> {
     records(bytes).filter_map(|record| {
         let (symbol, value) = (u32_at(record.payload, 0)?, u32_at(record.payload, 4)?);

@@ -1,14 +1,14 @@
-//! Which kind of image some bytes begin, and how far it reaches.
+//! Kind and length of an image.
 //!
-//! `cuModuleLoadData` gets a pointer and no length, so the caller has to find the length in the
-//! image itself: ask [`extent`] with the first [`PREFIX`] bytes, then, for an ELF file,
-//! [`cubin_extent`] with what that answered.
+//! `cuModuleLoadData` gets a pointer without a length, so the length has to be read from the image.
+//! Call [`extent`] with the first [`PREFIX`] bytes, then [`cubin_extent`] for an ELF file with the
+//! bytes that [`extent`] names.
 #![forbid(unsafe_code)]
 
 use crate::Error;
 use crate::bytes::{u16_at, u32_at, u64_at};
 
-/// Bytes of an image that [`kind`] and [`extent`] look at: an ELF64 file header, the longest of the
+/// Bytes of an image that [`kind`] and [`extent`] read: an ELF64 file header, the longest of the
 /// four.
 pub const PREFIX: usize = 64;
 
@@ -18,7 +18,7 @@ pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 pub const FATBIN_MAGIC: u32 = 0xba55_ed50;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// The kinds of image.
+/// Kinds of image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A small struct that points to a fatbin.
@@ -33,7 +33,7 @@ pub enum Kind {
     Unknown,
 }
 
-/// Which kind of image begins with these bytes; a handful of bytes suffices.
+/// Kind of the image that begins with these bytes; a handful suffices.
 pub fn kind(prefix: &[u8]) -> Kind {
     match u32_at(prefix, 0) {
         Some(WRAPPER_MAGIC) => Kind::Wrapper,
@@ -44,24 +44,24 @@ pub fn kind(prefix: &[u8]) -> Kind {
     }
 }
 
-/// PTX begins with a directive or a comment, perhaps after white space.
+/// Whether the text begins with a directive or comment, perhaps after white space.
 fn starts_text(prefix: &[u8]) -> bool {
     let rest = prefix.trim_ascii_start();
     matches!(rest, [b'.', b'a'..=b'z', ..] | [b'/', b'/' | b'*', ..])
 }
 
-/// How many bytes an image takes.
+/// Length of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Exactly so many.
+    /// Exact number of bytes.
     Bytes(u64),
-    /// At least so many, enough for [`cubin_extent`] to tell the rest.
+    /// Least number of bytes; [`cubin_extent`] reads the rest from them.
     Tables(u64),
     /// Up to the first zero byte.
     Text,
 }
 
-/// How far the image reaches that begins with these bytes ([`PREFIX`] of them, or all there are).
+/// Length of the image that begins with these bytes ([`PREFIX`] of them, or all).
 pub fn extent(prefix: &[u8]) -> Result<Extent, Error> {
     match kind(prefix) {
         Kind::Wrapper => Ok(Extent::Bytes(24)),
@@ -80,7 +80,7 @@ pub fn extent(prefix: &[u8]) -> Result<Extent, Error> {
     }
 }
 
-/// End of header and section table of an ELF64 file, with the table's offset, entry size and count.
+/// End of header and section table of an ELF64 file; then the table's offset, entry size and count.
 fn tables(prefix: &[u8]) -> Result<(u64, u64, u64, u64), Error> {
     let short = Error::Short("ELF header");
     let (Some(phoff), Some(shoff), Some(phsize), Some(phnum), Some(shsize), Some(shnum)) = (
@@ -105,18 +105,18 @@ fn tables(prefix: &[u8]) -> Result<(u64, u64, u64, u64), Error> {
     ))
 }
 
-/// Full length of an ELF image, given at least the bytes that [`Extent::Tables`] named.
+/// Length of an ELF image, bytes, from at least the bytes that [`Extent::Tables`] named.
 pub fn cubin_extent(image: &[u8]) -> Result<u64, Error> {
     let (mut end, shoff, shsize, shnum) = tables(image)?;
     for n in 0..shnum {
-        // sh_type at 4, sh_offset at 24, sh_size at 32 of an Elf64_Shdr.
+        // Elf64_Shdr: sh_type at 4, sh_offset at 24, sh_size at 32.
         let at = usize::try_from(shoff + n * shsize).map_err(|_| Error::Malformed("ELF section table"))?;
         let field = |offset: usize| at.checked_add(offset).and_then(|p| u64_at(image, p));
         let kind = at.checked_add(4).and_then(|p| u32_at(image, p));
         let (Some(kind), Some(offset), Some(size)) = (kind, field(24), field(32)) else {
             return Err(Error::Short("ELF section table"));
         };
-        /// `SHT_NOBITS`: takes no bytes in the file.
+        /// `SHT_NOBITS`: no bytes in the file.
         const NOBITS: u32 = 8;
         if kind != NOBITS {
             end = end.max(offset.checked_add(size).ok_or(Error::Malformed("ELF section size"))?);

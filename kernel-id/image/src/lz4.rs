@@ -1,21 +1,20 @@
-//! One LZ4 block, decoded: the compression of fatbin entries before CUDA 12.4 or so.
+//! Decoder for one LZ4 block: the compression of fatbin entries before about CUDA 12.4.
 //!
-//! The block format is a public specification: a sequence is a token (literal count, match length),
-//! more length bytes where a nibble is 15, the literals, a 16-bit distance back. The last sequence
+//! The format is a public specification. A sequence is a token (literal count, match length), more
+//! length bytes where a nibble is 15, the literals, and a 16-bit distance back. The last sequence
 //! ends after its literals.
 #![forbid(unsafe_code)]
 
 use crate::Error;
 use crate::bytes::{slice, u16_at};
 
-/// Shortest match; the token stores what exceeds it.
+/// Shortest match; the token stores the excess.
 const SHORTEST_MATCH: usize = 4;
 
-/// Decodes `block` into exactly `size` bytes; padding after that is ignored, as fatbin entries are
+/// Decodes `block` into exactly `size` bytes. Padding after that is ignored, as fatbin entries are
 /// padded.
 pub fn block(block: &[u8], size: usize) -> Result<Vec<u8>, Error> {
-    // Not `with_capacity(size)`: the size is an allegation. 255 bytes out for one in is the
-    // format's limit.
+    // Not `with_capacity(size)`: the size is untrusted. The format expands at most 255 times.
     let mut out = Vec::with_capacity(size.min(block.len().saturating_mul(255)));
     let mut at = 0;
     while out.len() < size {
@@ -36,7 +35,7 @@ pub fn block(block: &[u8], size: usize) -> Result<Vec<u8>, Error> {
         if back == 0 || back > out.len() {
             return Err(Error::Compression("LZ4 distance"));
         }
-        // A match may overlap what it produces, so byte by byte.
+        // A match may overlap its output, so byte by byte.
         for _ in 0..matched {
             let byte = out
                 .get(out.len() - back)

@@ -1,7 +1,7 @@
-//! What a reader hands back: the kernels and variables of one module.
+//! Result of the readers: the kernels and variables of a module.
 #![forbid(unsafe_code)]
 
-/// One parameter of a kernel, as it lies in the parameter buffer.
+/// A parameter of a kernel in the parameter buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Param {
     /// Offset in the parameter buffer.
@@ -10,48 +10,48 @@ pub struct Param {
     pub size: u32,
 }
 
-/// One entry function.
+/// An entry function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// The symbol, mangled where the source language mangles.
+    /// Symbol, mangled if the source language mangles.
     pub name: String,
-    /// Parameters in order of declaration, `None` where the image does not say (a stripped cubin).
+    /// Parameters in order of declaration; `None` if the image does not say (a stripped cubin).
     pub params: Option<Vec<Param>>,
-    /// Bytes of static shared memory of one block.
+    /// Static shared memory of a block, bytes.
     pub shared: u32,
-    /// Registers of one thread; 0 where the image does not say (PTX).
+    /// Registers of a thread; 0 if unknown (PTX).
     pub registers: u32,
-    /// Bytes of stack of one thread; 0 where the image does not say.
+    /// Stack of a thread, bytes; 0 if unknown.
     pub local: u32,
-    /// Largest block the kernel was compiled for; 0 where it names none.
+    /// Largest block the kernel was compiled for; 0 if unknown.
     pub max_threads: u32,
 }
 
 impl Kernel {
-    /// Size of the whole parameter buffer.
+    /// Size of the parameter buffer, bytes.
     pub fn param_bytes(&self) -> u32 {
         let ends = self.params.iter().flatten().map(|p| p.offset.saturating_add(p.size));
         ends.max().unwrap_or(0)
     }
 }
 
-/// One variable that a client can ask the address of.
+/// A variable whose address a client can ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Global {
     /// The symbol.
     pub name: String,
     /// Size in bytes.
     pub size: u64,
-    /// First bytes; shorter than `size`, and empty most often: the rest is zero.
+    /// First bytes, shorter than `size` and mostly empty; the rest is zero.
     pub initial: Vec<u8>,
     /// Whether it lies in constant memory.
     pub constant: bool,
 }
 
-/// The kernels and variables of one image.
+/// Kernels and variables of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Module {
-    /// Architecture compiled for (80 for sm_80); 0 where unknown.
+    /// Architecture compiled for (80 for sm_80); 0 if unknown.
     pub arch: u32,
     /// Entry functions.
     pub kernels: Vec<Kernel>,

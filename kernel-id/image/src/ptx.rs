@@ -1,15 +1,14 @@
 //! Kernels and variables of PTX text.
 //!
-//! Reads declarations only: `.target`, `.entry` with its parameter list, and variables in
-//! `.global`, `.const` and `.shared` space. Instructions are skipped over. Layout of the parameter
-//! buffer follows the PTX manual: each parameter at the next multiple of its alignment.
+//! Reads only declarations: `.target`, `.entry` with its parameters, and variables in `.global`,
+//! `.const` and `.shared` space. Instructions are skipped. As in the PTX manual each parameter lies
+//! at the next multiple of its alignment.
 #![forbid(unsafe_code)]
 
 use crate::Error;
 use crate::module::{Global, Kernel, Module, Param};
 
-/// Reads PTX up to the first zero byte; text that is not UTF-8 is read with replacement characters,
-/// as names are ASCII.
+/// Reads PTX up to the first zero byte. Invalid UTF-8 is replaced, as names are ASCII.
 pub fn read_bytes(image: &[u8]) -> Result<Module, Error> {
     let end = image.iter().position(|b| *b == 0).unwrap_or(image.len());
     read(&String::from_utf8_lossy(image.get(..end).unwrap_or(image)))
@@ -77,14 +76,14 @@ pub fn read(text: &str) -> Result<Module, Error> {
     Ok(module)
 }
 
-/// `sm_80`, `sm_90a`, `sm_100f` and a comma after it.
+/// Architecture of `sm_80`, `sm_90a` or `sm_100f`, perhaps with a comma after it.
 fn target(word: &str) -> Option<u32> {
     let digits = word.strip_prefix("sm_")?;
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits.get(..end)?.parse().ok()
 }
 
-/// Bytes of a fundamental type.
+/// Size of a fundamental type, bytes.
 fn type_size(word: &str) -> Option<u64> {
     Some(match word {
         ".u8" | ".s8" | ".b8" => 1,
@@ -96,7 +95,7 @@ fn type_size(word: &str) -> Option<u64> {
     })
 }
 
-/// Reads from after `(`, or from before it, to the closing `)`.
+/// Reads parameters up to `)`; the `(` may have been read.
 fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
     let mut params = Vec::new();
     if words.peek() != Some("(") {
@@ -110,7 +109,7 @@ fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
             .next()
             .ok_or(Error::Malformed("PTX parameter list without an end"))?;
         match word {
-            // Since `.ptr` the `.align` speaks of what is pointed to.
+            // After `.ptr`, `.align` is about the pointee.
             ".ptr" => pointer = true,
             ".align" => {
                 let value = words
@@ -150,7 +149,7 @@ fn params(words: &mut Words<'_>) -> Result<Vec<Param>, Error> {
     }
 }
 
-/// `x`, `x, y` or `x, y, z` after `.maxntid`.
+/// Product of `x`, `x, y` or `x, y, z` after `.maxntid`.
 fn block(words: &mut Words<'_>) -> u32 {
     let mut threads = 1u32;
     while let Some(side) = words.peek().and_then(|w| w.parse::<u32>().ok()) {
@@ -164,7 +163,7 @@ fn block(words: &mut Words<'_>) -> u32 {
     threads
 }
 
-/// Name and size of a variable, from after its space to its `;`, `=` or `,`.
+/// Name and size (bytes) of a variable, from after its space to its `;`, `=` or `,`.
 fn variable(words: &mut Words<'_>) -> Option<(String, u64)> {
     let (mut size, mut count, mut name) = (None, 1u64, None);
     let mut lanes = 1u64;
@@ -176,7 +175,7 @@ fn variable(words: &mut Words<'_>) -> Option<(String, u64)> {
             }
             "[" => {
                 words.next();
-                // `name[]` of an extern array: no size of its own.
+                // `name[]` of an extern array has no size.
                 let length = words.peek().and_then(|w| w.parse::<u64>().ok());
                 count = count.saturating_mul(length.unwrap_or(0));
                 if length.is_none() {
@@ -194,8 +193,8 @@ fn variable(words: &mut Words<'_>) -> Option<(String, u64)> {
     Some((name?.to_string(), size?.saturating_mul(count).saturating_mul(lanes)))
 }
 
-/// Words of PTX: identifiers and directives, or one punctuation mark; comments, strings and white
-/// space are passed over.
+/// Words of PTX: identifiers, directives and single punctuation marks. Comments, strings and white
+/// space are skipped.
 struct Words<'a> {
     rest: &'a str,
     peeked: Option<Option<&'a str>>,

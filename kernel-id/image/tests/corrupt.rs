@@ -1,4 +1,4 @@
-//! No bytes whatever make a reader panic, hang or take the machine's memory.
+//! No bytes make a reader panic, hang or exhaust memory.
 
 mod build;
 
@@ -8,7 +8,7 @@ use weft_image::fatbin::{Fatbin, Wrapper};
 use weft_image::kind::{cubin_extent, extent};
 use weft_image::{lz4, ptx, read};
 
-/// Everything that a driver would do with an image.
+/// All that a driver does with an image.
 fn read_all(bytes: &[u8]) {
     let _ = extent(bytes);
     let _ = cubin_extent(bytes);
@@ -38,7 +38,7 @@ fn whole() -> Vec<u8> {
     ])
 }
 
-/// Changes some bytes and cuts the end off.
+/// Changes some bytes and cuts off the end.
 fn damage(mut bytes: Vec<u8>, changes: &[(usize, u8)], cut: usize) -> Vec<u8> {
     for (at, value) in changes {
         let at = at % bytes.len();

@@ -11,11 +11,11 @@ use crate::libraries::{self, Driver};
 use crate::{probe, text};
 use weft_daemon::mps;
 
-/// A driver that has not come up after so long hangs. The first start after boot takes a few
-/// seconds on real machines.
+/// A driver that takes longer hangs. The first start after boot takes a few seconds on real
+/// machines.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Adds them. Returns the driver, if one was found.
+/// Adds the rows. Returns the driver, if found.
 pub fn rows(rows: &mut Vec<Row>) -> Option<Driver> {
     let weft = libraries::find_weft();
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
@@ -116,7 +116,7 @@ fn devices(told: &probe::Driver, rows: &mut Vec<Row>) {
     });
 }
 
-/// Asks a process of its own, which may hang or crash without harm.
+/// Asks a separate process, which may hang or crash without harm.
 pub fn ask(path: &Path) -> Result<probe::Driver, String> {
     let program = std::fs::read_link("/proc/self/exe").map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
@@ -124,7 +124,7 @@ pub fn ask(path: &Path) -> Result<probe::Driver, String> {
     answer(&mut command)
 }
 
-/// Runs a probe and reads its one line, or says how it failed. Never longer than [`PATIENCE`].
+/// Runs a probe for at most [`PATIENCE`] and parses its one line, or returns how it failed.
 pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, String> {
     let mut child = command
         .stdin(Stdio::null())
@@ -148,8 +148,8 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     if !status.success() {
         return Err(format!("a process that opened the driver ended with {status}"));
     }
-    // A pipe holds 64 KiB, far more than a probe says, so waiting first cannot block it. A process
-    // that the driver started may hold the pipe open, so what is read is what is there already: a
+    // A pipe holds 64 KiB, far more than a probe prints, so waiting first cannot block. Only what
+    // is already there is read, as a process that the driver started may hold the pipe open. A
     // probe that ended well has printed its line.
     let mut said = Vec::new();
     if let Some(mut out) = child.stdout.take() {
@@ -164,8 +164,8 @@ pub fn answer<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T
     serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))
 }
 
-/// Under MPS several processes share a device without turns. The driver says it of each device; one
-/// before CUDA 12.4 does not, and then the daemon's process is looked for.
+/// Row about MPS, under which processes share a device without turns. The driver reports it per
+/// device; before CUDA 12.4 the daemon's process is looked for.
 fn mps_row(devices: &[probe::Device]) -> Row {
     let under: Vec<String> = devices
         .iter()

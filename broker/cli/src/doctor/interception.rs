@@ -1,5 +1,5 @@
-//! Rows about weft's own library: whether it is there and whether a process under it really meets
-//! it on every way to the driver.
+//! Rows about weft's library: whether it exists, and whether a process under it reaches it on every
+//! way to the driver.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::libraries::{self, Driver};
 use crate::probe;
 use weft_daemon::places::Places;
 
-/// Adds them.
+/// Adds the rows.
 pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
     let Some(weft) = libraries::find_weft() else {
         rows.push(Row::fail(
@@ -39,7 +39,7 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
             return;
         }
     };
-    // The probe is no job: it looks, it does not attach, and starts no broker.
+    // The probe is no job: it does not attach and starts no broker.
     environment.set.push(("WEFT_AUTOSTART", "0".into()));
     environment.set.retain(|(name, _)| *name != "WEFT_SOCKET");
     environment

@@ -1,4 +1,4 @@
-//! Rows about the machine: the sockets, the broker, the cores, the folder of profiles.
+//! Rows about the machine: sockets, broker, cores, profile folder.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -15,7 +15,7 @@ use weft_daemon::store;
 use weft_protocol::VERSION;
 use weft_protocol::transport::{self, path};
 
-/// Adds them.
+/// Adds the rows.
 pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(sockets(places));
     rows.push(broker(places));
@@ -34,7 +34,7 @@ fn sockets(places: &Places) -> Row {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // It is another user's by intent. What counts is that nobody but root can have put it
+        // The folder is another user's by intent. What counts is that only root can have put it
         // there.
         return match path::trusted(places.socket()) {
             Ok(owner) => Row::ok(
@@ -82,8 +82,8 @@ fn broker(places: &Places) -> Row {
     }
 }
 
-/// A simulated GPU that is slower than it pretends: a broker that does not know of it takes each of
-/// its kernels for a long one, and protects nobody.
+/// Checks a simulated GPU's dilation. A broker that does not know it takes each kernel for a long
+/// one, and protects no job.
 fn dilation(places: &Places) -> Option<Row> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
@@ -110,7 +110,7 @@ fn dilation(places: &Places) -> Option<Row> {
     })
 }
 
-/// Jobs of which some share a device under MPS and others not.
+/// Devices that some jobs share under MPS and others do not.
 fn mps(status: &Status) -> Vec<Row> {
     let devices = status.broker.devices.iter();
     let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
@@ -129,7 +129,7 @@ fn mps(status: &Status) -> Vec<Row> {
     rows.collect()
 }
 
-/// Other brokers that have a device of this one's.
+/// Other brokers that serve one of this broker's devices.
 fn elsewhere(status: &Status) -> Vec<Row> {
     let others = status.broker.others.iter();
     let rows = others.map(|other| {
@@ -142,8 +142,8 @@ fn elsewhere(status: &Status) -> Vec<Row> {
     rows.collect()
 }
 
-/// A socket that only this job, or this container, sees where it lies: Slurm's job_container/tmpfs
-/// gives each job a `/tmp` of its own.
+/// Warns if the socket's folder is private to this job or container: Slurm's job_container/tmpfs
+/// gives each job its own `/tmp`.
 fn private_mount(places: &Places) -> Option<Row> {
     let socket = places.directory();
     let folder = nearest(&socket)?;
@@ -161,8 +161,7 @@ fn private_mount(places: &Places) -> Option<Row> {
     })
 }
 
-/// Whether a folder is another file system's here than for the first process, or another part of
-/// one.
+/// Whether a folder is on another file system than for process 1, or on another part of it.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -170,8 +169,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// What is mounted where a folder lies: the device, and which part of it (fields 3 and 4 of
-/// proc_pid_mountinfo(5)). Of several mounts at one place the last one counts.
+/// The device mounted at a folder and the part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of
+/// several mounts at one place the last counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {
@@ -256,7 +255,7 @@ fn writable(directory: &Path) -> bool {
     access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// The nearest folder above that exists.
+/// Nearest existing parent folder.
 fn nearest(directory: &Path) -> Option<std::path::PathBuf> {
     directory
         .ancestors()
@@ -273,7 +272,7 @@ mod tests {
         let machines = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / /run rw shared:5 - tmpfs tmpfs rw\n";
         let tmp = Path::new("/tmp");
         assert!(!is_private(machines, machines, tmp));
-        // What job_container/tmpfs does: a folder of the job's, bound over /tmp.
+        // As job_container/tmpfs does: a folder of the job, bound over /tmp.
         let job = format!("{machines}41 22 8:1 /var/spool/job7/.7 /tmp rw - ext4 /dev/sda1 rw\n");
         assert!(is_private(&job, machines, tmp) && is_private(&job, machines, Path::new("/tmp/weft-1000")));
         assert!(!is_private(&job, machines, Path::new("/run/weft-1000")));
@@ -281,7 +280,7 @@ mod tests {
             !is_private(&job, machines, Path::new("/tmpx")),
             "a name that only begins alike"
         );
-        // Two at one place: the later one is on top. What cannot be read is no finding.
+        // Two at one place: the later one is on top. Unreadable lines are no finding.
         let back = format!("{job}42 41 8:1 / /tmp rw - ext4 /dev/sda1 rw\n");
         assert_eq!(mounted(&back, tmp), Some(("8:1".into(), "/".into())));
         assert!(!is_private("", machines, tmp) && !is_private(&job, "nonsense\n", tmp));

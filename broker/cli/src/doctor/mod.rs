@@ -1,7 +1,7 @@
-//! `weft doctor`: what this machine has, row by row, and what to do where something is missing.
+//! `weft doctor`: the machine's state row by row, with advice where something is missing.
 //!
-//! What holds: it changes nothing (no broker is started, no folder made), it always ends, and its
-//! exit code is 0 exactly if no row failed.
+//! It changes nothing (starts no broker, makes no folder), always ends, and exits with 0 exactly if
+//! no row failed.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -24,28 +24,28 @@ pub struct Args {
     json: bool,
 }
 
-/// How a row stands.
+/// Verdict of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// Works, but look.
+    /// Works, but deserves a look.
     Warn,
-    /// weft cannot do its work.
+    /// weft cannot work.
     Fail,
 }
 
-/// One row.
+/// One row of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// What was looked at.
+    /// What was checked.
     pub what: String,
-    /// How it stands.
+    /// Verdict.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
-    /// What to do, where something is to be done.
+    /// Advice, if there is something to do.
     pub advice: Option<String>,
 }
 

@@ -1,5 +1,4 @@
-//! A broker as a process of its own, and clients as the interposer's session would be, in a few
-//! lines each.
+//! A broker process, and minimal clients that act as the interposer's session.
 #![allow(dead_code)]
 
 #[path = "../../../../tests/bounded.rs"]
@@ -23,7 +22,7 @@ use weft_protocol::transport::map::Place;
 
 use self::bounded::Bounded;
 
-/// Far more than anything here takes on a busy machine; a test that reaches it has failed.
+/// Far above any wait here on a busy machine; reaching it fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The `weft` command of this build.
@@ -40,8 +39,8 @@ pub fn weft() -> Command {
     command
 }
 
-/// A folder with a broker's socket, its profiles, and a library that stands for libweft (the C
-/// library's mathematics, which every process may preload without noticing).
+/// A folder with a broker's socket, its profiles, and a stand-in for libweft: the C library's
+/// mathematics, which any process may preload.
 pub struct Home {
     folder: tempfile::TempDir,
     _bounded: Bounded,
@@ -76,7 +75,7 @@ impl Home {
         self.path().join("profiles")
     }
 
-    /// What brokers in the foreground said.
+    /// Output of brokers in the foreground.
     pub fn broker_log(&self) -> PathBuf {
         self.path().join("broker.log")
     }
@@ -95,7 +94,7 @@ impl Home {
         command
     }
 
-    /// The command, done.
+    /// Runs the command.
     pub fn done(&self, arguments: &[&str]) -> Output {
         self.weft().args(arguments).output().expect("ran")
     }
@@ -123,7 +122,7 @@ impl Home {
 }
 
 impl Home {
-    /// The one client, as soon as the broker has it on its list (a moment after the attach).
+    /// The one client, once the broker lists it (a moment after the attach).
     pub fn only_client(&self) -> weft_daemon::status::ClientStatus {
         until("one client is listed", || self.status().clients.len() == 1);
         self.status().clients.remove(0)
@@ -166,7 +165,7 @@ impl Broker<'_> {
         self.home.status()
     }
 
-    /// Lanes that the broker has mapped.
+    /// Number of lanes that the broker has mapped.
     pub fn lanes(&self) -> usize {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
         maps.matches("memfd:weft-lane").count()
@@ -244,7 +243,7 @@ impl Client {
         self.attached.channel.send(message).expect("said");
     }
 
-    /// A record, and the bell if the broker wants it.
+    /// Writes a record and rings the doorbell if the broker wants it.
     pub fn record(&self, kind: Kind, kernel: u64, a: u64, b: u64) {
         self.lane().record(Record {
             kind,
@@ -283,7 +282,7 @@ impl Client {
         self.ring();
     }
 
-    /// What a gate checks: credit, and that it is not void.
+    /// The gate's check: credit that is not void.
     pub fn may_go(&self) -> bool {
         use weft_protocol::lane::flags::CREDIT_BOUND_TO_EPOCHS;
         let orders = &self.lane().orders;
@@ -306,7 +305,7 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Small pseudo-random numbers that a seed decides (xorshift64).
+/// Seeded pseudo-random numbers (xorshift64).
 pub struct Dice(pub u64);
 
 impl Dice {

@@ -1,8 +1,8 @@
-//! Builds tiny images by hand, field by field, so that the readers are tested against the layout
-//! and not against themselves.
+//! Builds tiny images field by field, to test the readers against the layout and not against
+//! themselves.
 #![allow(dead_code)] // each test file takes what it needs
 
-/// One section of an ELF file being built.
+/// A section of an ELF file being built.
 struct Section {
     name: String,
     kind: u32,
@@ -13,7 +13,7 @@ struct Section {
     entry: u64,
 }
 
-/// One symbol: name, info (binding and type), other, section index, value, size.
+/// A symbol: name, info (binding and type), other, section index, value, size.
 type Symbol = (String, u8, u8, u16, u64, u64);
 
 /// A cubin under construction.
@@ -27,7 +27,7 @@ pub struct Cubin {
 }
 
 impl Cubin {
-    /// One with these `e_flags` and this `e_ident[EI_ABIVERSION]`.
+    /// A cubin with these `e_flags` and this `e_ident[EI_ABIVERSION]`.
     pub fn new(flags: u32, abi: u8) -> Cubin {
         Cubin {
             flags,
@@ -43,14 +43,14 @@ impl Cubin {
             data,
             size,
             link: 0,
-            // First symbol that is not local, for the symbol table; harmless elsewhere.
+            // First non-local symbol, for the symbol table; harmless elsewhere.
             info: 1,
             entry: 0,
         });
         u16::try_from(self.sections.len()).unwrap()
     }
 
-    /// A kernel: parameters as (offset, size), its shared memory and registers.
+    /// A kernel: parameters as (offset, size), shared memory and registers.
     pub fn kernel(mut self, name: &str, params: &[(u16, u32)], shared: u64, registers: u32) -> Self {
         let text = self.section(&format!(".text.{name}"), 1, vec![0; 16], 16);
         let mut info = Vec::new();
@@ -82,7 +82,7 @@ impl Cubin {
         self
     }
 
-    /// A kernel whose registers stand with its code alone, above the number of its symbol.
+    /// A kernel whose registers are only in its code's `sh_info`, above the symbol number.
     pub fn kernel_of_another_assembler(mut self, name: &str, registers: u32) -> Self {
         let text = self.section(&format!(".text.{name}"), 1, vec![0; 16], 16);
         self.symbols.push((name.to_string(), 0x12, 0x10, text, 0, 16));
@@ -98,7 +98,7 @@ impl Cubin {
         self
     }
 
-    /// Variables in one section, as (name, offset, size).
+    /// Variables of one section, as (name, offset, size).
     pub fn variables(mut self, section: &str, data: Vec<u8>, names: &[(&str, u64, u64)]) -> Self {
         let size = data.len() as u64;
         let index = self.section(section, 1, data, size);
@@ -108,7 +108,7 @@ impl Cubin {
         self
     }
 
-    /// The file: header, section data, then the section table.
+    /// The file: header, section data, section table.
     pub fn build(mut self) -> Vec<u8> {
         let info = std::mem::take(&mut self.module_info);
         let size = info.len() as u64;
@@ -171,7 +171,7 @@ impl Cubin {
     }
 }
 
-/// How an entry of a fatbin is packed.
+/// Compression of a fatbin entry.
 pub enum Packing {
     Plain,
     Lz4,
@@ -217,7 +217,7 @@ pub fn fatbin(entries: &[(u16, u32, &[u8], Packing)]) -> Vec<u8> {
     file
 }
 
-/// One LZ4 sequence of literals alone.
+/// One LZ4 sequence with only literals.
 pub fn lz4_literals(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     if bytes.len() < 15 {
