@@ -24,7 +24,6 @@ use weft_protocol::control::Wants;
 /// `interposer/src/admission/mod.rs`).
 pub const HOLDS: Ns = 700_000_000;
 
-/// A client that is not in the book yet.
 #[derive(Debug)]
 struct Arrival {
     entry: Arc<Entry>,
@@ -66,7 +65,6 @@ impl Arrivals {
         self.0.iter().any(|arrival| arrival.wants.uuid == uuid)
     }
 
-    /// Adds a client, if it is not here.
     fn push(&mut self, arrival: Arrival) {
         if self.waits().all(|(client, _)| client != arrival.entry.client) {
             self.0.push(arrival);

@@ -25,9 +25,7 @@ const LOOK: Ns = 100_000_000;
 /// An unreattached process of the last broker.
 #[derive(Debug)]
 pub struct Absent {
-    /// The process.
     pub process: Process,
-    /// Its command line.
     pub command: String,
     /// When it may be forgotten.
     pub until: Ns,

@@ -29,7 +29,7 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Memory};
 use weft_protocol::control::{ToClient, Wants};
 
-/// Divisor of the device's total for a job of unknown need: 1.25 GB of 80. It grows as it asks. A
+/// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
 /// large guess would keep other jobs out for nothing.
 pub const UNKNOWN: u64 = 64;
 
@@ -39,7 +39,6 @@ pub const MOST_PROCESSES: u32 = 1024;
 /// Ended processes that are kept.
 const FREED: usize = 64;
 
-/// A process of a job.
 #[derive(Debug)]
 pub struct Member {
     pub entry: Arc<Entry>,
@@ -49,8 +48,7 @@ pub struct Member {
     pub blur: Blur,
 }
 
-/// The processes of a job on one device. Each device's part is admitted by itself: see
-/// [`super::kin`].
+/// A job's processes on one device. Each device's part is admitted by itself: see [`super::kin`].
 #[derive(Debug)]
 pub struct Gang {
     pub name: String,
@@ -71,20 +69,18 @@ pub struct Gang {
     pub processes: u32,
     /// Observed usage so far.
     pub took: Option<Took>,
-    /// The attached processes.
     pub members: BTreeMap<u64, Member>,
     /// Unreattached processes of the last broker.
     pub absent: Vec<Absent>,
     /// Since when it is suspended with nothing taken.
     pub still: Still,
-    /// Number of lines that it got while it waited.
+    /// Lines that it got while it waited.
     pub told: u32,
     /// Host bytes left by its control group, where they forced device memory on auto backing.
     pub cramped: Option<u64>,
 }
 
 impl Gang {
-    /// Sends a line to all processes.
     fn says(&self, line: &str) {
         for member in self.members.values() {
             let _ = member.sender.send(ToClient::Said(line.to_string()));
@@ -115,18 +111,14 @@ pub struct Book {
     /// Users with a weight above 1.
     pub weights: BTreeMap<String, u32>,
     pub learnt: Learnt,
-    /// What outlives this broker.
     pub known: Known,
     /// Whether contexts of unknown size are measured.
     pub measures: bool,
     pub observer: DeviceObserver,
-    /// Clients that are not in the book yet.
     pub arrivals: Arrivals,
-    /// Running clients that wait for more.
     pub growth: Growth,
     /// Processes that ended lately, the latest last.
     pub freed: VecDeque<FreedRow>,
-    /// Places of jobs that have not come yet.
     pub promises: Promises,
     pub next: u64,
     pub sums: [u64; 4],
@@ -137,10 +129,9 @@ pub struct Book {
     pub looked_for_suspended: u64,
     /// Time of the last lines on positions.
     pub positions: Ns,
-    /// Time of the last question to NVML for a waiting job, and number of the last answer read.
+    /// When NVML was last asked for a waiting job, and the number of the last answer read.
     pub watched: Ns,
     pub read: u64,
-    /// The book on the disk.
     pub ledger: LedgerState,
 }
 
@@ -150,7 +141,6 @@ pub const REFUSED: usize = 2;
 pub const DENIED: usize = 3;
 
 impl Book {
-    /// An empty book.
     pub fn new(config: Config, ledger: Option<Ledger>) -> Book {
         Book {
             machine: Admission::new(config.clone()),
@@ -343,7 +333,7 @@ impl Book {
         }
     }
 
-    /// Bytes of the device that a running process with this share takes, its context included.
+    /// Bytes of the device that a running process with this share takes.
     pub fn fixed(&self, wants: &Wants, device: DeviceId, share: u64) -> u64 {
         let context = self.about(device).map_or(0, |it| it.context);
         // Managed memory is not the device's.
@@ -436,7 +426,6 @@ impl Book {
         }
     }
 
-    /// Sets a user's weight.
     pub fn weigh(&mut self, name: &str, weight: u32) {
         let user = self.user(name);
         match weight {
@@ -447,8 +436,7 @@ impl Book {
         self.carry_out();
     }
 
-    /// Notes an ended process. `share`: bytes that became free with its job; 0: the job has other
-    /// processes.
+    /// Notes an ended process. `share`: bytes that became free; 0: its job has other processes.
     pub fn frees(&mut self, pid: u32, share: u64) {
         if self.freed.len() == FREED {
             self.freed.pop_front();
@@ -527,7 +515,7 @@ impl Book {
         }
     }
 
-    /// Refuses a job memory and tells its processes why.
+    /// Refuses a job and tells its processes why.
     pub fn turns_away(&mut self, job: Job, why: &str) {
         let Some(gang) = self.gangs.remove(&job) else { return };
         for (client, member) in gang.members {
@@ -549,7 +537,7 @@ impl Book {
         }
     }
 
-    /// What the next broker needs; `None`: nothing.
+    /// The next broker's page; `None`: nothing to keep.
     fn page(&self) -> Option<Page> {
         let (waiting, running) = self.machine.count();
         if waiting + running == 0 && self.weights.is_empty() {
@@ -589,7 +577,7 @@ impl Book {
         })
     }
 
-    /// Closes the ledger. Its last page stays, with the running jobs.
+    /// Closes the ledger. The last page stays.
     pub fn close(&mut self) {
         self.keep();
         self.ledger.close();

@@ -1,18 +1,18 @@
 //! Observation of a device's memory: what contexts and strangers take there.
 //!
-//! `unknown = memory - free - held by clients`. Free bytes come from two sources:
-//! * A client probes after it made a context, with its first memory, and when the broker asks.
-//! * NVML tells without a context ([`super::watch`]): before any admission and while a job waits.
+//! `unknown = memory - free - held by clients`. Free bytes come from:
+//! * clients' probes: after making a context, with the first memory, and when the broker asks;
+//! * NVML, without a context ([`super::watch`]): before any admission and while a job waits.
 //!
 //! A probe counts only where all other clients were still
 //! ([`weft_protocol::admission_slot::Moves`]; making a context is a change) and exited clients'
-//! memory is the driver's again. Otherwise memory just given to a client would count as unknown.
-//! Its client then probes again with its next memory.
+//! memory is the driver's again. Otherwise memory just given would count as unknown. The client
+//! then probes again with its next memory.
 //!
 //! In a shared broker a probe is one user's claim, and it keeps other users out:
-//! * Where NVML tells of the device, only NVML is believed. A probe is a reason to ask NVML.
-//! * Elsewhere, a claim of more foreign memory counts as far as another user or the owner reports
-//!   it within [`CONFIRMS`].
+//! * Where NVML tells of the device, a probe is only a reason to ask NVML.
+//! * Elsewhere, more foreign memory counts as far as another user or the owner reports it within
+//!   [`CONFIRMS`].
 //! * Without another user's job to probe, a claim counts until such a job has waited for
 //!   [`CONFIRMS`].
 //! * A change under way for [`LONG`] counts as all that its job may have. Memory that changes at
@@ -46,8 +46,7 @@ const CAUTIOUS: u64 = 512 << 20;
 /// Largest distance of two samples whose difference counts as contexts: strangers come less often.
 const TOGETHER: Ns = 30_000_000_000;
 
-/// Time in which a device's first job makes its context. After it, no job waits for the
-/// measurement.
+/// Time in which a device's first job makes its context. No job waits longer for its measurement.
 const MEASURES: Ns = 10_000_000_000;
 
 /// How long foreign memory is believed without NVML and clients. Then the first waiting job finds
@@ -81,8 +80,7 @@ pub struct Look {
     pub free: u64,
     /// Bytes that the client held itself.
     pub held: u64,
-    /// Bytes of managed memory taken by the client itself. The driver moves them off the device at
-    /// will.
+    /// Bytes of managed memory taken by the client itself. The driver evicts them at will.
     pub own: u64,
     /// When the probe began.
     pub at: Ns,
@@ -313,7 +311,7 @@ impl DeviceObserver {
         });
     }
 
-    /// Notes a client with memory on this device as gone.
+    /// Notes that a client with memory on this device is gone.
     pub fn exits(&mut self, device: DeviceId, process: Process) {
         let settled = clock::now().saturating_add(SETTLES);
         self.exited.push(Exited {
@@ -323,7 +321,6 @@ impl DeviceObserver {
         });
     }
 
-    /// Checks which exited processes have ended.
     pub fn look_after_the_exited(&mut self) {
         if self.exited.is_empty() {
             return;
@@ -334,7 +331,7 @@ impl DeviceObserver {
                 one.settled = now.saturating_add(GRACE);
             }
         }
-        // A probe that is under way began at most [`SETTLES`] ago.
+        // A probe that is under way began at most `SETTLES` ago.
         self.exited.retain(|one| now < one.settled.saturating_add(SETTLES));
     }
 
@@ -657,7 +654,6 @@ impl Book {
     }
 }
 
-/// What all clients on a device held.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     /// Without contexts.

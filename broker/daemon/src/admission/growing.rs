@@ -12,14 +12,14 @@ use weft_admission::{Decision, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 
-/// Most lines that a job gets about waiting. A job that always wants more waits all the time.
+/// Most lines that a job gets about waiting: it may wait all the time.
 const TOLD: u32 = 5;
 
 /// Wait before a job is told of it: most shorter waits end before a person could read of them.
 const BRIEF: Ns = 1_000_000_000;
 
-/// Longest wait, whatever a client asks for: a day, as with jobs that wait to begin. The core
-/// bounds how long it keeps others out.
+/// Longest wait, whatever a client asks for: a day, as to begin. The core bounds how long it keeps
+/// others out.
 const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
 
 /// A running client that waits for more memory.
@@ -38,7 +38,7 @@ pub struct Grower {
     told: bool,
 }
 
-/// Running clients that wait for more, in the order of their requests.
+/// Waiting clients in the order of their requests.
 #[derive(Debug, Default)]
 pub struct Growth(Vec<Grower>);
 
@@ -70,7 +70,6 @@ impl Growth {
         self.0.push(grower);
     }
 
-    /// Removes the first that matches.
     fn remove(&mut self, is: impl Fn(&Grower) -> bool) -> Option<Grower> {
         let at = self.0.iter().position(is)?;
         Some(self.0.remove(at))
@@ -86,7 +85,7 @@ impl Growth {
         lines
     }
 
-    /// Clients that have waited as long as they were ready to.
+    /// Clients whose wait is over.
     fn late(&self, now: Ns) -> Vec<u64> {
         let late = self.0.iter().filter(|grower| grower.until <= now);
         late.map(|grower| grower.client).collect()
@@ -102,22 +101,19 @@ impl Grower {
         self.job
     }
 
-    /// Bytes that are not there.
     pub fn lacking(&self) -> u64 {
         self.lacks
     }
 
-    /// When it began to wait.
     pub fn since(&self) -> Ns {
         self.since
     }
 
-    /// Whether it is time to tell it.
     fn is_to_hear(&self, now: Ns) -> bool {
         !self.told && now.saturating_sub(self.since) >= BRIEF
     }
 
-    /// The line: what it waits for, and for how long at most.
+    /// The line for its person.
     fn line(&self) -> String {
         format!(
             "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
@@ -181,8 +177,7 @@ impl Book {
         }
     }
 
-    /// Tells clients that have waited for a moment, as nothing else shows a wait inside an
-    /// allocation.
+    /// Tells clients that have waited for a moment: nothing else shows a wait inside an allocation.
     fn tells_who_grows(&mut self, now: Ns) {
         for (job, client, line) in self.growth.take_lines(now) {
             let Some(gang) = self.gangs.get_mut(&job) else {
@@ -213,14 +208,14 @@ impl Book {
         }
     }
 
-    /// Passes on the core's decision to the job's waiting client, if any.
+    /// Passes on the core's decision to the job's waiting client.
     pub fn has_grown(&mut self, job: Job, granted: bool) {
         if let Some(grower) = self.growth.remove(|grower| grower.job == job) {
             self.answer(grower.client, granted.then_some(grower.bytes));
         }
     }
 
-    /// Notes that a job was denied memory: its observed usage is less than its need.
+    /// Notes a denial: the job's observed usage is less than its need.
     pub fn notes_denial(&mut self, job: Job) {
         if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
             took.denied = true;
@@ -248,7 +243,7 @@ impl Book {
         self.carry_out();
     }
 
-    /// Tells waiting clients of their wait, and ends waits that are over.
+    /// Tells clients that they wait, and ends waits that are over.
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
         self.tells_who_grows(now);

@@ -1,8 +1,7 @@
-//! The book on the disk: which job holds what and which waits, for a killed broker's successor.
+//! The book on the disk, for a killed broker's successor: which jobs hold and which await memory.
 //!
-//! It is one small file beside the socket, replaced as a whole by a thread of its own. A change of
-//! the book waits for the write, for [`PATIENCE`] at most: a hanging disk costs a restart's memory,
-//! not the jobs.
+//! A thread of its own replaces one small file beside the socket. A change of the book waits for
+//! the write, [`PATIENCE`] at most: a hanging disk costs a restart's memory, not the jobs.
 //!
 //! What holds: an unreadable file, or one of another boot or format, counts as empty. A process in
 //! it counts only if it runs.
@@ -23,8 +22,8 @@ use weft_admission::{DeviceId, Job, Kept};
 /// Version of the format. Others are not read.
 const FORMAT: u32 = 2;
 
-/// Bound on waiting for a write. Some tens of kilobytes, mostly in a memory file system, take well
-/// below a millisecond.
+/// Bound on waiting for a write: tens of kilobytes, mostly to a memory file system, take well below
+/// a millisecond.
 #[cfg(not(test))]
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -44,11 +43,9 @@ const LONGEST: u64 = 32 << 20;
 /// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Page {
-    /// The format.
     pub format: u32,
     /// The machine's boot, which its times belong to.
     pub boot: String,
-    /// The core's state.
     pub machine: Kept,
     /// UUIDs by device number.
     pub devices: Vec<String>,
@@ -56,7 +53,6 @@ pub struct Page {
     pub users: Vec<String>,
     /// Users with a weight above 1.
     pub weights: BTreeMap<String, u32>,
-    /// The daemon's part of each job.
     pub jobs: Vec<KeptJob>,
     /// The last job number given.
     pub next: u64,
@@ -67,17 +63,14 @@ pub struct Page {
 /// A waiting or running job on one device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KeptJob {
-    /// Its number.
     pub job: Job,
     /// Name that its processes share.
     pub name: String,
-    /// The device.
     pub device: DeviceId,
     /// The first gang of its multi-device group.
     pub family: Job,
     /// Bytes asked for, without contexts.
     pub asked: u64,
-    /// The user.
     pub user: String,
     /// The user id, by the kernel.
     #[serde(default = "nobody")]
@@ -87,11 +80,9 @@ pub struct KeptJob {
     /// Its run time was declared.
     #[serde(default)]
     pub timed: bool,
-    /// Its memory is managed.
     pub managed: bool,
     /// Processes that were announced.
     pub processes: u32,
-    /// Processes that came, with command lines.
     pub members: Vec<(Process, String)>,
 }
 
@@ -101,7 +92,6 @@ fn nobody() -> u32 {
 }
 
 impl Page {
-    /// An empty page of this boot.
     pub fn new(machine: Kept) -> Page {
         Page {
             format: FORMAT,
@@ -177,8 +167,7 @@ impl Ledger {
         self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
     }
 
-    /// Writes bytes and waits, bounded. More than `longest` would not be read, so the file is
-    /// removed instead.
+    /// Writes bytes and waits, bounded. More than `longest` would not be read: the file is removed.
     pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
@@ -239,8 +228,8 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
             _ => Ok(()),
         };
     };
-    // In the same folder, so that the rename stays in one file system. Not synced: it must outlive
-    // this process, not the machine.
+    // In one folder, so that the rename stays in one file system. Not synced: it must outlive this
+    // process, not the machine.
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -281,7 +270,6 @@ impl LedgerState {
         LedgerState { ledger, stale: false }
     }
 
-    /// Marks the page as stale if `changed`.
     pub fn mark(&mut self, changed: bool) {
         self.stale |= changed;
     }
@@ -291,7 +279,6 @@ impl LedgerState {
         std::mem::take(&mut self.stale) && self.ledger.is_some()
     }
 
-    /// Writes this page; `None` removes the file.
     pub fn write(&self, page: Option<&Page>) {
         if let Some(ledger) = &self.ledger {
             ledger.put(page);

@@ -14,8 +14,8 @@ use std::time::Duration;
 use crate::clock;
 use weft_protocol::Ns;
 
-/// How long the process is kept after a question. A start takes some milliseconds, and a second
-/// where no device is kept awake.
+/// How long the process is kept: a start takes some milliseconds, a second where no device is kept
+/// awake.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Failed starts in a row that mean: no NVML.
@@ -42,7 +42,6 @@ struct Slot {
     dead: bool,
 }
 
-/// Handle for questions, for all threads.
 #[derive(Debug, Clone)]
 pub struct Watch(Arc<(Mutex<Slot>, Condvar)>);
 
@@ -76,7 +75,7 @@ impl Watch {
         !self.slot().dead
     }
 
-    /// Asks without waiting. [`Watch::last`] has the answer a moment later.
+    /// Asks without waiting; [`Watch::last`] has the answer a moment later.
     pub fn ask(&self) {
         let mut slot = self.slot();
         slot.asked += u64::from(!slot.dead && slot.asked == slot.done);
@@ -89,7 +88,7 @@ impl Watch {
         (slot.last.number != known).then(|| slot.last.clone())
     }
 
-    /// Asks, and waits for the answer for `patience` at most.
+    /// Asks, and waits `patience` at most.
     pub fn fresh(&self, patience: Duration) -> Option<Reading> {
         let mut slot = self.slot();
         if slot.dead {
@@ -132,7 +131,8 @@ impl Watch {
             let mut slot = self.slot();
             slot.done = number;
             if let Some(told) = told {
-                // Without a size, as where a device shares the host's memory, NVML cannot tell.
+                // NVML cannot tell of a device without a size, such as one that shares the host's
+                // memory.
                 let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
                 let (free, memory) = told
                     .map(|(uuid, free, memory)| ((uuid.clone(), free), (uuid, memory)))

@@ -75,7 +75,6 @@ pub(super) struct Known {
     pub launched: u64,
     /// Host bytes left by its control groups, as the planner knows them; `None`: not told.
     pub host_left: Option<u64>,
-    /// What the trace has of it.
     pub drawn: trace::Memory,
 }
 

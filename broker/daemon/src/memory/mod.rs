@@ -53,7 +53,7 @@ use weft_protocol::control::GranuleUse;
 /// A message to the memory thread.
 #[derive(Debug)]
 pub enum MemoryMessage {
-    /// The scheduler's handle. The scheduler hears which clients' memory does not fit.
+    /// The handle of the scheduler, which hears which clients do not fit.
     Scheduler(SchedulerHandle),
     /// A client attached.
     Joined(Arc<Entry>),
@@ -71,7 +71,7 @@ pub enum MemoryMessage {
         uses: Vec<GranuleUse>,
         ends: bool,
     },
-    /// A round of a client has ended: client, starts of the ranges that it named; `None`: all.
+    /// A client's round ended: starts of the ranges that it named; `None`: all.
     Touched(u64, Option<Vec<u64>>),
     /// A client's range is managed no more: client, start address.
     Unbacked(u64, u64),
