@@ -132,7 +132,7 @@ enum Seen {
     Changes,
     /// Seen to change at each probe for [`LONG`].
     ChangesOn,
-    /// The same change is under way for [`LONG`].
+    /// One change is under way for [`LONG`].
     Stands,
 }
 
@@ -470,8 +470,8 @@ impl DeviceObserver {
         before.foreign.min(alone.before)
     }
 
-    /// The device with assumptions for missing samples: its first context after [`MEASURES`], no
-    /// strangers after [`FORGOTTEN`].
+    /// The device with assumptions for missing samples: its first context after `MEASURES`, no
+    /// strangers after `FORGOTTEN`.
     fn without_looks(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
         let mut about = before;
         about.foreign = self.doubts(jobs, &before, now);

@@ -1,14 +1,13 @@
 //! The devices and their sizes.
 //!
 //! A size comes from NVML or from jobs, which may lie:
-//! * A job's report counts without NVML, or within `[7/8 * n, n]` of NVML's `n`: CUDA has less than
-//!   NVML counts.
-//! * Among reports the owner's counts; else that of most users; on a tie, the larger. Too small a
-//!   size refuses jobs for good. Too large a size shows as foreign memory at the next probe.
+//! * A report counts without NVML, or within `[7/8 * n, n]` of NVML's `n`, as CUDA has less.
+//! * The owner's report counts; else most users'; on a tie, the larger. Too small a size refuses
+//!   jobs for good. Too large a size shows as foreign memory at the next probe.
 //! * The last broker's size holds until the first report. A question for a place is no report.
 //!
-//! At most [`MOST`] devices exist that NVML does not list, [`EACH`] per user. An unused one is
-//! replaced by a new one. Jobs beyond run uncounted.
+//! Devices that NVML does not list: at most [`MOST`], [`EACH`] per user. A new one replaces an
+//! unused one. Jobs beyond run uncounted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,19 +1,18 @@
 //! Multi-device groups: jobs on several devices.
 //!
-//! A job's part on one device is a gang, which asks, waits, grows and ends by itself. Gangs of one
-//! job are *kin*; the first gives the family its number. A process attaches once for each device
-//! that it uses.
+//! A job's part on one device is a gang, admitted by itself. Gangs of one job are *kin*; the first
+//! gives the family its number. A process attaches once for each of its devices.
 //!
 //! A declared need covers all devices together:
-//! * The first gang asks for all of it, as far as its device has room.
+//! * The first gang asks for all that its device has room for.
 //! * A further process (a rank) on another device takes an equal part with it. The first gang asks
 //!   for that much less, or gives it back.
-//! * A process that goes on to another device asks there for what its first device had no room for.
-//!   If that is nothing, it begins with little and grows.
+//! * A process that goes on to another device asks there for the rest. Without a rest, it begins
+//!   with little and grows.
 //!
 //! Jobs that hold memory on one device and wait on another can wait for each other for ever.
-//! [`Book::untie`] finds such jobs, whether they wait to begin or for more. The latest waiter gets
-//! CUDA's out-of-memory error.
+//! [`Book::untie`] gives the latest waiter of such jobs CUDA's out-of-memory error, whether it
+//! waits to begin or for more.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,8 +55,8 @@ impl Book {
         self.gangs.iter().filter(move |(_, gang)| gang.family == family)
     }
 
-    /// The part of the declared need `said` for one more process on a further device. The first
-    /// gang's need shrinks by it.
+    /// The part of the declared need `said` for one more process on a further device; the first
+    /// gang's need shrinks.
     pub fn part_elsewhere(&mut self, family: Job, said: Option<u64>, wants: &Wants) -> Option<u64> {
         let said = said?;
         if wants.further > 0 {
@@ -113,7 +112,7 @@ impl Book {
             gang.processes = gang.processes.saturating_add(1);
         }
         if self.machine.share(job).is_some() {
-            // If that is not free, its part is what its siblings have and do not hold.
+            // If that is not free, its part is what its siblings do not hold.
             self.tell(Event::Grows(job, part));
         } else {
             self.asks_anew(job, |ask| {
@@ -123,8 +122,8 @@ impl Book {
         }
     }
 
-    /// Replaces a waiting gang's request. It moves behind later arrivals, by moments: its processes
-    /// come together.
+    /// Replaces a waiting gang's request, which moves behind arrivals of the last moments: its
+    /// processes come together.
     fn asks_anew(&mut self, job: Job, change: impl Fn(&mut Ask)) {
         let waiting = self.machine.view().waiting;
         let Some(mut ask) = waiting.into_iter().map(|row| row.ask).find(|ask| ask.job == job) else {
@@ -196,7 +195,7 @@ impl Book {
             });
         }
         let mut stuck: BTreeSet<Job> = waits.iter().map(|wait| wait.family).collect();
-        // A job that waits for nothing ends in time, and so do jobs that then have room.
+        // A job that waits for nothing ends in time; so do jobs that then have room.
         while let Some(freed) = stuck.iter().copied().find(|job| {
             let mut needs = waits.iter().filter(|wait| wait.family == *job);
             needs.all(|wait| {

@@ -1,7 +1,7 @@
 //! Observed usage of jobs without a declared need, offered as profiles.
 //!
-//! Such a job begins with little, grows as memory is free, and may fail half-way. Its usage is kept
-//! when it ends, `weft queue` shows it, and `weft profile keep` makes a profile of it. With
+//! Such a job begins with little, grows, and may fail half-way. Its usage is kept when it ends,
+//! `weft queue` shows it, and `weft profile keep` makes it a profile. With
 //! `weft run --profile NAME` the job begins when all of that is free. It is never used unasked: the
 //! next run may differ, and some jobs take all there is.
 #![forbid(unsafe_code)]

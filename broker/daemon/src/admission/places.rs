@@ -1,9 +1,8 @@
-//! Places for jobs that have not come yet: `weft run --gpu any` asks for one before it becomes the
+//! Places for jobs that have not come yet, as `weft run --gpu any` asks for before it becomes the
 //! job.
 //!
 //! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over. So two
-//! simultaneous questions do not count on the same room. A promise binds only other questions for
-//! places.
+//! simultaneous questions do not count on the same room. A promise binds only other questions.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +13,7 @@ use crate::clock;
 use weft_admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
 use weft_protocol::Ns;
 
-/// Time to load a framework and a model before the first context. A later job loses its claim, not
-/// its place.
+/// Time to load a framework and a model before the first context. A later job loses its claim.
 const PATIENCE: Ns = 120_000_000_000;
 
 /// Most devices of one question.
@@ -30,8 +28,7 @@ const EACH: usize = 128;
 pub struct Seeker {
     /// The process that becomes the job.
     pub pid: u32,
-    /// Whether `pid` is of another pid namespace, so that it cannot be looked at. Set by the broker
-    /// alone.
+    /// Whether `pid` is of another pid namespace and tells nothing. Set by the broker alone.
     #[serde(skip)]
     pub unseen: bool,
     /// Name that the job's processes will share.
@@ -94,8 +91,8 @@ struct Promise {
 pub struct Promises(Vec<Promise>);
 
 impl Promises {
-    /// Drops promises that are over, and this seeker's earlier ones. `came`: whether a job of this
-    /// name is here.
+    /// Drops ended promises and this seeker's earlier ones. `came`: whether a job of this name is
+    /// here.
     fn prune(&mut self, now: Ns, seeker: &Seeker, came: impl Fn(&str) -> bool) {
         self.0.retain(|promise| {
             let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
@@ -123,7 +120,7 @@ impl Promises {
 }
 
 impl Book {
-    /// The best device for a job; promises it.
+    /// Promises a job the best device.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
         let now = clock::now();
         let gangs = &self.gangs;

@@ -1,12 +1,11 @@
-//! Admitted jobs that are suspended before they took memory: they must not keep others out.
+//! Admitted jobs that are suspended before they took memory, and must not keep others out.
 //!
-//! A waiting job that was stopped (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory
-//! would be kept for it. So a job that is suspended for [`PATIENCE`] and has taken nothing waits
-//! again, at its old place, until it goes on. A job with memory keeps it, as it cannot be taken
-//! back.
+//! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would be
+//! kept for it. After [`PATIENCE`] it waits again, at its old place, until it goes on. A job with
+//! memory keeps it, as it cannot be taken back.
 //!
-//! What holds: this is done only while others wait, with one read of `/proc` per process and
-//! [`LOOK`]. A client that goes on reads its admission slot before it takes memory, and waits.
+//! What holds: only while others wait, with one read of `/proc` per process and [`LOOK`]. A client
+//! that goes on reads its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

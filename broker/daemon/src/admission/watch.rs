@@ -1,8 +1,8 @@
-//! Free memory of the devices without a context, by NVML in a process of its own
-//! (`weft probe --memory`), as a driver may hang or crash.
+//! Free memory of the devices without a context, by NVML.
 //!
-//! The process starts at a question and ends after [`IDLE`] without one, or with the broker.
-//! Without NVML no more questions are asked.
+//! NVML runs in a process of its own (`weft probe --memory`), as a driver may hang or crash. It
+//! starts at a question and ends after [`IDLE`] without one, or with the broker. Without NVML no
+//! more questions are asked.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};

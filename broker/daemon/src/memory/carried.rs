@@ -1,18 +1,19 @@
 //! Measured rates of a device's link.
 //!
-//! A client reports the device time of each move, without host time
+//! A client reports each move's device time, without host time
 //! ([`Ended::took`](weft_protocol::page_ops::Ended::took)). A move does not count if:
 //!
+//! * its time is not known;
 //! * it is smaller than [`LEAST`]: fixed costs would be measured;
 //! * any client's memory went the other way beside it: on a half-duplex link each seems half as
 //!   fast.
 //!
 //! Moves seem slower beside the job's copies or faults, or where the driver makes room (half, on
-//! the simulated GPU). A move of memory that partly lay there seems faster; these are far fewer. So
-//! the rate is the upper quartile of the last [`KEPT`] moves, once there are [`ENOUGH`].
+//! the simulated GPU). Moves of memory that partly lay there seem faster, and are far fewer. So the
+//! rate is the upper quartile of the last [`KEPT`], once there are [`ENOUGH`].
 //!
-//! What holds: `granted / FAR <= rate <= granted * FAR`. A client that lies makes turns too long or
-//! too short, no more.
+//! What holds: `granted / FAR <= rate <= granted * FAR`. A client that lies only makes turns too
+//! long or too short.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -122,7 +122,7 @@ impl Known {
         }
     }
 
-    /// Whether it was active within [`IDLE`].
+    /// Whether it was active within `IDLE`.
     pub fn is_active(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.active_at) < IDLE
     }

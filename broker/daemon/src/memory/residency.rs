@@ -1,11 +1,11 @@
 //! An estimate of which granules lie on the device, and of faults.
 //!
-//! The driver does not tell a process which pages it moved. So this mirrors the driver: a launch
-//! brings what its forecast touches, page operations move their ranges, and a full device loses
-//! what arrived first. That is the driver's own order: it does not see a page's reuse.
+//! The driver does not tell which pages it moved. So this mirrors it: a launch brings what its
+//! forecast touches, page operations move their ranges, and a full device loses the earliest
+//! arrivals. The driver's order is the same: it does not see reuse.
 //!
 //! What holds:
-//! * The first touch of a granule is a fault, though a driver copies nothing for it.
+//! * The first touch of a granule is a fault, though nothing is copied.
 //! * What a page operation brings is no fault, even if a launch waits for it.
 //! * A fault brings a whole granule; the driver may bring less.
 //! * Memory that no forecast names is not seen.
@@ -131,7 +131,7 @@ impl Residency {
         }
     }
 
-    /// Takes the page operations that are out for done, as their ends will not be heard.
+    /// Takes page operations that are out for done: their ends will not be heard.
     pub fn forget_page_ops(&mut self) {
         let coming = |(client, book): (&u64, &Book)| {
             let client = *client;
@@ -145,7 +145,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// A client's bytes brought by faults so far, and its bytes on the device.
+    /// Bytes that came by faults so far, and bytes on the device.
     pub fn of(&self, client: u64) -> (u64, u64) {
         let book = self.clients.get(&client);
         book.map_or((0, 0), |book| (book.faulted * GRANULE, book.there * GRANULE))
@@ -225,8 +225,7 @@ mod tests {
         assert_eq!((of(&residency, 1), of(&residency, 2)), ((8, 2), (8, 8)));
         for turn in 2..5 {
             touch(&mut residency, 1, 0..8);
-            // The two that were there had arrived first and were evicted: nothing of an earlier
-            // turn is reused.
+            // The two that were there had arrived first and were evicted: nothing is reused.
             let (faulted, there) = of(&residency, 1);
             assert!(
                 (6 * turn + 2..=8 * turn).contains(&faulted) && there == 8,

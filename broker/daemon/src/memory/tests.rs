@@ -334,7 +334,7 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     assert_eq!(granules(&scene.thread, 1), 256);
     scene.thread.take(MemoryMessage::Unbacked(1, base));
     assert_eq!(granules(&scene.thread, 1), 256 - 32);
-    // The same range again, and shorter.
+    // This range again, and shorter.
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 2 * MB));
     assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
     // A client without a range has no forecast.

@@ -27,8 +27,8 @@ use weft_scheduler::Client;
 /// Interval of checks while page operations are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// Interval while jobs take turns. What the running job has used for the last time in its turn may
-/// go, a granule in 0.1 ms.
+/// Interval while jobs take turns. What the running job will not use again in its turn may go, a
+/// granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
 /// Interval with nothing out.
@@ -276,8 +276,8 @@ impl Thread {
         }
     }
 
-    /// Gives the planner a timeline: the running client, then foreground jobs, which may come back
-    /// at any time, then the longest waiting. Among clients that take turns, only active ones.
+    /// Gives the planner a timeline: the running client, foreground jobs (they may come back at any
+    /// time), then the longest waiting. Of clients that take turns, only active ones.
     pub(super) fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };

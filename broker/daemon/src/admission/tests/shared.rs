@@ -148,7 +148,7 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.tick();
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // Nobody confirms the claim while she waits, so she finds out for herself.
+    // The claim is not confirmed while her job waits, so it finds out for itself.
     let now = clock::now();
     broker.handle.book().watched = 0;
     broker.handle.tick();
