@@ -1,13 +1,11 @@
-//! A broker that follows one that was killed: its predecessor's book, and how clients find their
-//! places in it again.
+//! The successor of a killed broker: the last book, and how clients reattach.
 //!
-//! Clients look for a broker once a second. Until a client is back its job keeps its place: who ran
-//! has its share, who waited its turn. So a newcomer is judged from the first moment on as if the
-//! broker had never been away.
+//! Clients look for a broker once a second. Until a client is back, its job keeps its share or its
+//! place in the queue. So new jobs are judged as if the broker had never been away.
 //!
-//! * A process of the book that does not run any more is gone.
-//! * Who waited and does not come back within [`RETURN`] waits no more; who ran keeps its share for
-//!   as long as it runs, attached or not, since it keeps its memory.
+//! * An ended process is gone.
+//! * A waiting job that does not reattach within [`RETURN`] leaves the queue. A running process
+//!   keeps its share while it runs, attached or not: it keeps its memory.
 #![forbid(unsafe_code)]
 
 use super::book::{Book, Gang, Member, stated};
@@ -18,26 +16,23 @@ use weft_admission::{Admission, Config, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
-/// Clients look for a broker once a second; a busy machine may hold up hundreds of them for some
-/// more.
+/// Time to reattach. Clients try once a second; a busy machine may delay hundreds of them.
 const RETURN: Ns = 30_000_000_000;
 
-/// How often it is looked whether those who are absent still run.
+/// Interval of checks of unreattached processes.
 const LOOK: Ns = 100_000_000;
 
-/// A process that the broker before this one knew.
+/// An unreattached process of the last broker.
 #[derive(Debug)]
 pub struct Absent {
-    /// Which.
     pub process: Process,
-    /// Its command line.
     pub command: String,
-    /// How long it may stay away without being forgotten.
+    /// When it may be forgotten.
     pub until: Ns,
 }
 
 impl Book {
-    /// Goes on where another broker was.
+    /// Goes on from the last broker's page.
     pub fn go_on(config: Config, ledger: Option<Ledger>, page: Page) -> Book {
         let mut book = Book::new(config.clone(), ledger);
         book.machine = Admission::go_on(config, page.machine);
@@ -66,7 +61,7 @@ impl Book {
                 waited: book.machine.waits(job),
                 managed: kept.managed,
                 processes: kept.processes,
-                // What it took before is not known any more.
+                // Earlier observed usage is lost.
                 took: None,
                 members: Default::default(),
                 absent: absent.collect(),
@@ -77,7 +72,7 @@ impl Book {
             book.next = book.next.max(job.0);
             book.gangs.insert(job, gang);
         }
-        // Of whom no process is known nobody can come back.
+        // A job without a known process cannot reattach.
         let known: Vec<Job> = book.machine.jobs().collect();
         for job in known {
             if book.gangs.get(&job).is_none_or(|gang| gang.absent.is_empty()) {
@@ -94,8 +89,8 @@ impl Book {
         book
     }
 
-    /// The job of this user that a process belonged to before, on this device. (Where `/proc` shows
-    /// no other user's processes a number alone would do, and it may be another's now.)
+    /// The job on this device that this user's process belonged to. Pids that `/proc` hides may be
+    /// reused, so the user must match.
     pub fn back_from(&self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
         let belonged = |gang: &Gang| {
             let there = gang.absent.iter().any(|absent| absent.process == *process);
@@ -104,11 +99,11 @@ impl Book {
         self.gangs.iter().find(|(_, gang)| belonged(gang)).map(|(job, _)| *job)
     }
 
-    /// A process is back with its job, which kept its place.
+    /// Reattaches a process to its job.
     pub fn comes_back(&mut self, job: Job, member: Member, wants: &Wants, device: DeviceId) {
         let (client, process) = (member.entry.client, member.process);
         let entry = std::sync::Arc::clone(&member.entry);
-        // What the process may have by the book, before it is counted anew.
+        // Its part by the book, before the share is divided anew.
         let part = self.part(job);
         if let Some(gang) = self.gangs.get_mut(&job) {
             gang.absent.retain(|absent| absent.process != process);
@@ -117,11 +112,11 @@ impl Book {
         self.ledger.mark(true);
         match (wants.runs, part) {
             (Some(has), Some(part)) => {
-                // It was let in just before the broker was killed, did not hear as what, and began.
+                // Admitted just before the kill, it began without hearing its backing.
                 if !wants.managed && self.machine.is_managed(job) {
                     self.is_on_device(job);
                 }
-                // It got more just before the broker was killed.
+                // It got more just before the kill.
                 if !wants.managed {
                     self.tell(Event::Has(job, has.saturating_sub(part)));
                 }
@@ -129,7 +124,7 @@ impl Book {
                 self.admission_slot(client, has.max(part));
             }
             (Some(has), None) => {
-                // It waited, and began while there was no broker.
+                // It waited, and began without a broker.
                 let ask = self.ask(job, &entry, wants, device, stated(&entry, wants));
                 let fixed = self.fixed(wants, device, has);
                 self.tell(Event::Holds(ask, device, fixed));
@@ -143,7 +138,7 @@ impl Book {
         }
     }
 
-    /// Forgets those who do not run any more and those who stay away.
+    /// Forgets unreattached processes that ended or stay away.
     pub fn look_for_the_absent(&mut self) {
         let now = clock::now();
         if now.saturating_sub(self.looked) >= LOOK && self.gangs.values().any(|gang| !gang.absent.is_empty()) {

@@ -1,5 +1,4 @@
-//! The book: which clients are which job, what the machine is told of them, and what its decisions
-//! mean for their admission slots.
+//! The book: clients and their jobs, events to the core, and its decisions for admission slots.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -30,21 +29,18 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Memory};
 use weft_protocol::control::{ToClient, Wants};
 
-/// A job of which nothing is known is let in with its total divided by this, and gets more as it
-/// asks for more: 1.25 GB of 80. What it takes in the end is known only from a run, and guarding a
-/// large guess would keep others out for nothing.
+/// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
+/// large guess would keep other jobs out for nothing.
 pub const UNKNOWN: u64 = 64;
 
-/// No job has more processes on a device.
+/// Most processes of a job on a device.
 pub const MOST_PROCESSES: u32 = 1024;
 
-/// Ended processes that are remembered.
+/// Ended processes that are kept.
 const FREED: usize = 64;
 
-/// A process of a job.
 #[derive(Debug)]
 pub struct Member {
-    /// What is known of it.
     pub entry: Arc<Entry>,
     pub sender: ToTheClient,
     pub process: Process,
@@ -52,50 +48,46 @@ pub struct Member {
     pub blur: Blur,
 }
 
-/// The processes of a job on one device. What a job has on several devices is admitted for each by
-/// itself: see [`super::kin`].
+/// A job's processes on one device. Each device's part is admitted by itself: see [`super::kin`].
 #[derive(Debug)]
 pub struct Gang {
     pub name: String,
     pub device: DeviceId,
-    /// Its job's first gang, whose number it goes by over all devices: itself, as a rule.
+    /// The first gang of its multi-device group: itself, as a rule.
     pub family: Job,
-    /// Bytes that were asked for, contexts left out.
+    /// Bytes asked for, without contexts.
     pub asked: u64,
     pub user: String,
-    /// Whose it is, as the kernel says.
+    /// The user id, by the kernel.
     pub uid: u32,
     pub stated: bool,
-    /// How long it runs was said, by a person or a profile.
+    /// Its run time was declared or is in its profile.
     pub timed: bool,
-    /// It waits, or waited until it was let in and was not counted yet.
+    /// It waits, or waited and is not counted yet.
     pub waited: bool,
     pub managed: bool,
     pub processes: u32,
-    /// What it took so far, counted as its processes go.
+    /// Observed usage so far.
     pub took: Option<Took>,
-    /// Those that are attached.
     pub members: BTreeMap<u64, Member>,
-    /// Those that the broker before this one knew and that have not come back yet.
+    /// Unreattached processes of the last broker.
     pub absent: Vec<Absent>,
-    /// Since when it is seen suspended with nothing taken.
+    /// Since when it is suspended with nothing taken.
     pub still: Still,
-    /// Lines that it was told while it waited.
+    /// Lines that it got while it waited.
     pub told: u32,
-    /// It left open what its memory is, and has device memory since its control group leaves it so
-    /// many bytes of the host alone.
+    /// Host bytes left by its control group, where they forced device memory on auto backing.
     pub cramped: Option<u64>,
 }
 
 impl Gang {
-    /// Says a line to its processes.
     fn says(&self, line: &str) {
         for member in self.members.values() {
             let _ = member.sender.send(ToClient::Said(line.to_string()));
         }
     }
 
-    /// Whether none of its processes is there or may come back.
+    /// Whether no process is attached or may reattach.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.absent.is_empty()
     }
@@ -107,46 +99,39 @@ pub struct Book {
     pub machine: Admission,
     pub gangs: HashMap<Job, Gang>,
     pub clients: HashMap<u64, Job>,
-    /// UUIDs of the devices, by their numbers.
+    /// UUIDs by device number.
     pub devices: Vec<String>,
-    /// Who says how large they are, and what NVML says.
+    /// Users' reports of device sizes, and NVML's list.
     pub said: HashMap<DeviceId, Said>,
     pub listed: BTreeMap<String, u64>,
-    /// Many users' jobs come here, and whose broker it is.
+    /// Whether the broker is shared, and its owner.
     pub shared: bool,
     pub owner: u32,
     pub users: Vec<String>,
-    /// Users with a weight of their own.
+    /// Users with a weight above 1.
     pub weights: BTreeMap<String, u32>,
     pub learnt: Learnt,
-    /// What is known beyond this broker's end.
     pub known: Known,
-    /// What a context takes is measured on devices of which that is not known.
+    /// Whether contexts of unknown size are measured.
     pub measures: bool,
-    /// What is known of the devices' memory.
     pub observer: DeviceObserver,
-    /// The clients that have asked and are not in yet.
     pub arrivals: Arrivals,
-    /// The clients that run and wait for more.
     pub growth: Growth,
-    /// Who ended of late, the latest last.
+    /// Processes that ended lately, the latest last.
     pub freed: VecDeque<FreedRow>,
-    /// Places of jobs that have not come yet.
     pub promises: Promises,
     pub next: u64,
     pub sums: [u64; 4],
     pub out: Vec<Decision>,
-    /// When the absent were looked for last.
+    /// Time of the last check of unreattached processes.
     pub looked: u64,
-    /// When the suspended were.
+    /// Time of the last check for suspended jobs.
     pub looked_for_suspended: u64,
-    /// When those who wait heard of their places.
+    /// Time of the last lines on positions.
     pub positions: Ns,
-    /// When NVML was asked last because somebody waits, and the number of the answer that was read
-    /// last.
+    /// When NVML was last asked for a waiting job, and the number of the last answer read.
     pub watched: Ns,
     pub read: u64,
-    /// What is kept for the next broker.
     pub ledger: LedgerState,
 }
 
@@ -156,7 +141,6 @@ pub const REFUSED: usize = 2;
 pub const DENIED: usize = 3;
 
 impl Book {
-    /// With nobody in it.
     pub fn new(config: Config, ledger: Option<Ledger>) -> Book {
         Book {
             machine: Admission::new(config.clone()),
@@ -254,7 +238,7 @@ impl Book {
         }
     }
 
-    /// The first process of a job on a device. `kin`: a gang of it on another one.
+    /// Adds a job's first process on a device. `kin`: its gang on another one.
     fn comes_first(&mut self, member: Member, wants: &Wants, device: DeviceId, kin: Option<Job>) {
         self.next += 1;
         let job = Job(self.next);
@@ -266,7 +250,7 @@ impl Book {
         }
         let mut ask = self.ask(job, &entry, wants, device, said);
         if family.is_some() {
-            // Who else comes here is not known before it has come.
+            // Further processes here are not known before they come.
             ask.need.processes = 1;
         }
         let gang = Gang {
@@ -314,23 +298,22 @@ impl Book {
         }
     }
 
-    /// What a job asks for, of whose memory so much was said.
+    /// A job's request; `stated`: its declared need, bytes.
     pub fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, stated: Option<u64>) -> Ask {
         let mut peak = stated.unwrap_or(wants.total / UNKNOWN);
         let processes = wants.processes.clamp(1, MOST_PROCESSES);
         if wants.devices > 1 {
-            // What does not fit here goes to its other devices.
+            // What does not fit goes to its other devices.
             let context = self.about(device).map_or(0, |it| it.context);
             peak = peak.min(wants.total.saturating_sub(context.saturating_mul(u64::from(processes))));
         }
         let said = timed(entry, wants);
         let backing = match wants.managed {
             true => Backing::Managed {
-                // Where nothing is known of what a turn touches: all of it.
+                // What a turn touches is not known: all of it.
                 working_set: peak.min(wants.total),
             },
-            // What is pushed off the device is charged to the job's control group, all of it at
-            // worst.
+            // Evicted memory is charged to the job's control group, all of it at worst.
             false if wants.either && cramped(wants, peak).is_none() => Backing::Either {
                 working_set: peak.min(wants.total),
             },
@@ -350,10 +333,10 @@ impl Book {
         }
     }
 
-    /// What of the device is taken by a process that runs already and may have `share`.
+    /// Bytes of the device that a running process with this share takes.
     pub fn fixed(&self, wants: &Wants, device: DeviceId, share: u64) -> u64 {
         let context = self.about(device).map_or(0, |it| it.context);
-        // What a managed job takes is not the device's.
+        // Managed memory is not the device's.
         if wants.managed {
             context
         } else {
@@ -361,8 +344,7 @@ impl Book {
         }
     }
 
-    /// A client begins on a device that is in no book, and is in none either: nothing is said of
-    /// its memory, and nothing forbidden.
+    /// Admits a client whose device is in no book: no quota, no account.
     fn passes_by(&self, entry: &Entry, sender: &ToTheClient) {
         let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
         log::info!("client {}: {line}", entry.client);
@@ -374,7 +356,7 @@ impl Book {
         wake(&admission_slot.state);
     }
 
-    /// A client may begin.
+    /// Writes a client's admission: quota, limit, backing, state.
     pub fn admission_slot(&self, client: u64, share: u64) {
         let Some(job) = self.clients.get(&client) else { return };
         let Some(gang) = self.gangs.get(job) else { return };
@@ -388,7 +370,7 @@ impl Book {
             true => share,
             false => share.saturating_add(free),
         };
-        // What a managed job takes is not the device's.
+        // Managed memory is not the device's.
         let (share, ceiling) = if gang.managed {
             (0, 0)
         } else {
@@ -417,7 +399,7 @@ impl Book {
             .map_or(0, |about| self.machine.load(device).free(about))
     }
 
-    /// NVML has told what is free.
+    /// Takes in NVML's answer.
     pub fn reads(&mut self, reading: &Reading) {
         if reading.number == self.read {
             return;
@@ -429,7 +411,7 @@ impl Book {
         }
     }
 
-    /// One process less of a job.
+    /// Counts one process of a job less; without any, the job ends.
     pub fn leaves(&mut self, job: Job) {
         if self.gangs.get(&job).is_some_and(|gang| !gang.is_empty()) {
             return self.tell(Event::Leaves(job));
@@ -444,7 +426,6 @@ impl Book {
         }
     }
 
-    /// A user counts for so many from now on.
     pub fn weigh(&mut self, name: &str, weight: u32) {
         let user = self.user(name);
         match weight {
@@ -455,8 +436,7 @@ impl Book {
         self.carry_out();
     }
 
-    /// A process ended, and its job with it, if that is the last one: others can have its memory
-    /// from now on.
+    /// Notes an ended process. `share`: bytes that became free; 0: its job has other processes.
     pub fn frees(&mut self, pid: u32, share: u64) {
         if self.freed.len() == FREED {
             self.freed.pop_front();
@@ -465,14 +445,14 @@ impl Book {
         self.freed.push_back(FreedRow { pid, share, at });
     }
 
-    /// Carries out what the machine decided. It is in the ledger before anybody acts on it.
+    /// Carries out the core's decisions. They are in the ledger before a client can act on them.
     pub fn carry_out(&mut self) {
         let out = std::mem::take(&mut self.out);
         self.chooses(&out);
         for decision in &out {
             let counted = match decision {
                 Decision::Admit { job, .. } => {
-                    // Counted as it begins: until then nobody knows whether it does.
+                    // Counted here: whether it begins is not known before.
                     let gang = self.gangs.get_mut(job);
                     let waited = gang.is_some_and(|gang| std::mem::take(&mut gang.waited));
                     self.sums[WAITED] += u64::from(waited);
@@ -515,7 +495,7 @@ impl Book {
         self.show_ceilings();
     }
 
-    /// What jobs may count on that said nothing: what they have and what is free now.
+    /// Writes the limit of jobs without a declared need: quota + free bytes.
     fn show_ceilings(&self) {
         let mut free: BTreeMap<DeviceId, u64> = BTreeMap::new();
         for (job, gang) in self.gangs.iter().filter(|(_, gang)| !gang.stated && !gang.managed) {
@@ -535,7 +515,7 @@ impl Book {
         }
     }
 
-    /// A job gets no memory, and its processes hear why.
+    /// Refuses a job and tells its processes why.
     pub fn turns_away(&mut self, job: Job, why: &str) {
         let Some(gang) = self.gangs.remove(&job) else { return };
         for (client, member) in gang.members {
@@ -550,14 +530,14 @@ impl Book {
         }
     }
 
-    /// Writes down what is so, if it is not.
+    /// Writes the ledger if it is stale.
     fn keep(&mut self) {
         if self.ledger.take_stale() {
             self.ledger.write(self.page().as_ref());
         }
     }
 
-    /// What the next broker is to know; `None`: nothing.
+    /// The next broker's page; `None`: nothing to keep.
     fn page(&self) -> Option<Page> {
         let (waiting, running) = self.machine.count();
         if waiting + running == 0 && self.weights.is_empty() {
@@ -597,7 +577,7 @@ impl Book {
         })
     }
 
-    /// The last page stays: those who run on are in it.
+    /// Closes the ledger. The last page stays.
     pub fn close(&mut self) {
         self.keep();
         self.ledger.close();
@@ -605,7 +585,7 @@ impl Book {
     }
 }
 
-/// How long a job was said to run, by a person or by its profile, ns.
+/// Declared run time, or the profile's, ns.
 fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
     match wants.duration.as_deref() {
         Some("short") => Some(Class::Short.expected()),
@@ -615,11 +595,10 @@ fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
     }
 }
 
-/// Of a command line so much is written down where many may stand, bytes.
+/// Longest kept command line, bytes, where many are kept.
 const COMMAND: usize = 1024;
 
-/// At most so many bytes of a text, without line breaks and the like: what is written down is
-/// bounded.
+/// A text without control characters, cut to `bytes` bytes, as files are bounded.
 pub fn brief(text: &str, bytes: usize) -> String {
     let mut cut = bytes.min(text.len());
     while !text.is_char_boundary(cut) {
@@ -629,7 +608,7 @@ pub fn brief(text: &str, bytes: usize) -> String {
     text[..cut].chars().map(plain).collect()
 }
 
-/// What a job was said to take, by a person or by its profile.
+/// Declared need, or the profile's, bytes.
 pub fn stated(entry: &Entry, wants: &Wants) -> Option<u64> {
     let learnt = entry
         .loaded

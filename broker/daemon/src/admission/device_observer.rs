@@ -1,27 +1,25 @@
-//! What contexts and strangers take of a device: what is not free there and nobody is known to
-//! hold.
+//! Observation of a device's memory: what contexts and strangers take there.
 //!
-//! Clients look at what is free when they have made a context, when they have their first memory,
-//! and when they are asked to; NVML tells without a context ([`super::watch`]), before anybody is
-//! let in and while somebody waits. The broker knows what its clients hold. The two make one
-//! picture only if nobody took or gave back anything between the look and the broker's; else the
-//! memory that somebody was just given would be taken for a context's or a stranger's, and whoever
-//! wants it later is told there is none. So a look counts only where all others were still
-//! ([`weft_protocol::admission_slot::Moves`]; making a context is a change too), and where the
-//! memory of those who left is the driver's again. A client whose look does not count looks once
-//! more with its next memory.
+//! `unknown = memory - free - held by clients`. Free bytes come from:
+//! * clients' probes: after making a context, with the first memory, and when the broker asks;
+//! * NVML, without a context ([`super::watch`]): before any admission and while a job waits.
 //!
-//! In a shared broker a look is one user's word, by which others are kept out: where NVML tells of
-//! the device only NVML is believed, and a client's look is but the reason to ask it. Where it does
-//! not, a look that finds more of strangers than was known counts as far as another user's (or the
-//! owner's) says the same within [`CONFIRMS`]; where no other user has a job that could look it
-//! counts until one of his has waited for so long, who then finds out for himself. Nor does it help
-//! to keep a change under way: one that has been for [`LONG`] counts as all that its job may have,
-//! and one that changes at each look for that long as what it says that it holds.
+//! A probe counts only where all other clients were still
+//! ([`weft_protocol::admission_slot::Moves`]; making a context is a change) and exited clients'
+//! memory is the driver's again. Otherwise memory just given would count as unknown. The client
+//! then probes again with its next memory.
 //!
-//! Of what nobody is known to hold a context takes what came with it, where there is a picture of a
-//! moment before; no more than an equal part in any case. The rest is strangers'. What contexts
-//! take is kept over brokers ([`super::known`]).
+//! In a shared broker a probe is one user's claim, and it keeps other users out:
+//! * Where NVML tells of the device, a probe is only a reason to ask NVML.
+//! * Elsewhere, more foreign memory counts as far as another user or the owner reports it within
+//!   [`CONFIRMS`].
+//! * Without another user's job to probe, a claim counts until such a job has waited for
+//!   [`CONFIRMS`].
+//! * A change under way for [`LONG`] counts as all that its job may have. Memory that changes at
+//!   each probe for [`LONG`] counts as reported.
+//!
+//! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
+//! The rest is strangers'. Context sizes outlive the broker ([`super::known`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,81 +33,74 @@ use weft_admission::{Admission, Device, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::Moves;
 
-/// No context is taken for larger than this part of a device: then others than weft's jobs hold
-/// memory.
+/// Largest context, as a part of the device; the rest is strangers' memory.
 const LARGEST_CONTEXT: u64 = 8;
 
-/// Nor for larger than this: contexts of today's devices take some hundred megabytes.
+/// Largest context. Today's take some hundred megabytes.
 const LARGEST: u64 = 2 << 30;
 
-/// What a context is taken for where nothing tells: this part of the device, and no more than
-/// [`CAUTIOUS`].
+/// Assumed context where nothing is measured: `min(memory / CAUTIOUS_PART, CAUTIOUS)`.
 const CAUTIOUS_PART: u64 = 16;
 const CAUTIOUS: u64 = 512 << 20;
 
-/// Two pictures that lie no further apart differ by what the clients that came between them took:
-/// strangers come and go less often.
+/// Largest distance of two samples whose difference counts as contexts: strangers come less often.
 const TOGETHER: Ns = 30_000_000_000;
 
-/// A job that was let in first on a device has made its context after this; who waits for what that
-/// takes waits no longer.
+/// Time in which a device's first job makes its context. No job waits longer for its measurement.
 const MEASURES: Ns = 10_000_000_000;
 
-/// Where nothing tells what is free without a context, and nobody of ours has one, strangers are
-/// believed to be there for so long. Then whoever waits first finds out.
+/// How long foreign memory is believed without NVML and clients. Then the first waiting job finds
+/// out.
 const FORGOTTEN: Ns = 30_000_000_000;
 
-/// What one that left held is the driver's again after this (clients
-/// allow as much: [`SETTLES`] in `interposer/src/admission/mod.rs`).
+/// Time after which an exited client's memory is the driver's; [`SETTLES`] in
+/// `interposer/src/admission/mod.rs` equals it.
 const SETTLES: Ns = 2_000_000_000;
 
-/// The driver has the memory of a process again that ended so long ago: it is given back while the
-/// process ends, and told of a moment later at most.
+/// Time from a process's end until its memory is surely free: the driver reports it a moment late.
 const GRACE: Ns = 200_000_000;
 
-/// A change of a client's memory takes microseconds, in a full driver some milliseconds. One that
-/// is under way for so long stands still with its client (Ctrl-Z, a debugger), or is none.
+/// Time after which a change counts as stuck. Changes take microseconds, in a full driver some
+/// milliseconds. A longer one is of a stopped client (Ctrl-Z, a debugger), or a lie.
 const LONG: Ns = 1_000_000_000;
 
-/// Within this another user's look has to say what one says.
+/// Time in which another user's probe can confirm a claim.
 const CONFIRMS: Ns = 5_000_000_000;
 
-/// Looks at a device that are kept, each another user's.
+/// Bound on a device's kept probes, one per user.
 const BELIEVED: usize = 32;
 
-/// NVML is asked so often for a client that has looked, until nobody takes or gives back memory at
-/// that moment.
+/// How often NVML is asked for one client's probe, until memory is still at that moment.
 const TRIES: u32 = 40;
 
-/// What a client saw.
+/// What a client's probe found.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Bytes that were free.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes that it held itself.
+    /// Bytes that the client held itself.
     pub held: u64,
-    /// Bytes of managed memory that it had taken by itself: they lie on the device as far as the
-    /// driver likes, and leave it where others want the room.
+    /// Bytes of managed memory taken by the client itself. The driver evicts them at will.
     pub own: u64,
-    /// When it began to look.
+    /// When the probe began.
     pub at: Ns,
 }
 
-/// A process that left a device, and whose memory may not be the driver's again.
+/// A process that left a device; its memory may still be taken.
 #[derive(Debug)]
 struct Exited {
     device: DeviceId,
     process: Process,
-    /// When its memory is the driver's again at the latest.
+    /// When its memory is the driver's at the latest.
     settled: Ns,
 }
 
-/// When a client was let in; 0: it was not yet.
+/// When a client was admitted; 0: not yet.
 #[derive(Debug, Default)]
 pub struct AdmittedAt(AtomicU64);
 
 impl AdmittedAt {
-    /// Now, if not before.
+    /// Sets the time to now, unless it is set.
     pub fn now(&self) {
         let _ = self
             .0
@@ -121,28 +112,27 @@ impl AdmittedAt {
     }
 }
 
-/// Since when a client's memory is seen to change.
+/// For how long a client's memory has been changing.
 #[derive(Debug, Default)]
 pub struct Blur {
-    /// At each look since then; 0: it was still.
+    /// Since when each probe has seen a change; 0: it was still.
     since: AtomicU64,
-    /// Since when this change is under way, and which; 0: none is.
+    /// Start and number of the change under way; 0: none is.
     stuck: AtomicU64,
     which: AtomicU64,
 }
 
-/// How a client's memory is seen.
+/// State of a client's memory at a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// It is what it says, and was for long enough.
+    /// Unchanged since the probe began.
     Still,
-    /// It has no context.
+    /// No context was made.
     Nothing,
-    /// It changes.
     Changes,
-    /// It has changed at each look for [`LONG`].
+    /// Seen to change at each probe for [`LONG`].
     ChangesOn,
-    /// The same change is under way for [`LONG`].
+    /// One change is under way for [`LONG`].
     Stands,
 }
 
@@ -182,20 +172,20 @@ impl Blur {
         }
     }
 
-    /// Looks whether a change is under way, so that it is known since when.
+    /// Notes the start of a change under way.
     fn watches(&self, moves: &Moves, now: Ns) {
         self.sees(moves, now, now);
     }
 }
 
-/// What several users' jobs saw of a device.
+/// Claims of several users about a device.
 #[derive(Debug, Default)]
 struct Believed {
-    /// What strangers held by the last look of a user's jobs, the latest last.
+    /// Foreign memory by the last probe of each user, the latest last.
     looks: Vec<Seeing>,
-    /// What one user alone says, and what was known before.
+    /// A claim that only one user makes, with the value before it.
     alone: Option<Alone>,
-    /// Users whose word alone others found no reason to believe.
+    /// Users whose claims were not borne out.
     doubted: Vec<u32>,
 }
 
@@ -210,31 +200,30 @@ struct Seeing {
 struct Alone {
     uid: u32,
     before: u64,
-    /// Since when somebody of another user waits.
+    /// Since when another user's job waits.
     waited_for: Option<Ns>,
 }
 
-/// What was free of a device at one moment, against what was known of it.
+/// Unknown memory of a device at one moment.
 #[derive(Debug, Clone, Copy)]
 struct MemorySample {
-    /// Bytes that nobody was known to hold.
+    /// Bytes that no known client held.
     unknown: u64,
     /// Clients that had a context.
     contexts: u64,
-    /// When.
     at: Ns,
 }
 
-/// A client that looked, and what it saw.
+/// A probe and its client.
 #[derive(Debug)]
 struct Own {
     client: u64,
     look: Look,
-    /// Its user, if that user's word alone is not to keep others out.
+    /// Its user; `None`: the owner, whose claim needs no confirmation.
     uid: Option<u32>,
 }
 
-/// The jobs whose memory is on the devices, as far as an observer looks at them.
+/// The jobs on the devices, for the observer.
 #[derive(Debug)]
 struct Jobs<'a> {
     machine: &'a Admission,
@@ -250,7 +239,7 @@ impl Jobs<'_> {
         shares::part(self.machine, self.gangs, job)
     }
 
-    /// Has other users' jobs on a device look at it. False where there are none.
+    /// Asks other users' jobs on a device to probe. False where there are none.
     fn ask_others(&self, device: DeviceId, uid: u32) -> bool {
         let others = self
             .gangs
@@ -280,25 +269,23 @@ impl Jobs<'_> {
     }
 }
 
-/// What is known of each device's memory by looks at what is free of it.
+/// State of all devices' memory, by probes and NVML.
 #[derive(Debug, Default)]
 pub struct DeviceObserver {
-    /// The last sample of each device.
     samples: HashMap<DeviceId, MemorySample>,
-    /// When all of a device was last seen.
+    /// Time of the last full sample.
     observed: HashMap<DeviceId, Ns>,
-    /// What was free at the last look, whether that made a sample or not.
+    /// Free bytes by NVML's last answer, also without a sample.
     last_free: HashMap<DeviceId, u64>,
-    /// What jobs of several users saw of a device, where NVML does not tell.
+    /// Claims by device, where NVML does not tell.
     believed: HashMap<DeviceId, Believed>,
-    /// Devices that NVML is to be asked of since something changed there, and how often still.
+    /// Devices that NVML is to be asked of, with the tries that are left.
     to_ask: BTreeMap<DeviceId, u32>,
-    /// Processes that left a little while ago.
     exited: Vec<Exited>,
 }
 
 impl DeviceObserver {
-    /// A number is another device's from now on.
+    /// Forgets a device whose number goes to another one.
     pub fn forget(&mut self, device: DeviceId) {
         self.samples.remove(&device);
         self.observed.remove(&device);
@@ -306,7 +293,7 @@ impl DeviceObserver {
         self.believed.remove(&device);
     }
 
-    /// Whether all of a device was seen since then.
+    /// Whether a full sample was made at or after `since`.
     pub fn saw(&self, device: DeviceId, since: Ns) -> bool {
         self.observed.get(&device).is_some_and(|at| *at >= since)
     }
@@ -316,7 +303,7 @@ impl DeviceObserver {
         !self.to_ask.is_empty()
     }
 
-    /// NVML is asked once more.
+    /// Counts one try for each device.
     pub fn asked(&mut self) {
         self.to_ask.retain(|_, tries| {
             *tries = tries.saturating_sub(1);
@@ -324,7 +311,7 @@ impl DeviceObserver {
         });
     }
 
-    /// A client with memory on this device is gone.
+    /// Notes that a client with memory on this device is gone.
     pub fn exits(&mut self, device: DeviceId, process: Process) {
         let settled = clock::now().saturating_add(SETTLES);
         self.exited.push(Exited {
@@ -334,7 +321,6 @@ impl DeviceObserver {
         });
     }
 
-    /// Looks which of the processes that left have ended.
     pub fn look_after_the_exited(&mut self) {
         if self.exited.is_empty() {
             return;
@@ -345,7 +331,7 @@ impl DeviceObserver {
                 one.settled = now.saturating_add(GRACE);
             }
         }
-        // A look that is under way is from a moment ago at most.
+        // A probe that is under way began at most `SETTLES` ago.
         self.exited.retain(|one| now < one.settled.saturating_add(SETTLES));
     }
 
@@ -355,15 +341,13 @@ impl DeviceObserver {
         self.observed.get(&device).copied()
     }
 
-    /// As if no device had been seen yet.
     #[cfg(test)]
     pub fn forget_when(&mut self) {
         self.observed.clear();
     }
 
-    /// What strangers may hold of a device that nobody could see for long: no less than was known,
-    /// and as much as the last look leaves room for, those who left and what is on its way counted
-    /// among them.
+    /// The device before, and with estimated foreign memory where samples fail for long:
+    /// `foreign = max(foreign, memory - free - held - contexts)`. Exited clients count as foreign.
     fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
         let free = self.last_free.get(&device)?;
         let before = jobs.about(device)?;
@@ -382,9 +366,9 @@ impl DeviceObserver {
         Some((before, Device { foreign, ..before }))
     }
 
-    /// Takes in what was free; `own`: the client that looked, and what it saw.
+    /// Takes in free bytes at time `at`; `own`: the probing client's, `None`: NVML's.
     ///
-    /// The device as it was, and as it is taken to be now; `None`: that makes no sample.
+    /// Returns the device before and after; `None`: no sample can be made.
     fn observe(
         &mut self,
         jobs: &Jobs<'_>,
@@ -402,7 +386,7 @@ impl DeviceObserver {
         let unknown = before.memory.saturating_sub(free).saturating_sub(held);
         let sample = MemorySample { unknown, contexts, at };
         let mut about = before;
-        // What of managed memory lies on the device is not known here.
+        // The part of managed memory on the device is not known.
         if !managed {
             let last = self.samples.insert(device, sample);
             if let Some(each) = context_of(&about, sample, last) {
@@ -426,7 +410,7 @@ impl DeviceObserver {
         Some((before, about))
     }
 
-    /// What strangers hold, where a client saw so much of theirs.
+    /// Foreign bytes to believe where a client of `uid` reports `says`.
     fn believes(&mut self, jobs: &Jobs<'_>, uid: u32, before: Device, says: u64, at: Ns) -> u64 {
         let mut believed = self.believed.remove(&before.id).unwrap_or_default();
         believed.looks.retain(|look| look.uid != uid);
@@ -458,8 +442,7 @@ impl DeviceObserver {
         foreign
     }
 
-    /// Whoever says alone that strangers hold a device is believed for so long while others wait
-    /// for it.
+    /// Foreign bytes to believe: a lone claim ends once another user has waited for [`CONFIRMS`].
     fn doubts(&mut self, jobs: &Jobs<'_>, before: &Device, now: Ns) -> u64 {
         let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
             return before.foreign;
@@ -487,8 +470,8 @@ impl DeviceObserver {
         before.foreign.min(alone.before)
     }
 
-    /// What is taken for so of a device of which nothing better is known at this time: what its
-    /// first job's context takes, and that strangers whom nobody has seen for long are gone.
+    /// The device with assumptions for missing samples: its first context after `MEASURES`, no
+    /// strangers after `FORGOTTEN`.
     fn without_looks(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
         let mut about = before;
         about.foreign = self.doubts(jobs, &before, now);
@@ -509,7 +492,7 @@ impl DeviceObserver {
         about
     }
 
-    /// What all clients on a device held when somebody looked; `None` where that is not known.
+    /// What all clients on a device held at `at`; `None`: not known.
     fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&Own>) -> Option<Held> {
         let left = |one: &Exited| one.device == device && one.settled > at;
         if self.exited.iter().any(left) {
@@ -521,18 +504,18 @@ impl DeviceObserver {
             let Some((_, share)) = jobs.machine.share(*job).filter(|(on, _)| *on == device) else {
                 continue;
             };
-            // Who has not come back holds nobody knows how much.
+            // What an unreattached process holds is not known.
             if !gang.absent.is_empty() {
                 return None;
             }
             let mut sum = 0u64;
             for (other, member) in &gang.members {
-                // The driver may have its memory again though nobody was told that it is gone.
+                // The driver may have its memory before the broker hears of its end.
                 if member.process.leaves() {
                     return None;
                 }
                 let lane = &member.entry.lane;
-                // Before the last word on whether it was still.
+                // Read before the check for stillness, which then covers this value.
                 let says = lane.counters.memory.load(Ordering::Acquire);
                 let by_itself = match own {
                     Some(own) if own.client == *other => own.look.own,
@@ -542,7 +525,7 @@ impl DeviceObserver {
                     Some(own) if own.client == *other => Some(own.look.held),
                     _ => match member.blur.sees(&lane.moves, at, now) {
                         Seen::Still => Some(says),
-                        // Not even a context, unless it says so.
+                        // Without a context only a counter above 0 counts.
                         Seen::Nothing => Some(says).filter(|held| *held > 0),
                         Seen::Changes => return None,
                         Seen::ChangesOn => {
@@ -558,10 +541,10 @@ impl DeviceObserver {
                 sum = sum.saturating_add(held.unwrap_or(0));
                 all.contexts += u64::from(held.is_some());
                 all.unclear |= by_itself > 0 || (gang.managed && held.is_some_and(|held| held > 0));
-                // No stranger has what it took as managed memory by itself.
+                // This is no stranger's memory.
                 all.bytes = all.bytes.saturating_add(by_itself);
             }
-            // Beyond what it may have a job's word is nothing that keeps strangers from being seen.
+            // A report above the quota must not hide strangers' memory.
             let most = if gang.managed { u64::MAX } else { share };
             all.bytes = all.bytes.saturating_add(sum.min(most));
         }
@@ -570,7 +553,7 @@ impl DeviceObserver {
 }
 
 impl Book {
-    /// A client has looked at the device that it runs on. `told`: NVML tells of devices.
+    /// Takes in a client's probe of its device. `told`: NVML tells of devices.
     pub fn context(&mut self, client: u64, look: Look, told: bool) {
         let Some(job) = self.clients.get(&client).copied() else {
             return;
@@ -602,7 +585,7 @@ impl Book {
         }
     }
 
-    /// So much was free of a device then.
+    /// Takes in NVML's answer: `free` bytes at time `at`.
     pub fn sees(&mut self, uuid: &str, free: u64, at: Ns) {
         if let Some(device) = self.devices.iter().position(|known| known == uuid) {
             let device = DeviceId(device as u32);
@@ -611,7 +594,7 @@ impl Book {
         }
     }
 
-    /// Enters what was free. False if that makes no sample.
+    /// Enters free bytes. False if no sample can be made.
     fn observes(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<&Own>) -> bool {
         let jobs = Jobs {
             machine: &self.machine,
@@ -624,7 +607,7 @@ impl Book {
         true
     }
 
-    /// Enters what strangers may hold of a device that nobody could see for long.
+    /// Enters the estimate of foreign memory.
     pub fn guess(&mut self, device: DeviceId) {
         let jobs = Jobs {
             machine: &self.machine,
@@ -649,12 +632,12 @@ impl Book {
         self.carry_out();
     }
 
-    /// Enters what is taken for so of devices of which nothing better is known.
+    /// Enters assumptions for devices without recent samples.
     pub fn look_at_the_unseen(&mut self, told: bool) {
         self.look_at_the_unseen_at(clock::now(), told);
     }
 
-    /// [`Book::look_at_the_unseen`] at this time.
+    /// [`Book::look_at_the_unseen`] at `now`.
     pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
         let devices: Vec<Device> = self.machine.devices().copied().collect();
         for member in self.gangs.values().flat_map(|gang| gang.members.values()) {
@@ -671,19 +654,16 @@ impl Book {
     }
 }
 
-/// What all clients on a device held.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
-    /// Bytes, contexts left out.
+    /// Without contexts.
     bytes: u64,
-    /// How many contexts they had.
     contexts: u64,
-    /// Some of it is managed memory, or is not known for sure: it tells nothing of what a context
-    /// takes.
+    /// Partly managed or uncertain: the sample says nothing of contexts.
     unclear: bool,
 }
 
-/// What a context takes, if this picture tells anything new of that; `last`: the one before it.
+/// Context size by this sample, if new; `last`: the sample before.
 fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> Option<u64> {
     if now.contexts == 0 || now.unknown == 0 {
         return None;
@@ -694,9 +674,10 @@ fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> 
         .filter(|last| now.contexts > last.contexts && now.at.saturating_sub(last.at) <= TOGETHER)
         .map(|last| now.unknown.saturating_sub(last.unknown) / (now.contexts - last.contexts))
         .filter(|each| (1..=largest).contains(each));
-    // A context of no bytes is none that was measured.
+    // A context of 0 bytes was not measured.
     match (came, about.measured && about.context > 0) {
-        // Contexts differ by what a job loads: the larger ones count, and smaller ones bit by bit.
+        // A larger context counts at once, a smaller one by a quarter: contexts differ by what jobs
+        // load.
         (Some(each), true) if each < about.context => Some((about.context - (about.context - each) / 4).min(part)),
         (Some(each), _) => Some(each),
         (None, true) => (part < about.context).then_some(part),
@@ -726,12 +707,11 @@ mod tests {
             measured: true,
             ..cold
         };
-        // A stranger of 1 GiB was there before the first job, and was seen or not.
+        // A stranger of 1 GiB was there before the first job, seen or not.
         let before = Some(sample(1024 * MB, 0, 5));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), before), Some(400 * MB));
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), None), Some(1424 * MB));
-        // Unseen it counts as context until a second one comes, beside which it cannot have been
-        // one.
+        // An unseen stranger counts as context until a second context comes.
         assert_eq!(
             context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER * 9), before),
             Some(912 * MB)
@@ -746,8 +726,7 @@ mod tests {
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 10), last),
             Some(400 * MB)
         );
-        // What is far too large is no context's, and an old picture tells nothing of who came
-        // since.
+        // Too large for a context; and an old sample says nothing of newcomers.
         assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS));
         assert_eq!(
             context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER), last),

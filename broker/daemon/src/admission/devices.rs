@@ -1,15 +1,13 @@
-//! What devices are there, and how large they are.
+//! The devices and their sizes.
 //!
-//! NVML says which there are and how large. A job says it, too, and may lie: its word counts where
-//! NVML says nothing, or within an eighth below what NVML says (CUDA has less of a device than NVML
-//! counts). Of several users' words the owner's counts, else that of most of them, and of as many
-//! the larger one: a device that is taken for too small refuses jobs for good, one that is taken
-//! for too large shows the rest as others' as soon as somebody looks. So nobody's word stands once
-//! somebody knows better, and what a broker before this one believed stands until somebody says
-//! something. Who only asks for a place says nothing.
+//! A size comes from NVML or from jobs, which may lie:
+//! * A report counts without NVML, or within `[7/8 * n, n]` of NVML's `n`, as CUDA has less.
+//! * The owner's report counts; else most users'; on a tie, the larger. Too small a size refuses
+//!   jobs for good. Too large a size shows as foreign memory at the next probe.
+//! * The last broker's size holds until the first report. A question for a place is no report.
 //!
-//! What NVML does not list is no device for more than [`MOST`] at a time, and [`EACH`] of a user;
-//! where nobody is, a device is forgotten for another one. Jobs beyond run without being counted.
+//! Devices that NVML does not list: at most [`MOST`], [`EACH`] per user. A new one replaces an
+//! unused one. Jobs beyond run uncounted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,38 +15,38 @@ use std::collections::BTreeMap;
 use super::book::Book;
 use weft_admission::{Device, DeviceId, Event};
 
-/// Devices that NVML does not list, and of these those that one user named; the owner may name all.
+/// Most devices that NVML does not list, and most that one user named. The owner may name all.
 const MOST: usize = 64;
 const EACH: usize = 16;
 
-/// Users whose words on a device are kept.
+/// Most users whose reports on a device are kept.
 const USERS: usize = 1024;
 
-/// CUDA has so much less of a device than NVML counts at most: an eighth. What is held back for the
-/// driver is a twentieth on small ones.
+/// Largest part of a device that CUDA lacks against NVML's size. Small devices hold back a
+/// twentieth for the driver.
 const BELOW: u64 = 8;
 
-/// Devices that NVML lists, and no more: some dozens, instances included.
+/// Most devices of NVML's list; real ones have some dozens, instances included.
 const LISTED: usize = 1024;
 
-/// Who says how large a device is.
+/// Reports of a device's size.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// Who named it first.
+    /// User that named it first.
     by: u32,
-    /// The last word of each user.
+    /// Last report of each user.
     sizes: BTreeMap<u32, u64>,
 }
 
 impl Book {
-    /// The number of a device that is known.
+    /// The number of a known device.
     pub fn known_device(&self, uuid: &str) -> Option<DeviceId> {
         let at = self.devices.iter().position(|known| known == uuid);
         at.map(|at| DeviceId(at as u32))
     }
 
-    /// The device with this UUID, of which a job of this user says that it has `total` bytes; a new
-    /// one if it was not heard of. `None`: there are too many.
+    /// The device with this UUID, `total` bytes by this user's report. An unknown one is added.
+    /// `None`: there are too many.
     pub fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
         let device = match self.known_device(uuid) {
             Some(device) => device,
@@ -85,7 +83,7 @@ impl Book {
         Some(id)
     }
 
-    /// A device of which nothing was measured here.
+    /// A device without measurements.
     pub fn blank(&self, id: DeviceId, uuid: &str, size: u64) -> Device {
         let context = self.known.context_on(uuid);
         Device {
@@ -95,7 +93,7 @@ impl Book {
         }
     }
 
-    /// A number for a new device; that of one where nobody is, if there are too many.
+    /// A number for a new device. Beyond the bounds it is an unused device's.
     fn number_for(&self, uuid: &str, uid: u32) -> Option<DeviceId> {
         let next = DeviceId(self.devices.len() as u32);
         if self.listed.contains_key(uuid) {
@@ -115,19 +113,19 @@ impl Book {
             let used = self.gangs.values().any(|gang| gang.device == *id);
             !used && self.machine.jobs_on(*id) == 0
         };
-        // His own first.
+        // The user's own first.
         let mut free: Vec<DeviceId> = unlisted().filter(idle).collect();
         free.sort_by_key(|id| (named(id) != Some(uid), *id));
         let first = free.first().copied()?;
         (named(&first) == Some(uid) || own < EACH || self.is_owner(uid)).then_some(first)
     }
 
-    /// Whether what this user says counts before what others say.
+    /// Whether this user's reports take precedence.
     pub fn is_owner(&self, uid: u32) -> bool {
         !self.shared || uid == 0 || uid == self.owner
     }
 
-    /// How large a device is, after somebody said something.
+    /// Computes a device's size anew.
     fn resizes(&mut self, device: DeviceId) {
         let Some(about) = self.about(device).copied() else {
             return;
@@ -165,7 +163,7 @@ impl Book {
         }
     }
 
-    /// NVML says which devices there are, and how large.
+    /// Takes in NVML's list of devices and sizes.
     pub fn lists(&mut self, devices: &[(String, u64)]) {
         let new: BTreeMap<String, u64> = devices.iter().take(LISTED).cloned().collect();
         if new != self.listed {

@@ -1,8 +1,8 @@
-//! Jobs that leave open what their memory is (`--backing auto`): what the core decided, for the
-//! book, the admission slots and people.
+//! Jobs with auto backing (`--backing auto`): the core's choice, for the book, the admission slots
+//! and people.
 //!
-//! What holds: a process is told once, with its admission, and is what it was told for as long as
-//! it runs. One that began without the broker's word has device memory, and the book goes by that.
+//! What holds: a process hears its backing once, with its admission, and keeps it. A process that
+//! began without the broker has device memory, and the book follows.
 #![forbid(unsafe_code)]
 
 use super::AdmissionHandle;
@@ -11,13 +11,13 @@ use super::report::size;
 use weft_admission::{Backing, Decision, Event, Job};
 use weft_protocol::control::{ToClient, Wants};
 
-/// What a job's control groups leave it of the host, if that is less than all of its managed
-/// memory: others may push all of it off the device.
+/// Host bytes left by the job's control groups, if its managed memory could exceed them: others may
+/// evict all of it.
 pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
     wants.host.filter(|left| *left < peak)
 }
 
-/// Why a job that left it open has device memory, as the end of a line.
+/// Why a job with auto backing has device memory, as the end of a line.
 pub fn reason(left: u64) -> String {
     format!(
         "; on managed memory it would exceed its control group, which leaves {} of host memory",
@@ -25,7 +25,7 @@ pub fn reason(left: u64) -> String {
     )
 }
 
-/// What a job is told that wants managed memory whatever comes.
+/// Warning to a job that insists on managed memory.
 pub fn warning(left: u64, peak: u64) -> String {
     format!(
         "its control group leaves {} of host memory, its managed memory is {}: what others push off the device is charged there, and the kernel ends who exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
@@ -35,7 +35,7 @@ pub fn warning(left: u64, peak: u64) -> String {
 }
 
 impl AdmissionHandle {
-    /// A client left open what its memory is, and has begun on device memory.
+    /// A client with auto backing has begun on device memory.
     pub fn on_device(&self, client: u64) {
         let mut book = self.book();
         book.arrivals.is_on_device(client);
@@ -46,7 +46,7 @@ impl AdmissionHandle {
 }
 
 impl Book {
-    /// What was decided of jobs that left it open is in the book before it is on the disk.
+    /// Enters the core's choices in the book, before the ledger is written.
     pub fn chooses(&mut self, decisions: &[Decision]) {
         for decision in decisions {
             if let Decision::Admit { job, .. } = decision
@@ -57,7 +57,7 @@ impl Book {
         }
     }
 
-    /// Says to a job whose memory did not fit what became of that.
+    /// Tells a job whose memory did not fit what was chosen.
     pub fn tells_choice(&self, job: Job) {
         if !matches!(self.machine.backing(job), Some(Backing::Beyond { .. })) {
             return;
@@ -72,7 +72,7 @@ impl Book {
         }
     }
 
-    /// A job is on device memory, whatever was decided.
+    /// Enters that a job is on device memory, whatever was decided.
     pub fn is_on_device(&mut self, job: Job) {
         let Some(gang) = self.gangs.get_mut(&job) else { return };
         gang.managed = false;
@@ -86,7 +86,7 @@ impl Book {
         }
     }
 
-    /// What a running job's memory is, and why, in a few words.
+    /// A running job's backing, and why, for people.
     pub fn memory_of(backing: Backing) -> &'static str {
         match backing {
             Backing::Device | Backing::Either { .. } => "device",

@@ -1,5 +1,5 @@
-//! Admission as bytes from outside reach it, for `tests/soak/fuzz`: a ledger, a `known.json`, what
-//! clients say. Nothing of the broker uses it.
+//! Admission for `tests/soak/fuzz`, fed with outside bytes: a ledger, a `known.json`, clients'
+//! messages. The broker does not use it.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -16,11 +16,11 @@ use weft_admission::{Admission, Ask, Config, Device, DeviceId, Event, Job, Need,
 use weft_protocol::control::ToBroker;
 use weft_protocol::transport::map::SharedLane;
 
-/// Clients of a [`Room`].
+/// Number of clients of a [`Room`].
 pub const CLIENTS: u64 = 4;
 
-/// A ledger's text as the next broker takes it: read, gone on with, looked at by people, written
-/// again. Whether it was a ledger at all.
+/// Takes a text as a ledger: reads it, goes on with it, shows it, writes it. Returns whether it was
+/// one.
 pub fn ledger(text: &[u8]) -> bool {
     let Ok(page) = serde_json::from_slice::<Page>(text) else {
         return false;
@@ -38,8 +38,7 @@ pub fn ledger(text: &[u8]) -> bool {
     true
 }
 
-/// What people are shown must be there, whatever the book holds; and what is written must be read
-/// again.
+/// Panics unless the queue can be shown and the state written is read again.
 fn look(book: &Book) {
     let mut queue = book.queue();
     report::foresee(&book.machine, &mut queue);
@@ -50,7 +49,7 @@ fn look(book: &Book) {
     );
 }
 
-/// A ledger with jobs that run and wait, one of them of this process.
+/// A ledger with a running and a waiting job of this process.
 pub fn a_ledger() -> Vec<u8> {
     const GB: u64 = 1 << 30;
     let mut machine = Admission::new(Config::default());
@@ -90,7 +89,7 @@ pub fn a_ledger() -> Vec<u8> {
     serde_json::to_vec(&page).unwrap_or_default()
 }
 
-/// The text of `known.json`.
+/// Takes a text as `known.json`. Returns whether it was one.
 pub fn known(text: &[u8]) -> bool {
     known::understood(text).is_some_and(|learnt| {
         let learnt = Learnt::go_on(learnt);
@@ -98,7 +97,7 @@ pub fn known(text: &[u8]) -> bool {
     })
 }
 
-/// Admission and some clients that say what they like.
+/// Admission with clients that send anything.
 pub struct Room {
     handle: AdmissionHandle,
     clients: Vec<Arc<Entry>>,
@@ -106,9 +105,9 @@ pub struct Room {
 }
 
 impl Room {
-    /// With nobody who runs or waits. `None`: the system gives no memory to share.
+    /// An empty admission. `None`: no shared memory.
     pub fn open() -> Option<Room> {
-        // To somebody who is gone: what is sent is dropped.
+        // Its receiver is gone, so all lines are dropped.
         let sender = ToTheClient::nobody();
         let lane = || Some(Arc::new(SharedLane::lane().ok()?));
         let clients: Option<Vec<_>> = (1..=CLIENTS).map(|client| Some(entry(client, lane()?))).collect();
@@ -119,7 +118,7 @@ impl Room {
         })
     }
 
-    /// A client says this.
+    /// Handles a client's message.
     pub fn says(&self, client: u64, message: ToBroker) {
         let Some(entry) = self.clients.get((client % CLIENTS) as usize) else {
             return;
@@ -137,13 +136,13 @@ impl Room {
         }
     }
 
-    /// Time goes by, and somebody looks.
+    /// Ticks, and shows the queue.
     pub fn tick(&self) {
         self.handle.tick();
         look(&self.handle.book());
     }
 
-    /// All clients are gone. Whatever they said, nobody runs or waits then: this panics else.
+    /// Ends all clients. Panics if any is left in the book.
     pub fn close(&mut self) {
         for entry in &self.clients {
             self.handle.gone(entry.client);

@@ -1,7 +1,7 @@
-//! Jobs that run, want more than is free, and wait for it for a while.
+//! Running clients that wait for more device memory.
 //!
-//! Which of them wait, and who has what comes free, the core decides; here is who is told, and when
-//! it was long enough.
+//! The core decides which of them wait and which get freed memory. This module informs clients and
+//! ends waits that last too long.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -12,45 +12,41 @@ use weft_admission::{Decision, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::ToClient;
 
-/// A job is told that it waits no more often than this: one that wants more all the time waits all
-/// the time.
+/// Most lines that a job gets about waiting: it may wait all the time.
 const TOLD: u32 = 5;
 
-/// Before this has passed a job is not told that it waits: most that wait so briefly have what they
-/// want before a person could read of it.
+/// Wait before a job is told of it: most shorter waits end before a person could read of them.
 const BRIEF: Ns = 1_000_000_000;
 
-/// Nobody waits longer than this for more, however long he says: a day, as nobody waits longer to
-/// begin for his turn. For how long he keeps others out meanwhile the core knows.
+/// Longest wait, whatever a client asks for: a day, as to begin. The core bounds how long it keeps
+/// others out.
 const LONGEST: Ns = 24 * 3_600 * 1_000_000_000;
 
-/// A client that runs and waits for more memory.
+/// A running client that waits for more memory.
 #[derive(Debug)]
 pub struct Grower {
     client: u64,
-    /// Its job, of which one process waits at a time.
+    /// Its job. One process of a job waits at a time.
     job: Job,
-    /// All that it wants, of which some is there.
+    /// All that it wants, bytes; a part is there.
     bytes: u64,
-    /// What is lacking, bytes.
+    /// Bytes that are not there.
     lacks: u64,
     since: Ns,
     until: Ns,
-    /// Its person has been told, or is not to be.
+    /// Whether its person knows, or is not to know.
     told: bool,
 }
 
-/// The clients that run and wait for more memory, in the order in which they asked.
+/// Waiting clients in the order of their requests.
 #[derive(Debug, Default)]
 pub struct Growth(Vec<Grower>);
 
 impl Growth {
-    /// Whether no client waits for more.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Grower> {
         self.0.iter()
     }
@@ -61,7 +57,7 @@ impl Growth {
         own.map(|grower| grower.lacks).sum()
     }
 
-    /// A job has ended: none of its clients waits any more.
+    /// Forgets a job that ended.
     pub fn forget(&mut self, job: Job) {
         self.0.retain(|grower| grower.job != job);
     }
@@ -74,13 +70,12 @@ impl Growth {
         self.0.push(grower);
     }
 
-    /// The first of which this is so waits no more.
     fn remove(&mut self, is: impl Fn(&Grower) -> bool) -> Option<Grower> {
         let at = self.0.iter().position(is)?;
         Some(self.0.remove(at))
     }
 
-    /// Those that are to hear that they wait, and what; each once.
+    /// Lines for clients that are to hear that they wait; each once.
     fn take_lines(&mut self, now: Ns) -> Vec<(Job, u64, String)> {
         let mut lines = Vec::new();
         for grower in self.0.iter_mut().filter(|grower| grower.is_to_hear(now)) {
@@ -90,7 +85,7 @@ impl Growth {
         lines
     }
 
-    /// The clients that have waited for as long as they meant to.
+    /// Clients whose wait is over.
     fn late(&self, now: Ns) -> Vec<u64> {
         let late = self.0.iter().filter(|grower| grower.until <= now);
         late.map(|grower| grower.client).collect()
@@ -98,32 +93,27 @@ impl Growth {
 }
 
 impl Grower {
-    /// The client that waits.
     pub fn client(&self) -> u64 {
         self.client
     }
 
-    /// Its job.
     pub fn job(&self) -> Job {
         self.job
     }
 
-    /// What it lacks, bytes.
     pub fn lacking(&self) -> u64 {
         self.lacks
     }
 
-    /// When it began to wait.
     pub fn since(&self) -> Ns {
         self.since
     }
 
-    /// Whether it is time to say that it waits.
     fn is_to_hear(&self, now: Ns) -> bool {
         !self.told && now.saturating_sub(self.since) >= BRIEF
     }
 
-    /// What is said of it then: what it waits for, and how long that is at most.
+    /// The line for its person.
     fn line(&self) -> String {
         format!(
             "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
@@ -134,8 +124,7 @@ impl Grower {
 }
 
 impl Book {
-    /// A client wants more than its part. If that is not free and may come to be, the answer may
-    /// take so long.
+    /// A client wants `bytes` beyond its part. It may wait `patience` ns where they can come free.
     pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
         let patience = patience.min(LONGEST);
         let Some(job) = self.clients.get(&client).copied() else {
@@ -178,7 +167,7 @@ impl Book {
         }
     }
 
-    /// The client sees that its answer takes longer.
+    /// Shows the client that its answer takes longer.
     fn shows_who_grows(&self, client: u64, job: Job) {
         let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
         if let Some(member) = member {
@@ -188,8 +177,7 @@ impl Book {
         }
     }
 
-    /// Says to those who have waited for a moment that they wait, and for how long at most: they do
-    /// so inside an allocation, where nothing else shows it.
+    /// Tells clients that have waited for a moment: nothing else shows a wait inside an allocation.
     fn tells_who_grows(&mut self, now: Ns) {
         for (job, client, line) in self.growth.take_lines(now) {
             let Some(gang) = self.gangs.get_mut(&job) else {
@@ -205,7 +193,7 @@ impl Book {
         }
     }
 
-    /// What a client wanted more it has, or not.
+    /// Answers a client: granted bytes, or none.
     fn answer(&self, client: u64, granted: Option<u64>) {
         let job = self.clients.get(&client);
         let member = job.and_then(|job| self.gangs.get(job)?.members.get(&client));
@@ -220,21 +208,21 @@ impl Book {
         }
     }
 
-    /// The core has decided on who waited for more, if he did.
+    /// Passes on the core's decision to the job's waiting client.
     pub fn has_grown(&mut self, job: Job, granted: bool) {
         if let Some(grower) = self.growth.remove(|grower| grower.job == job) {
             self.answer(grower.client, granted.then_some(grower.bytes));
         }
     }
 
-    /// A job got no more memory: what it took is less than it would have taken.
+    /// Notes a denial: the job's observed usage is less than its need.
     pub fn notes_denial(&mut self, job: Job) {
         if let Some(took) = self.gangs.get_mut(&job).and_then(|gang| gang.took.as_mut()) {
             took.denied = true;
         }
     }
 
-    /// A client does not wait for more any longer.
+    /// A client stops waiting.
     pub fn grows_no_more(&mut self, client: u64) {
         if let Some(grower) = self.growth.remove(|grower| grower.client == client) {
             self.tell(Event::GrowsNoMore(grower.job));
@@ -243,7 +231,7 @@ impl Book {
         }
     }
 
-    /// A client has waited for more for as long as it meant to, and hears that there is none.
+    /// Ends a client's wait without success.
     pub fn grows_in_vain(&mut self, client: u64) {
         let Some(grower) = self.growth.remove(|grower| grower.client == client) else {
             return;
@@ -255,8 +243,7 @@ impl Book {
         self.carry_out();
     }
 
-    /// Says to those who wait for a while that they do, and no to those who have waited for as long
-    /// as they meant to.
+    /// Tells clients that they wait, and ends waits that are over.
     pub fn look_at_the_growing(&mut self) {
         let now = clock::now();
         self.tells_who_grows(now);

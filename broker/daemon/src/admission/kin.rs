@@ -1,21 +1,18 @@
-//! Jobs on several devices.
+//! Multi-device groups: jobs on several devices.
 //!
-//! What a job has on one device is a gang of its own: it asks there, waits there, grows there and
-//! ends there, and the machine counts it there. Gangs of one job are *kin*; the first of them gives
-//! the family its number. A process that uses several devices has attached once for each.
+//! A job's part on one device is a gang, admitted by itself. Gangs of one job are *kin*; the first
+//! gives the family its number. A process attaches once for each of its devices.
 //!
-//! What a job said of its memory is said of all its devices together:
-//! * The first gang asks for all of it, as far as its device has room.
-//! * A further process of the job (a rank) that comes to another device takes its part with it, an
-//!   equal one: the first gang asks for that much less, or gives it back.
-//! * A process that goes on to another device asks there for what its first one had no room for.
-//!   Where that is nothing, as a job that said nothing: it begins there with little and grows as
-//!   memory is free.
+//! A declared need covers all devices together:
+//! * The first gang asks for all that its device has room for.
+//! * A further process (a rank) on another device takes an equal part with it. The first gang asks
+//!   for that much less, or gives it back.
+//! * A process that goes on to another device asks there for the rest. Without a rest, it begins
+//!   with little and grows.
 //!
-//! Who holds memory on one device and waits on another may wait for somebody who waits for him.
-//! That is looked for ([`Book::untie`]), and of such jobs the one that waits there last gets CUDA's
-//! out-of-memory error where it waits: it could wait for ever. That holds for those who wait to
-//! begin there and for those who run there already and wait for more.
+//! Jobs that hold memory on one device and wait on another can wait for each other for ever.
+//! [`Book::untie`] gives the latest waiter of such jobs CUDA's out-of-memory error, whether it
+//! waits to begin or for more.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +35,7 @@ impl Gang {
 }
 
 impl Book {
-    /// The gangs of the job that a process belongs to, and where they are; the first one first.
+    /// The gangs and devices of a process's job, the first gang first.
     pub fn kin(&self, process: &Process, wants: &Wants) -> Vec<(Job, DeviceId)> {
         let related = |gang: &Gang| {
             let named = !wants.gang.is_empty() && gang.name == wants.gang;
@@ -58,12 +55,12 @@ impl Book {
         self.gangs.iter().filter(move |(_, gang)| gang.family == family)
     }
 
-    /// What of a job's memory, `said` of all of it, counts where one more process of it comes to a
-    /// device that is not its first. The first one's gang has that much less.
+    /// The part of the declared need `said` for one more process on a further device; the first
+    /// gang's need shrinks.
     pub fn part_elsewhere(&mut self, family: Job, said: Option<u64>, wants: &Wants) -> Option<u64> {
         let said = said?;
         if wants.further > 0 {
-            // Of a rank its part is counted where it came first.
+            // A rank's part counts on its first device.
             let asked = self.family(family).map(|(_, gang)| gang.asked);
             let left = said.saturating_sub(asked.fold(0, u64::saturating_add));
             return (left > 0 && wants.processes <= 1).then_some(left);
@@ -79,7 +76,7 @@ impl Book {
         Some(part)
     }
 
-    /// The first gang of a job has a process less than was thought, and so needs no more than this.
+    /// Lowers the first gang's need to `needs` bytes, and its processes by one.
     fn asks_less(&mut self, job: Job, needs: u64) {
         let Some(gang) = self.gangs.get_mut(&job) else { return };
         let less = gang.asked.saturating_sub(needs);
@@ -87,7 +84,7 @@ impl Book {
         gang.processes = gang.processes.saturating_sub(1).max(1);
         let (device, processes) = (gang.device, gang.processes);
         if let Some((_, share)) = self.machine.share(job) {
-            // What its processes were given stays theirs.
+            // Processes keep what they were given.
             let context = self.about(device).map_or(0, |about| about.context);
             let spare = share.saturating_sub(self.given(job, context));
             let back = less.saturating_add(context).min(spare);
@@ -100,8 +97,7 @@ impl Book {
         }
     }
 
-    /// One more process of a job has come to a device that is not the job's first, where others of
-    /// it are: it brings its part.
+    /// Adds the part of one more process on a further device where its job has others.
     pub fn brings(&mut self, job: Job, said: Option<u64>, wants: &Wants) {
         let Some(gang) = self.gangs.get(&job) else { return };
         let (family, stated) = (gang.family, gang.stated);
@@ -116,7 +112,7 @@ impl Book {
             gang.processes = gang.processes.saturating_add(1);
         }
         if self.machine.share(job).is_some() {
-            // If that is not free there, its part is what its siblings have and do not hold.
+            // If that is not free, its part is what its siblings do not hold.
             self.tell(Event::Grows(job, part));
         } else {
             self.asks_anew(job, |ask| {
@@ -126,8 +122,8 @@ impl Book {
         }
     }
 
-    /// A gang that waits asks for something else. It loses its place to those who came meanwhile,
-    /// moments after it: its processes come together.
+    /// Replaces a waiting gang's request, which moves behind arrivals of the last moments: its
+    /// processes come together.
     fn asks_anew(&mut self, job: Job, change: impl Fn(&mut Ask)) {
         let waiting = self.machine.view().waiting;
         let Some(mut ask) = waiting.into_iter().map(|row| row.ask).find(|ask| ask.job == job) else {
@@ -145,7 +141,7 @@ impl Book {
         }
     }
 
-    /// Jobs that wait for one another: one of them waits no more.
+    /// Ends the wait of one job of each knot.
     pub fn untie(&mut self) {
         while let Some(tied) = self.knot() {
             match tied {
@@ -162,7 +158,7 @@ impl Book {
         }
     }
 
-    /// Who came last to a knot of jobs that wait for one another.
+    /// The latest waiter of a knot of jobs that wait for each other.
     fn knot(&self) -> Option<Tied> {
         let spread = self.gangs.iter().any(|(job, gang)| gang.family != *job);
         if !spread {
@@ -199,7 +195,7 @@ impl Book {
             });
         }
         let mut stuck: BTreeSet<Job> = waits.iter().map(|wait| wait.family).collect();
-        // Who waits for nothing ends in time. Who then has room does so, too.
+        // A job that waits for nothing ends in time; so do jobs that then have room.
         while let Some(freed) = stuck.iter().copied().find(|job| {
             let mut needs = waits.iter().filter(|wait| wait.family == *job);
             needs.all(|wait| {
@@ -227,16 +223,16 @@ impl Book {
 #[derive(Debug)]
 struct Wait {
     family: Job,
-    /// Where, and how much; `None`: nothing is known of the device.
+    /// Device and bytes; `None`: the device is not known.
     needs: Option<(DeviceId, u64)>,
     since: Ns,
     who: Tied,
 }
 
-/// Who waits no more, so that others can go on.
+/// A wait to be ended so that others can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tied {
-    /// A client that runs and waits for more.
+    /// A running client that waits for more.
     Grows(u64),
     /// A job that waits to begin.
     Begins(Job),

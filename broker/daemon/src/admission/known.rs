@@ -1,8 +1,7 @@
-//! What is known from one broker to the next, and over restarts of the machine: what contexts take,
-//! and what jobs took that had said nothing. A file beside the profiles.
+//! What outlives brokers and restarts: context sizes and observed usage, in a file beside the
+//! profiles.
 //!
-//! A broker ends when nobody was there for a minute; what it has learnt is not lost. What cannot be
-//! read counts as nothing.
+//! A broker ends after a minute without clients. An unreadable file counts as empty.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::learnt::Took;
 use super::ledger::Ledger;
 
-/// The file's name. No profile is called like that.
+/// The file's name; no profile is called so.
 pub const FILE: &str = "known.json";
 
-/// Of the format. Another one is not read.
+/// Version of the format. Others are not read.
 const FORMAT: u32 = 1;
 
-/// No such file is longer: some dozens of devices and jobs.
+/// Largest file; real ones have some dozens of devices and jobs.
 const LONGEST: u64 = 4 << 20;
 
-/// Devices whose contexts are kept.
+/// Most devices whose contexts are kept.
 const MOST: usize = 256;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -32,7 +31,7 @@ struct Page {
     learnt: Vec<Took>,
 }
 
-/// The file.
+/// The file and its content.
 #[derive(Debug, Default)]
 pub struct Known {
     page: Page,
@@ -40,7 +39,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// With what is in this file.
+    /// Reads the file and starts its writer.
     pub fn begin(file: PathBuf) -> Known {
         Known {
             page: read(&file).unwrap_or_default(),
@@ -48,18 +47,17 @@ impl Known {
         }
     }
 
-    /// What a context took on this device.
+    /// Context size on a device, bytes.
     pub fn context_on(&self, uuid: &str) -> Option<u64> {
         self.page.contexts.get(uuid).copied()
     }
 
-    /// What jobs took, the latest last.
+    /// Observed usage, the latest last.
     pub fn learnt(&self) -> Vec<Took> {
         self.page.learnt.clone()
     }
 
-    /// A context takes so much there. Of too many devices one is forgotten that is not among
-    /// `there`.
+    /// Keeps a context's size. Beyond the bound, a device that is not in `there` is forgotten.
     pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
         let contexts = &mut self.page.contexts;
         if contexts.len() >= MOST && !contexts.contains_key(uuid) {
@@ -73,7 +71,7 @@ impl Known {
         }
     }
 
-    /// Jobs took this.
+    /// Keeps observed usage.
     pub fn took(&mut self, learnt: Vec<Took>) {
         self.page.learnt = learnt;
         self.write();
@@ -86,7 +84,7 @@ impl Known {
         }
     }
 
-    /// Waits for the last writing, bounded.
+    /// Waits for the last write, bounded.
     pub fn close(&self) {
         if let Some(writer) = &self.writer {
             writer.finish();
@@ -107,7 +105,7 @@ fn read(file: &Path) -> Option<Page> {
     }
 }
 
-/// The jobs in such a file's text, as [`read`] understands it.
+/// The jobs in a file's text, as `read` accepts it.
 pub(super) fn understood(text: &[u8]) -> Option<Vec<Took>> {
     serde_json::from_slice::<Page>(text).ok().map(|page| page.learnt)
 }
@@ -120,7 +118,7 @@ mod tests {
     #[test]
     fn what_was_learnt_is_known_to_the_next_and_what_is_broken_is_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
-        // The folder of the profiles may not be there yet.
+        // The profiles' folder may be missing.
         let file = folder.path().join("profiles").join(FILE);
         let mut first = Known::begin(file.clone());
         assert_eq!(first.context_on("a"), None);

@@ -1,11 +1,9 @@
-//! What jobs took that had not said what they would: learnt from their run, and offered as a
-//! profile.
+//! Observed usage of jobs without a declared need, offered as profiles.
 //!
-//! A job of which nothing is known is let in with little and grows as memory is free, so it may
-//! meet its end half-way. What it took in the end is remembered here when it has ended, shown by
-//! `weft queue`, and made a profile by `weft profile keep`: from then on `weft run --profile NAME`
-//! has it begin when all of that is free. It is never used unasked: the same command line may do
-//! something else the next time, and some jobs take whatever there is.
+//! Such a job begins with little, grows, and may fail half-way. Its usage is kept when it ends,
+//! `weft queue` shows it, and `weft profile keep` makes it a profile. With
+//! `weft run --profile NAME` the job begins when all of that is free. It is never used unasked: the
+//! next run may differ, and some jobs take all there is.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -21,45 +19,45 @@ use crate::registry::Entry;
 use weft_admission::{Class, Job};
 use weft_protocol::Ns;
 
-/// Jobs that are remembered.
+/// Jobs that are kept.
 const MOST: usize = 32;
 
-/// What a job took.
+/// Observed usage of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Took {
-    /// The job, over all its devices.
+    /// The job over all its devices.
     pub family: Job,
     /// Its first process.
     pub pid: u32,
-    /// The command line of that.
+    /// Command line of that process.
     pub command: String,
-    /// Whose.
+    /// The user.
     pub user: String,
-    /// Whose, as the kernel says.
+    /// The user id, by the kernel.
     #[serde(default = "owner")]
     pub uid: u32,
     /// The device.
     pub gpu: Option<Gpu>,
-    /// Bytes that its processes took together at most, contexts left out. Of those that were there
-    /// at the same time each at its own peak, so rather too much than too little.
+    /// Peak bytes of its processes together, without contexts. Simultaneous processes count with
+    /// their own peaks: rather too much.
     pub peak: u64,
-    /// From its admission to its end.
+    /// Time from its admission to its end, ns.
     pub ran: Ns,
-    /// It wanted more than was free at least once: it would have taken more.
+    /// It was denied more at least once: its need is larger.
     pub denied: bool,
 }
 
-/// What was kept without a user was kept by a broker of one user.
+/// Records without a user are of a one-user broker.
 fn owner() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Of a command line and of a device's name so much is kept, bytes.
+/// Longest kept command line and device name, bytes.
 const COMMAND: usize = 4096;
 const NAME: usize = 128;
 
 impl Took {
-    /// Of a job whose first process this is.
+    /// An empty record of the job with this first process.
     pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> Took {
         Took {
             family,
@@ -74,7 +72,7 @@ impl Took {
         }
     }
 
-    /// These are its processes now, one of which has just gone.
+    /// Takes in its processes as one of them ends.
     pub fn together<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         let mut sum = 0u64;
         for entry in entries {
@@ -85,12 +83,12 @@ impl Took {
     }
 }
 
-/// What was learnt of late.
+/// Observed usage of jobs that ended lately.
 #[derive(Debug, Default)]
 pub struct Learnt(VecDeque<Took>);
 
 impl Learnt {
-    /// With what brokers before this one learnt. Their jobs are none of this one's.
+    /// The records of earlier brokers, whose job numbers mean nothing here.
     pub fn go_on(known: Vec<Took>) -> Learnt {
         let mut all = VecDeque::from(known);
         all.truncate(MOST);
@@ -100,12 +98,12 @@ impl Learnt {
         Learnt(all)
     }
 
-    /// All, the latest last.
+    /// All records, the latest last.
     pub fn all(&self) -> Vec<Took> {
         self.0.iter().cloned().collect()
     }
 
-    /// A job has ended.
+    /// Adds an ended job.
     pub fn add(&mut self, mut took: Took) {
         if took.peak == 0 {
             return;
@@ -114,8 +112,7 @@ impl Learnt {
         if let Some(gpu) = &mut took.gpu {
             (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME), brief(&gpu.uuid, NAME));
         }
-        // What it took on several devices is one job's; the processes of its first device came
-        // first.
+        // Parts on several devices are one job's; the first device's processes came first.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
             known.peak = known.peak.saturating_add(took.peak);
             known.ran = known.ran.max(took.ran);
@@ -128,15 +125,14 @@ impl Learnt {
         self.0.push_back(took);
     }
 
-    /// What the last job of this process took; of no process: the last job. Of this user's jobs, if
-    /// one is named.
+    /// The latest record, of this process and user where given.
     pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&Took> {
         let mut latest = self.0.iter().rev();
         let his = |took: &Took| user.is_none_or(|user| user == took.user);
         latest.find(|took| his(took) && pid.is_none_or(|pid| pid == took.pid))
     }
 
-    /// For people, the latest first.
+    /// Rows for people, the latest first.
     pub fn rows(&self) -> Vec<LearntRow> {
         let row = |took: &Took| LearntRow {
             pid: took.pid,

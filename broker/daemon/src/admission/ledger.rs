@@ -1,10 +1,10 @@
-//! The book on the disk: who holds and awaits what, for a broker that comes after this one was
-//! killed.
+//! The book on the disk, for a killed broker's successor: which jobs hold and which await memory.
 //!
-//! One small file beside the socket, replaced as a whole. A thread of its own writes it; whoever
-//! changes the book waits for that, but never longer than [`PATIENCE`]: a disk that hangs costs the
-//! memory of a restart, not the jobs. What holds: what cannot be read, is of another boot or
-//! another format counts as nothing; nobody believes a process of the file that does not run.
+//! A thread of its own replaces one small file beside the socket. A change of the book waits for
+//! the write, [`PATIENCE`] at most: a hanging disk costs a restart's memory, not the jobs.
+//!
+//! What holds: an unreadable file, or one of another boot or format, counts as empty. A process in
+//! it counts only if it runs.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -19,88 +19,79 @@ use serde::{Deserialize, Serialize};
 use super::process::{self, Process};
 use weft_admission::{DeviceId, Job, Kept};
 
-/// Of the format. Another one is not read.
+/// Version of the format. Others are not read.
 const FORMAT: u32 = 2;
 
-/// A file of some tens of kilobytes in a folder that mostly lies in memory takes well under a
-/// millisecond.
+/// Bound on waiting for a write: tens of kilobytes, mostly to a memory file system, take well below
+/// a millisecond.
 #[cfg(not(test))]
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// A test asks what was written, on whatever machine.
+/// Tests wait for the write on any machine.
 #[cfg(test)]
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the broker's end may wait for the last writing.
+/// Bound on waiting for the last write.
 #[cfg(not(test))]
 const LAST: Duration = Duration::from_millis(500);
 #[cfg(test)]
 const LAST: Duration = PATIENCE;
 
-/// No book is longer: 4,096 clients of some kilobytes each.
+/// Largest file: 4,096 clients of some kilobytes each.
 const LONGEST: u64 = 32 << 20;
 
-/// What is written.
+/// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Page {
-    /// The format.
     pub format: u32,
-    /// The boot of the machine that its times belong to.
+    /// The machine's boot, which its times belong to.
     pub boot: String,
-    /// The machine.
     pub machine: Kept,
-    /// UUIDs of the devices, by their numbers in the machine.
+    /// UUIDs by device number.
     pub devices: Vec<String>,
-    /// Users, by their numbers in the machine.
+    /// Users by number.
     pub users: Vec<String>,
-    /// Users with a weight of their own.
+    /// Users with a weight above 1.
     pub weights: BTreeMap<String, u32>,
-    /// What is known of each job beyond what the machine knows.
     pub jobs: Vec<KeptJob>,
-    /// The last number given to a job.
+    /// The last job number given.
     pub next: u64,
-    /// What was counted.
+    /// The counters.
     pub sums: [u64; 4],
 }
 
-/// A job that waits or runs, on one device.
+/// A waiting or running job on one device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct KeptJob {
-    /// Its number.
     pub job: Job,
-    /// What its processes have in common.
+    /// Name that its processes share.
     pub name: String,
-    /// Where.
     pub device: DeviceId,
-    /// The first gang of its job.
+    /// The first gang of its multi-device group.
     pub family: Job,
-    /// Bytes that it asked for, contexts left out.
+    /// Bytes asked for, without contexts.
     pub asked: u64,
-    /// Whose.
     pub user: String,
-    /// Whose, as the kernel says.
+    /// The user id, by the kernel.
     #[serde(default = "nobody")]
     pub uid: u32,
-    /// Its memory was said beforehand.
+    /// Its memory was declared.
     pub stated: bool,
-    /// How long it runs was.
+    /// Its run time was declared.
     #[serde(default)]
     pub timed: bool,
-    /// Its memory is managed.
     pub managed: bool,
-    /// Processes that were said to come.
+    /// Processes that were announced.
     pub processes: u32,
-    /// Those that came, with their command lines.
     pub members: Vec<(Process, String)>,
 }
 
-/// A user that there is none of.
+/// A user id that no user has.
 fn nobody() -> u32 {
     u32::MAX
 }
 
 impl Page {
-    /// A page of this boot.
     pub fn new(machine: Kept) -> Page {
         Page {
             format: FORMAT,
@@ -115,7 +106,7 @@ impl Page {
         }
     }
 
-    /// What a broker before this one left, if that can be used.
+    /// The last broker's page, if it is usable.
     pub fn read(path: &Path) -> Option<Page> {
         let about = std::fs::metadata(path).ok()?;
         let complain = |why: String| {
@@ -134,14 +125,14 @@ impl Page {
         };
         match serde_json::from_slice::<Page>(&text) {
             Ok(page) if page.format != FORMAT => complain(format!("is of format {}, not {FORMAT}", page.format)),
-            // Of a boot before this one nothing runs any more.
+            // No process of an earlier boot runs.
             Ok(page) => (page.boot == process::boot()).then_some(page),
             Err(error) => complain(error.to_string()),
         }
     }
 }
 
-/// Writes pages.
+/// Handle on the writing thread.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     desk: Arc<(Mutex<Slot>, Condvar)>,
@@ -149,15 +140,14 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The newest that is not written yet; within, `None`: there is nothing to keep, and the file
-    /// goes.
+    /// The newest unwritten page. `Some(None)`: the file is to be removed.
     next: Option<Option<Vec<u8>>>,
     asked: u64,
     done: u64,
 }
 
 impl Ledger {
-    /// Begins to write to this file.
+    /// Starts to write this file.
     pub fn begin(path: PathBuf) -> std::io::Result<Ledger> {
         let desk = Arc::new((Mutex::new(Slot::default()), Condvar::new()));
         let ours = Arc::clone(&desk);
@@ -171,15 +161,13 @@ impl Ledger {
         self.desk.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a page written (`None`: the file removed), and waits for that for a moment.
+    /// Writes a page and waits, bounded. `None` removes the file.
     pub fn put(&self, page: Option<&Page>) {
-        // A page has no map with other keys than numbers and no number that is none, so this does
-        // not fail.
+        // Does not fail: all map keys are numbers or texts.
         self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
     }
 
-    /// The same for what is no page. What is longer than `longest` nobody would read: then no file
-    /// is better than an old one.
+    /// Writes bytes and waits, bounded. More than `longest` would not be read: the file is removed.
     pub fn write(&self, bytes: Option<Vec<u8>>, longest: u64) {
         let bytes = bytes.filter(|bytes| {
             let fits = bytes.len() as u64 <= longest;
@@ -197,7 +185,7 @@ impl Ledger {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until all is written, bounded.
+    /// Waits for all writes, bounded.
     pub fn finish(&self) {
         let slot = self.slot();
         let waited = self
@@ -240,12 +228,12 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
             _ => Ok(()),
         };
     };
-    // Beside it, so that the renaming stays within one file system. Not synced: it is to outlive
-    // this process, not the machine.
+    // In one folder, so that the rename stays in one file system. Not synced: it must outlive this
+    // process, not the machine.
     let mut new = path.as_os_str().to_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    // What jobs are called is nobody else's business.
+    // Jobs' names are private.
     let create = || {
         let _ = std::fs::remove_file(&new);
         std::fs::File::options()
@@ -263,13 +251,13 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
     };
     let written = file.write_all(page);
     drop(file);
-    // A full disk: nothing half-written stays.
+    // On a full disk no half-written file stays.
     written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// The ledger, and whether it says what is so.
+/// The ledger, and whether it is stale.
 #[derive(Debug, Default)]
 pub struct LedgerState {
     ledger: Option<Ledger>,
@@ -277,29 +265,27 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// With a ledger, if anything is to be kept. It says what is so.
+    /// A ledger that is up to date; `None`: nothing is kept.
     pub fn new(ledger: Option<Ledger>) -> LedgerState {
         LedgerState { ledger, stale: false }
     }
 
-    /// Something changed, if this is true.
     pub fn mark(&mut self, changed: bool) {
         self.stale |= changed;
     }
 
-    /// Whether a page is to be written. It is taken to be written then.
+    /// Whether a page is to be written; clears the mark.
     pub fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.stale) && self.ledger.is_some()
     }
 
-    /// Writes this page; `None`: there is nothing to keep.
     pub fn write(&self, page: Option<&Page>) {
         if let Some(ledger) = &self.ledger {
             ledger.put(page);
         }
     }
 
-    /// Ends the writing. The last page stays.
+    /// Finishes the writing. The last page stays.
     pub fn close(&mut self) {
         if let Some(ledger) = self.ledger.take() {
             ledger.finish();
@@ -324,7 +310,7 @@ mod tests {
         })
     }
 
-    /// A machine with one that runs and two that wait.
+    /// A core with one running and two waiting jobs.
     fn machine() -> Admission {
         let mut machine = Admission::new(Config::default());
         let mut out = Vec::new();

@@ -1,28 +1,24 @@
-//! Admission as the daemon drives it: clients' wishes go to the core, its decisions go to their
-//! admission slots.
+//! Admission in the daemon: clients' requests go to the core, its decisions to admission slots.
 //!
-//! * [`book`]: who is who, what the machine is told and what its decisions mean for admission
-//!   slots;
-//! * [`devices`]: what devices are there; [`device_observer`]: what contexts and strangers take of
-//!   them; [`watch`]: what is free, by NVML;
-//! * [`either`]: jobs that leave open what their memory is;
-//! * [`growing`]: who runs and waits for more;
-//! * [`known`]: what outlives a broker;
-//! * [`arrivals`]: those who come while what is free of their device is not known;
-//! * [`kin`]: jobs on several devices;
-//! * [`ledger`], [`process`]: the book on the disk, so that a broker that was killed has a
-//!   successor who knows who holds what; [`back`]: how clients find their places in it again;
-//! * [`learnt`]: what jobs took that had said nothing;
-//! * [`places`]: places for jobs that let weft choose their device;
-//! * [`shares`]: what of its job's share each process may take;
-//! * [`still`]: jobs that were let in and are suspended;
-//! * [`telling`]: what those who wait are told;
-//! * [`rows`], [`report`]: what `weft queue` shows.
+//! * [`book`]: clients and jobs, events to the core, and its decisions;
+//! * [`devices`]: the devices; [`device_observer`]: what contexts and strangers take; [`watch`]:
+//!   what is free, by NVML;
+//! * [`either`]: auto backing; [`kin`]: multi-device groups; [`still`]: suspended jobs;
+//! * [`arrivals`]: clients whose device's free memory is not known; [`growing`]: running clients
+//!   that wait for more;
+//! * [`known`]: what outlives a broker; [`learnt`]: observed usage;
+//! * [`ledger`], [`process`]: the book on the disk, for a killed broker's successor; [`back`]: how
+//!   clients reattach;
+//! * [`places`]: devices for jobs that let weft choose;
+//! * [`shares`]: each process's part of its job's share;
+//! * [`telling`]: lines for waiting jobs;
+//! * [`rows`], [`report`]: the answer to `weft queue`.
 //!
-//! Touched by the control thread, which tells of every client's coming, wish and end, and by
-//! whoever answers `weft queue`. Nothing here waits but for the ledger, which is bounded. What
-//! holds: a client's admission slot is written only here; a client that is gone holds nothing; a
-//! client that never asked is in nobody's way and in no book.
+//! Callers: the control thread (each client's arrival, request and end) and threads that answer
+//! `weft queue`. Only the ledger is waited for, bounded.
+//!
+//! What holds: only this module writes admission slots. A client that is gone holds nothing. A
+//! client that never asked is in no book and delays no job.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -77,23 +73,22 @@ use learnt::Learnt;
 use ledger::{Ledger, Page};
 use watch::Watch;
 
-/// Admission, for all threads.
+/// Handle on admission, for all threads.
 #[derive(Debug, Clone)]
 pub struct AdmissionHandle {
     book: Arc<Mutex<Book>>,
     watch: Watch,
 }
 
-/// What NVML may take to answer while a newcomer, and all others with him, wait: it takes less than
-/// a millisecond once it runs. Where it takes longer the newcomer waits by himself ([`arrivals`]).
+/// How long NVML may take while an arrival, and all callers, wait. A running NVML takes below 1 ms.
+/// After it the arrival waits alone ([`arrivals`]).
 const ANSWERS: Duration = Duration::from_millis(20);
 
-/// Between two questions while somebody waits.
+/// Interval between two questions to NVML while a job waits, ns.
 const LOOKS: Ns = 250_000_000;
 
 impl AdmissionHandle {
-    /// With whoever the broker before this one left in `file`; without one with nobody, and nothing
-    /// is kept.
+    /// Admission with the jobs that the last broker left in `file`; without one, nothing is kept.
     pub fn new(policy: Policy, file: Option<PathBuf>) -> AdmissionHandle {
         let config = Config {
             policy,
@@ -118,14 +113,14 @@ impl AdmissionHandle {
         }
     }
 
-    /// For many users: what one of them says counts for others only as far as others, or NVML, say
-    /// so, too.
+    /// Sets whether users distrust each other: a user's claim then needs other users' or NVML's
+    /// word.
     pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.book().shared = shared;
         self
     }
 
-    /// Measures what contexts take, asks NVML what is free, and keeps what is learnt in this file.
+    /// Measures contexts, asks NVML, and keeps the results in `file`.
     pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
         let mut book = self.book();
         book.measures = true;
@@ -140,41 +135,39 @@ impl AdmissionHandle {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client is about to touch a device.
+    /// A client is about to touch a device, or runs already (`wants.runs`).
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
-        // What strangers have now, not what they had when somebody looked last. Where others are at
-        // the door it is being asked.
+        // Strangers' memory may have changed. While others arrive, NVML is asked already.
         let asks = wants.runs.is_none() && self.book().arrivals.is_empty();
         let reading = if asks { self.watch.fresh(ANSWERS) } else { None };
         self.book()
             .arrives((entry, sender, wants), self.watch.tells(), reading.as_ref());
     }
 
-    /// Where a job that has not begun fits best. The place is promised to it for a while.
+    /// The best device for a job that has not begun, reserved for a while.
     pub fn place(&self, seeker: &Seeker) -> Result<Place, Never> {
         self.book().place(seeker)
     }
 
-    /// A client wants more than its share.
-    /// If that is not free it may wait for so long.
+    /// A client wants `bytes` beyond its quota and waits `patience` ns for them at most.
     pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
         self.book().more(client, bytes, patience);
     }
 
-    /// A client waits no longer for what it wanted more.
+    /// A client stops waiting for more memory.
     pub fn no_more(&self, client: u64) {
         self.book().grows_no_more(client);
     }
 
-    /// A client's first context is there, and it looked at its device.
+    /// A client has made its first context and probed its device.
     pub fn context(&self, client: u64, look: Look) {
-        // A look of tomorrow would never be old.
+        // A time in the future would never be old.
         let at = look.at.min(clock::now());
         let told = self.watch.tells();
         self.book().context(client, Look { at, ..look }, told);
     }
 
-    /// A client is gone, or waits no more.
+    /// A client is gone, or gives up waiting.
     pub fn gone(&self, client: u64) {
         let mut book = self.book();
         if book.arrivals.remove(client) {
@@ -194,7 +187,7 @@ impl AdmissionHandle {
         }
         if let Some(member) = book.gangs.get_mut(&job).and_then(|gang| gang.members.remove(&client)) {
             pid = Some(member.process.pid);
-            // Should it ask again, nothing was said yet.
+            // For a later request of the same client.
             let admission_slot = &member.entry.lane.admission_slot;
             admission_slot
                 .state
@@ -212,7 +205,7 @@ impl AdmissionHandle {
         }
     }
 
-    /// Another priority.
+    /// Sets a client's priority.
     pub fn priority(&self, client: u64, priority: u8) {
         let mut book = self.book();
         if let Some(job) = book.clients.get(&client).copied() {
@@ -221,18 +214,18 @@ impl AdmissionHandle {
         }
     }
 
-    /// A user counts for so many others.
+    /// Sets a user's weight.
     pub fn weigh(&self, user: &str, weight: u32) {
         self.book().weigh(user, weight);
     }
 
-    /// What a job took that has ended and had not said what it would: the last one of this process,
-    /// or the last one; of this user, if one is named.
+    /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
+    /// given.
     pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<Took> {
         self.book().learnt.of(pid, user).cloned()
     }
 
-    /// Time went by. Called some times a second.
+    /// Does what is due. Called some times a second.
     pub fn tick(&self) {
         let mut book = self.book();
         book.look_for_the_absent();
@@ -270,7 +263,7 @@ impl AdmissionHandle {
         }
     }
 
-    /// Who waits for device memory, to begin or for more, and for how long, seconds; by client.
+    /// Seconds that each client has waited for device memory, to begin or for more.
     pub fn waiting(&self) -> HashMap<u64, f64> {
         let book = self.book();
         let now = clock::now();
@@ -293,25 +286,25 @@ impl AdmissionHandle {
             .collect()
     }
 
-    /// For people.
+    /// The queue, for `weft queue`.
     pub fn queue(&self) -> Queue {
         let book = self.book();
         let (mut queue, machine) = (book.queue(), book.machine.clone());
-        // With hundreds who wait this takes some tenths of a second, in which the book is others'.
+        // With hundreds of waiting jobs this takes some tenths of a second; the lock is free
+        // meanwhile.
         drop(book);
         report::foresee(&machine, &mut queue);
         queue
     }
 
-    /// The broker ends: the book is closed, with everybody who still runs in it.
+    /// Closes the book as the broker ends; running jobs stay in it.
     pub fn close(&self) {
         self.book().close();
     }
 }
 
-/// What managed jobs may take of the host together: nine tenths of what is available when the
-/// broker starts, so that the rest of the machine lives on. What each job's control group leaves it
-/// says itself.
+/// Host bytes for all managed jobs together: 9/10 of what is available at the start, the rest is
+/// the machine's. Each job reports its control group's bound.
 fn host_memory() -> u64 {
     weft_protocol::host::of_system() / 10 * 9
 }

@@ -1,9 +1,8 @@
-//! Places for jobs that have not come yet: `weft run --gpu any` asks where, before it becomes the
+//! Places for jobs that have not come yet, as `weft run --gpu any` asks for before it becomes the
 //! job.
 //!
-//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over: two jobs
-//! that ask at the same moment are not both counted on the same room. A promise keeps nobody from
-//! that room who does not ask for a place.
+//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over. So two
+//! simultaneous questions do not count on the same room. A promise binds only other questions.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -14,88 +13,86 @@ use crate::clock;
 use weft_admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
 use weft_protocol::Ns;
 
-/// From its start to its first context a job may load a framework and a model; who takes longer has
-/// lost its claim, not its place.
+/// Time to load a framework and a model before the first context. A later job loses its claim.
 const PATIENCE: Ns = 120_000_000_000;
 
-/// Devices of one question: more than a machine has.
+/// Most devices of one question.
 const OFFERS: usize = 128;
 
-/// Promises that stand, and of these those to one user's jobs.
+/// Most promises, and most for one user.
 const MOST: usize = 1024;
 const EACH: usize = 128;
 
-/// What a job says that asks for a place.
+/// A question for a place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seeker {
-    /// Its process, which the job will be.
+    /// The process that becomes the job.
     pub pid: u32,
-    /// That number is not the one that the process has here: nothing is to be learnt by it. Said by
-    /// the broker alone.
+    /// Whether `pid` is of another pid namespace and tells nothing. Set by the broker alone.
     #[serde(skip)]
     pub unseen: bool,
-    /// What its processes will have in common.
+    /// Name that the job's processes will share.
     pub gang: String,
-    /// Who shares fairly with whom.
+    /// The user, for fair shares.
     pub user: String,
-    /// 0 to 9.
+    /// Priority, 0 to 9.
     pub priority: u8,
-    /// Bytes at its peak, if anybody said.
+    /// Declared peak, bytes.
     pub memory: Option<u64>,
-    /// short, medium or long, if anybody said.
+    /// Declared run time: short, medium or long.
     pub duration: Option<String>,
-    /// Processes that will come.
+    /// Number of processes to come.
     #[serde(default)]
     pub processes: u32,
-    /// Its memory is managed.
+    /// Whether its memory is managed.
     pub managed: bool,
-    /// Its memory is the device's where that is free, else managed.
+    /// Whether it uses auto backing.
     #[serde(default)]
     pub either: bool,
-    /// Where it may run.
+    /// Devices where it may run.
     pub devices: Vec<Offer>,
 }
 
 /// A device that a job may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    /// UUID as of `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
-    /// Bytes.
+    /// Size, bytes.
     pub memory: u64,
-    /// Bytes that are free now, if that is known.
+    /// Free bytes, if known.
     pub free: Option<u64>,
 }
 
-/// Where a job goes.
+/// The place that a job gets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Place {
-    /// The device.
+    /// The device's UUID.
     pub uuid: String,
-    /// Bytes left beside it; `None`: it will wait.
+    /// Bytes left beside the job; `None`: it will wait.
     pub left: Option<u64>,
-    /// Seconds until it is expected to begin, if it waits and anything is expected.
+    /// Seconds until its expected begin, if it waits and one is known.
     pub begins_s: Option<f64>,
 }
 
-/// A place that was promised.
+/// A promised place.
 #[derive(Debug)]
 struct Promise {
     gang: String,
     process: Process,
     until: Ns,
     ask: Ask,
-    /// The device's UUID: a question alone makes no device known.
+    /// UUID, as a question alone makes no device known.
     device: String,
 }
 
-/// The places that are promised, the oldest first.
+/// Promised places, the oldest first.
 #[derive(Debug, Default)]
 pub struct Promises(Vec<Promise>);
 
 impl Promises {
-    /// Forgets those that are over, and what this seeker was promised before. `came`: whether a job
-    /// of this name is here.
+    /// Drops ended promises and this seeker's earlier ones. `came`: whether a job of this name is
+    /// here.
     fn prune(&mut self, now: Ns, seeker: &Seeker, came: impl Fn(&str) -> bool) {
         self.0.retain(|promise| {
             let same = promise.gang == seeker.gang || promise.process.pid == seeker.pid;
@@ -103,14 +100,13 @@ impl Promises {
         });
     }
 
-    /// What was promised where, by the devices' numbers.
+    /// The promised requests with their devices' numbers.
     fn asks(&self, number: impl Fn(&str) -> Option<DeviceId>) -> Vec<(Ask, DeviceId)> {
         let known = |promise: &Promise| Some((promise.ask.clone(), number(&promise.device)?));
         self.0.iter().filter_map(known).collect()
     }
 
-    /// One more. Where there are too many, the same user's oldest goes; where he has none, this
-    /// one.
+    /// Adds a promise. Beyond a bound, the user's oldest goes, or else this one.
     fn push(&mut self, promise: Promise) {
         let user = promise.ask.user;
         let own = self.0.iter().filter(|it| it.ask.user == user).count();
@@ -124,13 +120,13 @@ impl Promises {
 }
 
 impl Book {
-    /// Where a job fits best.
+    /// Promises a job the best device.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
         let now = clock::now();
         let gangs = &self.gangs;
         let came = |name: &str| gangs.values().any(|gang| gang.name == name);
         self.promises.prune(now, seeker, came);
-        // What is not known is as large as is said, for this answer alone.
+        // Unknown devices are as large as reported, for this answer alone.
         let mut machine = self.machine.clone();
         let mut numbers: Vec<(String, DeviceId)> = self.devices.iter().cloned().zip((0..).map(DeviceId)).collect();
         let offers = seeker.devices.get(..OFFERS).unwrap_or(&seeker.devices);
@@ -172,8 +168,8 @@ impl Book {
             },
             devices: devices.clone(),
         };
-        // What is taken of a device where nobody of ours is, is others'. Where somebody is, the
-        // machine knows better.
+        // On a device without weft's jobs, all taken memory is foreign. Elsewhere the core knows
+        // better.
         let strangers = devices.iter().zip(offers).filter_map(|(device, offer)| {
             let idle = machine.load(*device).fixed == 0;
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)

@@ -1,21 +1,20 @@
-//! Which process a client is, also for a broker that comes later: a number is given anew, a number
-//! and the time of a start are not.
+//! The identity of a process, also for a later broker: pids are reused, a pid with its start time
+//! is not.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// A process.
+/// A process by pid and start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Clock ticks from the machine's boot to its start; `None`: it cannot be looked at (another
-    /// container's, say).
+    /// Clock ticks from boot to its start; `None`: it cannot be looked at, as in another container.
     pub start: Option<u64>,
 }
 
 impl Process {
-    /// The one that has this number now.
+    /// The process that has this pid now.
     pub fn of(pid: u32) -> Process {
         Process {
             pid,
@@ -23,20 +22,18 @@ impl Process {
         }
     }
 
-    /// One that cannot be looked at: its number is of another pid namespace, where ours may be
-    /// somebody else's.
+    /// A process of another pid namespace, where its pid may mean another process here.
     pub fn unseen(pid: u32) -> Process {
         Process { pid, start: None }
     }
 
-    /// Whether it runs. One that ended and whom nobody has waited for does not: it holds no memory.
-    /// `None`: it cannot be looked at.
+    /// Whether it runs. A zombie does not: it holds no memory. `None`: it cannot be looked at.
     pub fn runs(&self) -> Option<bool> {
         let start = self.start?;
         Some(look(self.pid).is_some_and(|found| found.start == start && !found.ended()))
     }
 
-    /// Whether it is on its way out, or gone: it may hold memory or not. False where it cannot be
+    /// Whether it is exiting or gone, so that its memory is uncertain. False where it cannot be
     /// looked at.
     pub fn leaves(&self) -> bool {
         /// `PF_EXITING` of the kernel's `include/linux/sched.h`, shown in field 9.
@@ -45,8 +42,8 @@ impl Process {
         look(self.pid).is_none_or(|found| found.start != start || found.ended() || found.flags & EXITING != 0)
     }
 
-    /// Whether it is suspended (by SIGSTOP, or the terminal's Ctrl-Z, or a debugger). `None`: it
-    /// cannot be looked at, or is another one.
+    /// Whether it is suspended (SIGSTOP, Ctrl-Z, a debugger). `None`: it cannot be looked at, or
+    /// the pid is another process's.
     pub fn suspended(&self) -> Option<bool> {
         let start = self.start?;
         let found = look(self.pid)?;
@@ -54,13 +51,12 @@ impl Process {
     }
 }
 
-/// Whether the process of this number is stopped now, as [`Process::suspended`]; false where it
-/// cannot be looked at.
+/// Whether the process of this pid is suspended. False where it cannot be looked at.
 pub fn is_stopped(pid: u32) -> bool {
     look(pid).is_some_and(|found| matches!(found.state, 'T' | 't'))
 }
 
-/// What the kernel says of a process: fields 3, 9 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields 3, 9 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
 struct Stat {
     state: char,
     flags: u64,
@@ -73,7 +69,7 @@ impl Stat {
     }
 }
 
-/// A name in parentheses comes before the fields, which may hold anything.
+/// Reads the fields after the last `)`: the name before may hold anything.
 fn look(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
@@ -85,8 +81,7 @@ fn look(pid: u32) -> Option<Stat> {
     })
 }
 
-/// Tells this boot of the machine from others: times and starts mean nothing across them. Empty
-/// where it cannot be told.
+/// Id of this boot; start times mean nothing across boots. Empty where it is not known.
 pub fn boot() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_string()
@@ -112,7 +107,7 @@ mod tests {
         };
         assert_eq!(other.runs(), Some(false), "the number is another one's now");
         child.kill().expect("it is ours");
-        // Dead, and not waited for: looked at until the kernel has taken it down.
+        // A zombie, checked until the kernel says so.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while process.runs() != Some(false) {
             assert!(std::time::Instant::now() < deadline, "{process:?}");

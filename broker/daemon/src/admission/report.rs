@@ -1,4 +1,4 @@
-//! What `weft queue` shows of the book.
+//! The book as `weft queue` shows it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -11,8 +11,7 @@ use weft_admission::{Admission, Class, DeviceId, Job, Lack};
 use weft_protocol::Ns;
 
 impl Book {
-    /// Everything but when who waits is expected to begin: that takes longer than anybody should
-    /// wait for the book.
+    /// All but the expected begins: these take longer than the book may be locked.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
         let seconds = |ns: Ns| ns as f64 / 1e9;
@@ -34,7 +33,7 @@ impl Book {
                 command,
             )
         };
-        // Whose end nobody has said is expected after what is usual.
+        // A job without a declared run time is expected to take the usual time.
         let guesses = |device: DeviceId| {
             let mut there = self.gangs.values().filter(|gang| gang.device == device);
             there.any(|gang| !gang.timed)
@@ -134,7 +133,7 @@ impl Book {
     }
 }
 
-/// Fills in when who waits is expected to begin. The rows are of this machine, next first.
+/// Fills in expected begins. The rows are of this core, in its order.
 pub fn foresee(machine: &Admission, queue: &mut Queue) {
     let now = clock::now();
     let forecast = machine.forecast();
@@ -145,7 +144,7 @@ pub fn foresee(machine: &Admission, queue: &mut Queue) {
     }
 }
 
-/// Bytes as people read them.
+/// Bytes for people, in GiB.
 pub fn size(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
 }

@@ -1,46 +1,45 @@
-//! The answer of `weft queue`, as programs and people get it.
+//! The answer of `weft queue`, for programs and people.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
 use crate::status::OtherBroker;
 
-/// Everything.
+/// The whole answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
-    /// The order in force.
+    /// The policy in force.
     pub policy: String,
     /// Devices that jobs asked for.
     pub devices: Vec<DeviceRow>,
-    /// Who has memory.
+    /// Jobs that have memory.
     pub running: Vec<RunningRow>,
-    /// Who waits, next first.
+    /// Jobs that wait, next first.
     pub waiting: Vec<WaitingRow>,
     /// Jobs admitted so far.
     pub admitted: u64,
-    /// Of those, how many had to wait, each counted as it was let in.
+    /// Admitted jobs that had to wait, counted at admission.
     pub waited: u64,
     /// Jobs that could never run.
     pub refused: u64,
-    /// Times a job wanted more than was free.
+    /// Requests for more than was free that were denied.
     pub denied: u64,
-    /// Users who have a weight of their own.
+    /// Users with a weight above 1.
     #[serde(default)]
     pub weights: Vec<WeightRow>,
-    /// Jobs that ended of late and had not said what they would take, the latest first.
+    /// Observed usage of jobs that ended lately without a declared need, the latest first.
     #[serde(default)]
     pub learnt: Vec<LearntRow>,
-    /// Processes that ended of late and whose part of the memory others can have since, the latest
-    /// first.
+    /// Processes that ended lately and whose memory is free since, the latest first.
     #[serde(default)]
     pub freed: Vec<FreedRow>,
-    /// Other brokers that have one of the devices.
+    /// Other brokers on one of the devices.
     #[serde(default)]
     pub others: Vec<OtherBroker>,
 }
 
 impl Queue {
-    /// The command lines of others are left out, and what their jobs took that have ended.
+    /// Clears other users' command lines and drops their observed usage.
     pub fn hide_all_but(&mut self, user: &str) {
         let running = self.running.iter_mut().map(|row| (&row.user, &mut row.command));
         let waiting = self.waiting.iter_mut().map(|row| (&row.user, &mut row.command));
@@ -54,41 +53,41 @@ impl Queue {
 /// A process that ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreedRow {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Bytes that its job had, contexts included, and that others could have from then on; 0: the
-    /// job has further processes, or waited.
+    /// Bytes of its job, contexts included, that became free; 0: the job has other processes, or
+    /// waited.
     pub share: u64,
-    /// When that was, by `CLOCK_MONOTONIC`, ns. Whoever was let in on this memory was told before.
+    /// Time of its end, `CLOCK_MONOTONIC`, ns. Jobs admitted on this memory heard of it before.
     pub at: u64,
 }
 
-/// A user who counts for more than one.
+/// A user with a weight above 1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WeightRow {
-    /// Who.
+    /// The user.
     pub user: String,
-    /// How many others he counts for.
+    /// The weight: how many others the user counts for.
     pub weight: u32,
 }
 
-/// What a job took that had said nothing.
+/// Observed usage of a job without a declared need.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearntRow {
     /// Its first process.
     pub pid: u32,
-    /// Who.
+    /// The user.
     pub user: String,
-    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    /// The user id, by the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
-    /// Bytes at its peak.
+    /// Peak, bytes.
     pub peak: u64,
-    /// How long it ran, seconds.
+    /// Run time, seconds.
     pub ran_s: f64,
-    /// What `--duration` would say of that.
+    /// The run time as a `--duration`.
     pub duration: String,
-    /// It wanted more than was free: it would have taken more.
+    /// It was denied more, so its need is larger.
     pub denied: bool,
     /// The command line.
     pub command: String,
@@ -97,53 +96,52 @@ pub struct LearntRow {
 /// A device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRow {
-    /// As the driver says.
+    /// UUID by the driver.
     pub uuid: String,
-    /// Bytes.
+    /// Size, bytes.
     pub memory: u64,
-    /// Bytes a context takes, as measured; 0: not yet.
+    /// Measured bytes of a context; 0: not yet.
     pub context: u64,
-    /// Bytes that others than weft's jobs hold, as measured when a job began last.
+    /// Bytes that others than weft's jobs hold, as last measured.
     pub foreign: u64,
-    /// Bytes that are nobody's.
+    /// Free bytes.
     pub free: u64,
 }
 
-/// A job that was admitted.
+/// An admitted job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunningRow {
     /// Its processes' clients.
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
-    /// The device, as the driver says.
+    /// The device's UUID.
     #[serde(default)]
     pub device: String,
-    /// Who.
+    /// The user.
     pub user: String,
-    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    /// The user id, by the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
     /// 0 to 9.
     pub priority: u8,
-    /// Bytes it may have, contexts included.
+    /// Its share, bytes, contexts included.
     pub share: u64,
-    /// Bytes it holds, contexts left out.
+    /// Bytes it holds, without contexts.
     pub held: u64,
-    /// What its memory is: `device`, `managed`, or `managed: did not fit` (it left that open and
-    /// would have had to wait).
+    /// `device`, `managed`, or `managed: did not fit` (auto backing, which would have had to wait).
     #[serde(default)]
     pub memory: String,
     /// Bytes more that it waits for.
     #[serde(default)]
     pub waits_for: u64,
-    /// Seconds since it was admitted.
+    /// Seconds since its admission.
     pub since_s: f64,
     /// The command line.
     pub command: String,
 }
 
-/// A job that waits.
+/// A waiting job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WaitingRow {
     /// 1 is next.
@@ -152,28 +150,27 @@ pub struct WaitingRow {
     pub clients: Vec<u64>,
     /// Its first process.
     pub pid: u32,
-    /// The device, as the driver says.
+    /// The device's UUID.
     #[serde(default)]
     pub device: String,
-    /// Who.
+    /// The user.
     pub user: String,
-    /// Whose it is, as the kernel says; 4294967295: that is not known.
+    /// The user id, by the kernel; 4294967295: not known.
     #[serde(default)]
     pub uid: u32,
     /// 0 to 9.
     pub priority: u8,
-    /// Bytes it needs, contexts included.
+    /// Its need, bytes, contexts included.
     pub needs: u64,
-    /// How long it is expected to run: short, medium or long.
+    /// Expected run time: short, medium or long.
     pub duration: String,
-    /// Seconds that it has waited.
+    /// Seconds waited.
     pub waited_s: f64,
-    /// Why.
+    /// Why it waits.
     pub reason: String,
-    /// Seconds until it is expected to begin, if anything is expected.
+    /// Seconds until its expected begin, if known.
     pub begins_s: Option<f64>,
-    /// Of some job on its device nobody has said how long it runs, so that this goes by what is
-    /// usual (half an hour).
+    /// Whether a job on its device has no declared run time: the usual half hour is assumed.
     #[serde(default)]
     pub guess: bool,
     /// The command line.

@@ -1,9 +1,10 @@
-//! How a job's share is divided among its processes.
+//! The division of a job's share among its processes.
 //!
-//! A process that comes gets an equal part, one that needs more gets what its siblings do not hold,
-//! and only then what is free on the device. What holds: the parts of the processes and their
-//! contexts are together no more than the job's share, but for what a process is just about to take
-//! when a part of its own is taken back; it asks for that at its next allocation.
+//! A new process gets an equal part. One that needs more gets what its siblings do not hold, then
+//! what is free on the device.
+//!
+//! What holds: `sum(part + context) <= share`. It is exceeded only while a process takes memory as
+//! its part is taken back; its next allocation asks for that.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,13 +14,13 @@ use super::book::{Book, Gang, Member};
 use weft_admission::{Admission, Job};
 
 impl Member {
-    /// What it may have, without its context. 0: it was not let in.
+    /// Its quota, bytes without context; 0: not admitted.
     fn part(&self) -> u64 {
         self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
     }
 
-    /// Takes back what it may have and does not hold, down to `least`, and `wanted` at most.
-    /// Nothing while its memory changes: what it holds is not known then.
+    /// Takes back what it does not hold, `wanted` bytes at most, and leaves `least`. Nothing while
+    /// its memory changes: what it holds is not known then.
     fn give_back(&self, least: u64, wanted: u64) -> u64 {
         let lane = &self.entry.lane;
         if lane.moves.still_since(u64::MAX) == Some(false) {
@@ -42,12 +43,12 @@ impl Gang {
 }
 
 impl Book {
-    /// An equal part of an admitted job's share, contexts left out.
+    /// An equal part of an admitted job's share, without context.
     pub fn part(&self, job: Job) -> Option<u64> {
         part(&self.machine, &self.gangs, job)
     }
 
-    /// Puts a process of a known job where the job is.
+    /// Admits a process of an admitted job, or tells it to wait.
     pub fn admission_slot_or_wait(&self, client: u64, job: Job) {
         match self.part(job) {
             Some(part) => self.admission_slot(client, self.gather(client, job, part, part)),
@@ -55,7 +56,7 @@ impl Book {
         }
     }
 
-    /// What a job's processes were given, their contexts with it.
+    /// Bytes given to a job's processes, with `context` bytes each.
     pub fn given(&self, job: Job, context: u64) -> u64 {
         let members = self.gangs.get(&job).into_iter().flat_map(|gang| gang.members.values());
         let parts = members.map(Member::part).filter(|part| *part > 0);
@@ -64,8 +65,9 @@ impl Book {
             .fold(0, u64::saturating_add)
     }
 
-    /// So much of what is wanted can this process have out of its job's share: what nobody was
-    /// given, and what its siblings were given beyond `least` and do not hold. It is not given yet.
+    /// Bytes of `wanted` that the job's share can give this process: what is not given, and what
+    /// siblings have beyond `least` and do not hold. They are taken from siblings but not given
+    /// yet.
     pub fn gather(&self, client: u64, job: Job, wanted: u64, least: u64) -> u64 {
         let Some((gang, (device, share))) = self.gangs.get(&job).zip(self.machine.share(job)) else {
             return 0;
@@ -83,7 +85,7 @@ impl Book {
             .siblings(client)
             .map(|member| member.part().saturating_add(context))
             .fold(own, u64::saturating_add);
-        // Who has not come back from the broker before has its part.
+        // Unreattached processes keep their parts.
         let processes = gang.members.len() + gang.absent.len();
         let absent = share / processes.max(1) as u64 * gang.absent.len() as u64;
         let mut gathered = share.saturating_sub(given).saturating_sub(absent).min(wanted);
@@ -94,7 +96,7 @@ impl Book {
     }
 }
 
-/// What each process of a running job may have, its context left out.
+/// Quota of each process of a running job, without context.
 pub fn part(machine: &Admission, gangs: &HashMap<Job, Gang>, job: Job) -> Option<u64> {
     let (device, share) = machine.share(job)?;
     let gang = gangs.get(&job)?;

@@ -1,12 +1,11 @@
-//! Jobs that were let in and are suspended before they took anything: they hold up nobody.
+//! Admitted jobs that are suspended before they took memory, and must not keep others out.
 //!
-//! A waiter that somebody stopped (SIGSTOP, Ctrl-Z in its terminal) does not notice that it may
-//! begin, and its memory would be kept for it for as long as it stays stopped. So who is seen
-//! suspended for [`PATIENCE`] and has taken nothing waits again, at the place that it had, and is
-//! let in when it goes on. Who has memory keeps it: it cannot be had back.
+//! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would be
+//! kept for it. After [`PATIENCE`] it waits again, at its old place, until it goes on. A job with
+//! memory keeps it, as it cannot be taken back.
 //!
-//! What holds: only while others wait; one look at `/proc` a process and [`LOOK`]. The client, when
-//! it goes on, looks at its admission slot before it takes memory, and waits.
+//! What holds: only while others wait, with one read of `/proc` per process and [`LOOK`]. A client
+//! that goes on reads its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -16,14 +15,13 @@ use crate::clock;
 use weft_admission::{Event, Job};
 use weft_protocol::Ns;
 
-/// So long a job may be suspended with what it was let in for: a person who stops a job for a
-/// moment loses nothing.
+/// How long an admitted job may be suspended: a short stop costs it nothing.
 const PATIENCE: Ns = 3_000_000_000;
 
-/// Between two looks.
+/// Interval of checks.
 const LOOK: Ns = 250_000_000;
 
-/// How a job is seen.
+/// Suspension of a job.
 #[derive(Debug, Default)]
 pub struct Still {
     since: Option<Ns>,
@@ -32,7 +30,7 @@ pub struct Still {
 }
 
 impl Gang {
-    /// Whether all of its processes are suspended, none of them with memory.
+    /// Whether all its processes are suspended, without memory or context.
     fn is_still(&self) -> bool {
         let still = self.members.values().all(|member| {
             let lane = &member.entry.lane;
@@ -45,7 +43,7 @@ impl Gang {
 }
 
 impl Book {
-    /// Puts back who was let in and does not stir, and lets on who stirs again.
+    /// Puts suspended jobs back into the queue, and lets resumed ones on.
     pub fn look_for_the_suspended(&mut self) {
         let now = clock::now();
         if self.machine.count().0 == 0 || now.saturating_sub(self.looked_for_suspended) < LOOK {
@@ -76,7 +74,7 @@ impl Book {
             log::info!("{job:?} was let in and is suspended: it waits again");
             if let Some(gang) = self.gangs.get(&job) {
                 for member in gang.members.values() {
-                    // Should it go on before it has seen that it waits: nothing more than this.
+                    // Quota until it sees that it waits, should it go on now.
                     member.entry.lane.admission_slot.quota.store(1, Ordering::Release);
                 }
             }

@@ -1,5 +1,4 @@
-//! What those who wait for memory are told: that they wait, where, why, and that they have come
-//! nearer.
+//! Lines for jobs that wait for memory: their place, the reason, and their progress.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -11,13 +10,12 @@ use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::ToClient;
 
-/// Who waits hears of another place no sooner than this after the last, and no more often than
-/// [`TOLD`].
+/// Interval of lines about a new place, and most lines per job.
 const POSITIONS: Ns = 10_000_000_000;
 const TOLD: u32 = 20;
 
 impl Book {
-    /// Says to a job's processes that they wait, where, and why.
+    /// Tells a job's processes that they wait, where, and why.
     pub fn waits(&self, job: Job) {
         let queue = self.queue();
         let Some(gang) = self.gangs.get(&job) else { return };
@@ -46,7 +44,7 @@ impl Book {
         }
     }
 
-    /// Says to those who wait that they have come nearer: not every time, and not for ever.
+    /// Tells waiting jobs their new places, within the bounds.
     pub fn tells_positions(&mut self) {
         let now = clock::now();
         if now.saturating_sub(self.positions) < POSITIONS {

@@ -1,4 +1,4 @@
-//! The book among brokers that are killed: clients that come back, come back as others, or never.
+//! The book over killed brokers: clients that reattach, come as other processes, or stay away.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ mod shared;
 
 const GB: u64 = 1 << 30;
 
-/// A process that stays until it is dropped.
+/// A process that lives until the value is dropped.
 struct Somebody(Child);
 
 impl Somebody {
@@ -39,14 +39,14 @@ impl Drop for Somebody {
     }
 }
 
-/// A broker's admission, and the numbers of its clients.
+/// Admission, with numbers for its clients.
 struct Broker {
     handle: AdmissionHandle,
     clients: u64,
 }
 
 impl Broker {
-    /// On this file, if any.
+    /// A broker on this ledger, if any.
     fn begin(file: Option<&Path>) -> Broker {
         Broker {
             handle: AdmissionHandle::new(Policy::Weft, file.map(Path::to_path_buf)),
@@ -54,14 +54,14 @@ impl Broker {
         }
     }
 
-    /// On devices of which nobody knows what a context takes, and without NVML.
+    /// A broker with unknown contexts and without NVML.
     fn cold() -> Broker {
         let broker = Broker::begin(None);
         broker.handle.book().measures = true;
         broker
     }
 
-    /// A client of this process attaches.
+    /// Attaches a client of this process.
     fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
         self.clients += 1;
         Arc::new(Entry::new(Newcomer {
@@ -77,17 +77,17 @@ impl Broker {
         }))
     }
 
-    /// A client has looked, at a time that may be to come.
+    /// Takes in a client's probe; its time may be in the future.
     fn sees(&self, client: u64, look: Look) {
         self.handle.book().context(client, look, false);
     }
 
-    /// A client of this process wants (or has: `runs`) so much of a device of 8 GiB.
+    /// A client requests (or has: `runs`) `memory` bytes of a device of 8 GiB.
     fn comes(&mut self, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
         self.comes_to("gpu", pid, gang, memory, runs)
     }
 
-    /// A job of this user says that a device has `total` bytes, and that it takes `memory` of them.
+    /// A job of user `uid` reports a device of `total` bytes and requests `memory`.
     fn of_user(&mut self, uid: u32, uuid: &str, total: u64, memory: u64) -> Arc<Entry> {
         self.clients += 1;
         let entry = Arc::new(
@@ -116,7 +116,7 @@ impl Broker {
         entry
     }
 
-    /// The same on the device with this UUID.
+    /// `comes` for the device with this UUID.
     fn comes_to(&mut self, uuid: &str, pid: u32, gang: &str, memory: u64, runs: Option<u64>) -> Arc<Entry> {
         let entry = self.newcomer(pid, format!("job {gang}"));
         let wants = Wants {
@@ -151,7 +151,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
         standing(&first.comes(waiter.pid(), "b", 4 * GB, None)),
         AdmissionState::Waits
     );
-    // Killed: nothing more of it happens. Its successor hears of a newcomer before anybody is back.
+    // Killed. Its successor hears of a new job before any client is back.
     let mut second = Broker::begin(Some(&file));
     let newcomer = second.comes(late.pid(), "c", 4 * GB, None);
     assert_eq!(standing(&newcomer), AdmissionState::Waits);
@@ -164,7 +164,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
         queue.waiting.iter().map(|row| row.pid).collect::<Vec<_>>(),
         [waiter.pid(), late.pid()]
     );
-    // Back: the one that ran keeps what it has, also what it got last; the other one its place.
+    // Back: the running job keeps its memory, with the latest growth; the waiting job its place.
     let back = second.comes(foreground.pid(), "a", 5 * GB, Some(5 * GB + 7));
     assert_eq!(standing(&back), AdmissionState::Admitted);
     assert_eq!(back.lane.admission_slot.quota.load(Ordering::Relaxed), 5 * GB + 7);
@@ -186,7 +186,7 @@ fn whoever_comes_first_after_a_restart_finds_the_places_taken() {
 
 #[test]
 fn without_the_book_a_newcomer_slips_in() {
-    // What the book is there for: this is how it was.
+    // Without the book it would end like this.
     let (foreground, late) = (Somebody::new(), Somebody::new());
     let mut first = Broker::begin(None);
     assert_eq!(
@@ -211,7 +211,7 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     let waiting = waiter.pid();
     drop(foreground);
     let mut second = Broker::begin(Some(&file));
-    // The waiter was let in before it is back; it learns that when it is.
+    // The waiting job was admitted before it reattached, and hears of it then.
     assert_eq!(
         second
             .handle
@@ -232,7 +232,7 @@ fn who_died_while_there_was_no_broker_holds_nothing() {
     );
     second.handle.gone(2);
     assert_eq!(second.handle.queue().running.len(), 1);
-    // The last one leaves, and there is nothing to keep.
+    // With the last job gone there is nothing to keep.
     second.handle.gone(1);
     second.handle.close();
     assert!(!file.exists());
@@ -244,7 +244,7 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
     let file = folder.path().join("book");
     let (foreground, late) = (Somebody::new(), Somebody::new());
     Broker::begin(Some(&file)).comes(foreground.pid(), "a", 5 * GB, None);
-    // One broker after another, and it never comes.
+    // It never reattaches, to one broker after another.
     let mut second = Broker::begin(Some(&file));
     assert_eq!(second.handle.queue().running.len(), 1);
     second.handle.close();
@@ -262,15 +262,14 @@ fn who_does_not_come_back_but_runs_keeps_its_place() {
         third.handle.tick();
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // Another process under a known one's number is another process; nobody is let in on its place.
+    // A known pid with another start is another process, and gets no place.
     let _ = second.comes(pid, "d", GB, None);
     assert_eq!(third.handle.queue().running.len(), 1);
 }
 
 #[test]
 fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
-    // What CUDA_VISIBLE_DEVICES leaves a job, and what a MIG instance is, shows in the UUID that
-    // the driver gives.
+    // The driver's UUID shows CUDA_VISIBLE_DEVICES and MIG instances.
     let mut broker = Broker::begin(None);
     let first = broker.comes_to("gpu 1", 1, "a", 6 * GB, None);
     let other = broker.comes_to("gpu 2", 2, "b", 6 * GB, None);
@@ -280,7 +279,7 @@ fn each_device_and_each_instance_of_a_partitioned_one_has_its_own_queue() {
     }
     let waiter = broker.comes_to("gpu 2", 4, "d", 6 * GB, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // What is free elsewhere is no use to it: it chose its device itself.
+    // Free memory elsewhere is no use: the job chose its device.
     broker.handle.gone(1);
     broker.handle.gone(3);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
@@ -342,7 +341,7 @@ fn a_run_teaches_and_a_weight_stays() {
     );
 }
 
-/// What a client sees that looks when everything has long come to rest.
+/// A probe long after the last change.
 fn look(free: u64, held: u64) -> Look {
     let at = clock::now() + 3_000_000_000;
     let own = 0;
@@ -357,13 +356,13 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     let first = broker.comes(1, "a", 6 * GB, None);
     assert_eq!(share(&first), 6 * GB, "nobody said that there would be more of them");
     first.lane.counters.memory.store(4 * GB, Ordering::Relaxed);
-    // An equal part would be 3 GiB, but the first holds more than that.
+    // An equal part would be 3 GiB, but the first process holds more.
     let second = broker.comes(2, "a", 6 * GB, None);
     assert_eq!((share(&first), share(&second), job(&broker)), (4 * GB, 2 * GB, 6 * GB));
-    // Its sibling has nothing to spare, the device has.
+    // Its sibling has nothing to spare, but the device has.
     broker.handle.more(second.client, GB, 0);
     assert_eq!((share(&second), job(&broker)), (3 * GB, 7 * GB));
-    // What the sibling does not hold any more, but not while it is just taking some.
+    // What the sibling returned, but not while it is taking memory.
     first.lane.counters.memory.store(GB, Ordering::Relaxed);
     first.lane.moves.begun(1);
     broker.handle.more(second.client, 2 * GB, 0);
@@ -371,14 +370,14 @@ fn the_processes_of_a_job_have_no_more_together_than_it_was_let_in_with() {
     first.lane.moves.done(1, clock::now());
     broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&first), share(&second), job(&broker)), (2 * GB, 5 * GB, 7 * GB));
-    // Of one that is gone, all.
+    // All memory of a process that is gone.
     broker.handle.gone(first.client);
     broker.handle.more(second.client, 2 * GB, 0);
     assert_eq!((share(&second), job(&broker)), (7 * GB, 7 * GB));
     assert_eq!(standing(&broker.comes(3, "b", 2 * GB, None)), AdmissionState::Waits);
 }
 
-/// A process of a job of two that says that both take 6 GiB, or one process on a further device.
+/// One of two processes of a job that declares 6 GiB, or one process on a further device.
 fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entry> {
     let entry = broker.newcomer(pid, format!("process {pid} on {uuid}"));
     let wants = Wants {
@@ -392,7 +391,7 @@ fn wants_on(broker: &mut Broker, uuid: &str, pid: u32, about: Wants) -> Arc<Entr
     entry
 }
 
-/// Devices, shares and processes of those who run.
+/// Devices, shares and numbers of processes of running jobs.
 fn running(broker: &Broker) -> Vec<(String, u64, usize)> {
     let mut rows: Vec<_> = broker.handle.queue().running;
     rows.sort_by(|a, b| (&a.device, a.pid).cmp(&(&b.device, b.pid)));
@@ -428,7 +427,7 @@ fn a_rank_that_comes_to_another_device_takes_its_part_there() {
     assert_eq!(standing(&second), AdmissionState::Admitted);
     assert_eq!(running(&broker), [("a".into(), 3 * GB, 1), ("b".into(), 3 * GB, 1)]);
     assert_eq!((share(&first), share(&second)), (3 * GB, 3 * GB));
-    // What is left on each is others'.
+    // The rest of each device is for others.
     assert_eq!(
         standing(&broker.comes_to("a", 3, "x", 5 * GB, None)),
         AdmissionState::Admitted
@@ -436,7 +435,7 @@ fn a_rank_that_comes_to_another_device_takes_its_part_there() {
     let waiter = broker.comes_to("b", 4, "y", 6 * GB, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.gone(waiter.client);
-    // A broker that follows knows both, and each comes back to its own.
+    // The next broker knows both, and each reattaches to its own.
     let mut after = Broker::begin(Some(&file));
     let back = |memory| Wants {
         runs: Some(3 * GB),
@@ -500,7 +499,7 @@ fn a_process_on_two_devices_has_what_it_said_on_the_first_and_what_is_free_on_th
         running(&broker),
         [("a".into(), 6 * GB, 1), ("b".into(), 3 * GB + GB / 8, 1)]
     );
-    // More than one device has: the rest is asked of the next.
+    // More than one device has: the next is asked for the rest.
     let mut broker = Broker::begin(None);
     let first = wants_on(&mut broker, "a", 8, said(12 * GB, 0));
     let second = wants_on(&mut broker, "b", 8, said(12 * GB, 1));
@@ -560,7 +559,7 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
         further,
         ..Wants::default()
     };
-    // Two jobs, each with a process on both devices, which is all that these have.
+    // Two jobs, each with a process on both devices, which they fill.
     let first = wants_on(&mut broker, "a", 7, said(12 * GB, 0));
     broker.handle.gone(first.client);
     let first = wants_on(&mut broker, "a", 7, said(6 * GB, 0));
@@ -571,7 +570,7 @@ fn jobs_that_grow_where_the_other_one_holds_do_not_wait_for_ever() {
         assert_eq!(standing(entry), AdmissionState::Admitted);
     }
     const LONG: u64 = 600_000_000_000;
-    // The first grows where the second one holds, and is to wait.
+    // The first grows on the second one's device and waits.
     broker.handle.more(other.client, 5 * GB, LONG);
     broker.handle.tick();
     assert!(waits(&other), "the second one waits for nothing and may end");
@@ -608,18 +607,18 @@ fn who_wants_more_waits_for_a_neighbour_and_not_for_ever() {
             .sum::<u64>(),
         3 * GB
     );
-    // Both would wait for each other: the second one hears at once that there is none.
+    // Both would wait for each other: the second one is denied at once.
     broker.handle.more(second.client, 3 * GB, LONG);
     assert_eq!((waits(&second), answers(&second), share(&second)), (false, 1, 3 * GB));
     broker.handle.gone(second.client);
     assert_eq!((waits(&first), answers(&first), share(&first)), (false, 1, 7 * GB));
-    // Nobody ends, and the time is over.
+    // No job ends within the time.
     let third = broker.comes(3, "c", GB, None);
     broker.handle.more(third.client, 2 * GB, 1);
     std::thread::sleep(std::time::Duration::from_millis(1));
     broker.handle.tick();
     assert_eq!((waits(&third), answers(&third), share(&third)), (false, 1, GB));
-    // Given up, or gone: in nobody's way any more.
+    // A wait that was given up, or whose client is gone, delays no other.
     broker.handle.more(third.client, 2 * GB, LONG);
     broker.handle.no_more(third.client);
     assert_eq!((waits(&third), answers(&third)), (false, 2));

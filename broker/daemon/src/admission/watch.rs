@@ -1,8 +1,8 @@
-//! What is free of the devices, told without a context of anybody's: by NVML, in a process of its
-//! own (`weft probe --memory`), since a driver may hang or crash.
+//! Free memory of the devices without a context, by NVML.
 //!
-//! The process is started when somebody asks and ends when nobody has for [`IDLE`], or with the
-//! broker. Where there is no NVML nobody asks any more.
+//! NVML runs in a process of its own (`weft probe --memory`), as a driver may hang or crash. It
+//! starts at a question and ends after [`IDLE`] without one, or with the broker. Without NVML no
+//! more questions are asked.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,23 +14,23 @@ use std::time::Duration;
 use crate::clock;
 use weft_protocol::Ns;
 
-/// The process is kept for so long after the last question: to start one takes some milliseconds,
-/// on a machine that keeps no device awake a second.
+/// How long the process is kept: a start takes some milliseconds, a second where no device is kept
+/// awake.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// So many starts in a row without an answer: there is no NVML here.
+/// Failed starts in a row that mean: no NVML.
 const TRIES: u32 = 2;
 
-/// What was free.
+/// One answer.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// Later ones have larger numbers.
+    /// Number of the question; it grows.
     pub number: u64,
     /// When the question was asked.
     pub at: Ns,
-    /// UUIDs in hexadecimal, and bytes.
+    /// Device UUIDs (hexadecimal) and free bytes.
     pub free: Vec<(String, u64)>,
-    /// The same of all that each has.
+    /// Device UUIDs and sizes, bytes.
     pub memory: Vec<(String, u64)>,
 }
 
@@ -42,12 +42,11 @@ struct Slot {
     dead: bool,
 }
 
-/// Asks, for all threads.
 #[derive(Debug, Clone)]
 pub struct Watch(Arc<(Mutex<Slot>, Condvar)>);
 
 impl Watch {
-    /// Nobody to ask.
+    /// A handle without NVML.
     pub fn none() -> Watch {
         let dead = Slot {
             dead: true,
@@ -56,7 +55,7 @@ impl Watch {
         Watch(Arc::new((Mutex::new(dead), Condvar::new())))
     }
 
-    /// Begins.
+    /// Starts the thread that asks.
     pub fn begin() -> Watch {
         let watch = Watch(Arc::default());
         let ours = watch.clone();
@@ -71,31 +70,31 @@ impl Watch {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is anybody to ask, for all that is known.
+    /// Whether NVML answers, as far as is known.
     pub fn tells(&self) -> bool {
         !self.slot().dead
     }
 
-    /// Asks. The answer is there a moment later ([`Watch::last`]).
+    /// Asks without waiting; [`Watch::last`] has the answer a moment later.
     pub fn ask(&self) {
         let mut slot = self.slot();
         slot.asked += u64::from(!slot.dead && slot.asked == slot.done);
         self.0.1.notify_all();
     }
 
-    /// The last answer, if it is not this one.
+    /// The last answer, if its number is not `known`.
     pub fn last(&self, known: u64) -> Option<Reading> {
         let slot = self.slot();
         (slot.last.number != known).then(|| slot.last.clone())
     }
 
-    /// Asks, and waits for the answer, but not for long.
+    /// Asks, and waits `patience` at most.
     pub fn fresh(&self, patience: Duration) -> Option<Reading> {
         let mut slot = self.slot();
         if slot.dead {
             return None;
         }
-        // What is on its way was asked before.
+        // An answer on its way is to an older question.
         slot.asked += 1;
         let this = slot.asked;
         self.0.1.notify_all();
@@ -132,7 +131,7 @@ impl Watch {
             let mut slot = self.slot();
             slot.done = number;
             if let Some(told) = told {
-                // What has no size NVML cannot tell of, such as a device that shares the host's
+                // NVML cannot tell of a device without a size, such as one that shares the host's
                 // memory.
                 let told = told.into_iter().filter(|(_, _, memory)| *memory > 0);
                 let (free, memory) = told
@@ -155,7 +154,7 @@ impl Watch {
     }
 }
 
-/// The process.
+/// The process that asks NVML.
 #[derive(Debug)]
 struct Probe {
     child: Child,
@@ -167,8 +166,7 @@ impl Probe {
     fn start() -> Option<Probe> {
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "--memory"]).env_remove("LD_PRELOAD");
-        // What is signalled to the broker's group is not meant for it; it ends when its questions
-        // do.
+        // Signals to the broker's group must not reach it. It ends when its input does.
         command.process_group(0);
         command
             .stdin(Stdio::piped())
@@ -183,7 +181,7 @@ impl Probe {
         })
     }
 
-    /// UUIDs, what is free, and all that there is.
+    /// UUIDs, free bytes, sizes.
     fn ask(&mut self) -> Option<Vec<(String, u64, u64)>> {
         self.questions.write_all(b"\n").ok()?;
         self.questions.flush().ok()?;

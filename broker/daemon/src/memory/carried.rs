@@ -1,20 +1,19 @@
-//! What a device's link carries, by what its clients' moves took there.
+//! Measured rates of a device's link.
 //!
-//! A client says of a move how long the device took for it
-//! ([`Ended::took`](weft_protocol::page_ops::Ended::took)), where the device had it before it as
-//! soon as the move before was through: host time is not in it. Of those count such as say
-//! something about the link alone:
+//! A client reports each move's device time, without host time
+//! ([`Ended::took`](weft_protocol::page_ops::Ended::took)). A move does not count if:
 //!
-//! * none of less than [`LEAST`]: what a move costs beside its bytes would be measured;
-//! * none beside which anything went the other way, of whichever client: on a link that carries one
-//!   way at a time each would seem to have half of it.
+//! * its time is not known;
+//! * it is smaller than [`LEAST`]: fixed costs would be measured;
+//! * any client's memory went the other way beside it: on a half-duplex link each seems half as
+//!   fast.
 //!
-//! A move beside the job's own copies or faults seems slower than the link, and so does one that
-//! the driver has to make room for (half as fast, on the simulated GPU); one of which a part lay
-//! there already seems faster. The former are many more. So the rate is the one that three quarters
-//! of the last [`KEPT`] do not exceed, there once [`ENOUGH`] are, and never further from what is
-//! taken without a measurement than [`FAR`] times. Nothing here is believed more than that: a
-//! client that lies makes turns too long or too short.
+//! Moves seem slower beside the job's copies or faults, or where the driver makes room (half, on
+//! the simulated GPU). Moves of memory that partly lay there seem faster, and are far fewer. So the
+//! rate is the upper quartile of the last [`KEPT`], once there are [`ENOUGH`].
+//!
+//! What holds: `granted / FAR <= rate <= granted * FAR`. A client that lies only makes turns too
+//! long or too short.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,24 +22,23 @@ use std::time::{Duration, Instant};
 use weft_paging::Link;
 use weft_protocol::Ns;
 
-/// A smaller move does not count: at 22 GB/s this takes 0.4 ms.
+/// Smallest move that counts, bytes: 0.4 ms at 22 GB/s.
 pub(super) const LEAST: u64 = 8 << 20;
 
-/// Moves that are remembered for each way.
+/// Moves that are kept for each way.
 const KEPT: usize = 31;
 
-/// So many at least, or nothing is measured.
+/// Fewest moves for a measurement.
 pub(super) const ENOUGH: usize = 5;
 
-/// A link is not so many times faster or slower than is taken for granted: from 0.7 GB/s (a slot
-/// with one lane) to 0.7 TB/s (a chip with its memory beside the processor's).
+/// Largest factor between the rate and the assumed one: 0.7 GB/s (a slot with one lane) to 0.7 TB/s
+/// (memory beside the processor's).
 const FAR: f64 = 32.0;
 
-/// Between the end of a move on the device and the broker's hearing of it: what was out in this
-/// time may have gone beside it.
+/// Time until the broker hears of a move's end: moves out in this time may have gone beside it.
 const HEARD: Duration = Duration::from_millis(1);
 
-/// Which way.
+/// Direction of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// To the device.
@@ -58,18 +56,18 @@ impl Way {
     }
 }
 
-/// See the module. Rates are bytes a second.
+/// Rates of one link, bytes/s. See the module.
 #[derive(Debug, Clone)]
 pub(super) struct Carried {
-    /// What is taken for granted.
+    /// The assumed rates.
     granted: Link,
     rates: [VecDeque<f64>; 2],
-    /// When something was last out that way.
+    /// When a move was last out, by direction.
     out: [Option<Instant>; 2],
 }
 
 impl Carried {
-    /// Of a link of which nothing was measured yet.
+    /// A link without measurements.
     pub fn new(granted: Link) -> Carried {
         Carried {
             granted,
@@ -78,12 +76,12 @@ impl Carried {
         }
     }
 
-    /// Something is out that way.
+    /// Notes that a move is out in this direction.
     pub fn busy(&mut self, way: Way, now: Instant) {
         self.out[way.at()] = Some(now);
     }
 
-    /// A move of so many bytes has ended; it took the device so long. Whether it counts.
+    /// Takes in a move of `bytes` that took the device `took` ns. Returns whether it counts.
     pub fn moved(&mut self, way: Way, bytes: u64, took: Ns, now: Instant) -> bool {
         let granted = match way {
             Way::Inward => self.granted.inward,
@@ -103,7 +101,7 @@ impl Carried {
         true
     }
 
-    /// What was measured of a way.
+    /// The measured rate of a direction, bytes/s.
     pub fn measured(&self, way: Way) -> Option<f64> {
         let rates = &self.rates[way.at()];
         if rates.len() < ENOUGH {
@@ -114,8 +112,7 @@ impl Carried {
         all.get(all.len() * 3 / 4).copied()
     }
 
-    /// The link as it is to be planned with. Of a way of which nothing is known the other one is
-    /// taken to tell.
+    /// The link to plan with. An unmeasured direction deviates as the other one does.
     pub fn link(&self) -> Link {
         let (inward, outward) = (self.measured(Way::Inward), self.measured(Way::Outward));
         let off = |measured: Option<f64>, granted: f64| measured.map(|rate| rate / granted);
@@ -143,7 +140,7 @@ mod tests {
         duplex: false,
     };
 
-    /// What a move of so many bytes takes at this rate.
+    /// Time of a move at this rate, ns.
     fn takes(bytes: u64, rate: f64) -> Ns {
         (bytes as f64 * 1e9 / rate) as Ns
     }
@@ -174,13 +171,13 @@ mod tests {
         moves(&mut carried, Way::Outward, 5e9, ENOUGH);
         assert!(near(carried.link().inward, 7e9) && near(carried.link().outward, 5e9));
         assert!(near(carried.link().both, 6e9) && !carried.link().duplex);
-        // Some that lay there already, and some beside other work.
+        // Memory that partly lay there already, and moves beside other work.
         for _ in 0..3 {
             moves(&mut carried, Way::Inward, 300e9, 1);
             moves(&mut carried, Way::Inward, 1e9, 4);
         }
         assert!(near(carried.link().inward, 7e9));
-        // A link that was slowed down is found out.
+        // A slower link is noticed.
         moves(&mut carried, Way::Inward, 3e9, KEPT);
         assert!(near(carried.link().inward, 3e9));
     }

@@ -1,6 +1,5 @@
-//! What clients' launches touch, as it happens, and what is written down of it. Where each is in
-//! its period says what it has touched since the last look. It goes into
-//! [`Residency`](super::residency::Residency), and so do page operations.
+//! What launches touch, by clients' positions in their periods, and page operations' ends, for
+//! [`Residency`](super::residency::Residency); and the trace of both.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +15,19 @@ use weft_protocol::host;
 use weft_protocol::page_ops::Outcome;
 use weft_scheduler::Client;
 
-/// Of a client that has no period, all that it is known to touch counts as touched so often while
-/// it is at work: as often as it says what it touches.
+/// How often the whole known memory of an active client without a period counts as touched: as
+/// often as it reports.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// Between two looks at the host: a few small files are read.
+/// Interval of reading the host's spare memory, from a few small files.
 pub(super) const SURVEY: Duration = Duration::from_secs(1);
 
-/// Between two lines of the trace on a client's memory: what a turn of a tenth of a second moves is
-/// seen in it.
+/// Interval of trace lines on a client's memory: fine enough for a turn of a tenth of a second.
 const DRAWN: Duration = Duration::from_millis(20);
 
 impl Thread {
-    /// Where each client is in its period. Taken before it is heard how page operations ended: what
-    /// a launch waited for has come before the client goes on.
+    /// Each client's position. Read before ended page operations: what a launch waited for came
+    /// before the client went on.
     pub(super) fn positions(&self) -> Vec<(u64, Option<Ns>)> {
         let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
         managed
@@ -37,7 +35,7 @@ impl Thread {
             .collect()
     }
 
-    /// Takes down what they have touched since.
+    /// Enters what clients touched since the last call.
     pub(super) fn touches(&mut self, positions: Vec<(u64, Option<Ns>)>, now: Instant) {
         for (client, at) in positions {
             let Some(known) = self.clients.get_mut(&client) else {
@@ -67,7 +65,7 @@ impl Thread {
         }
     }
 
-    /// A page operation has ended.
+    /// Enters an ended page operation.
     pub(super) fn moved(&mut self, client: u64, what: What, range: Range, outcome: Outcome) {
         let residency = &mut self.residency;
         match (what, outcome) {
@@ -80,21 +78,20 @@ impl Thread {
         }
     }
 
-    /// Now and then sees what the host has to spare, and tells the planner.
+    /// Tells the planner now and then what the host has to spare.
     pub(super) fn survey(&mut self, now: Instant) {
         if now.saturating_duration_since(self.surveyed) < SURVEY {
             return;
         }
         self.surveyed = now;
         let Some(planner) = &mut self.planner else { return };
-        // What lies there already is not spare any more, and belongs to the plan.
+        // Evicted memory is not spare any more, and belongs to the plan.
         let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
         planner.host_may_take(host::of_system().saturating_add(lies) / GRANULE);
     }
 
-    /// Tells the planner what of each client may lie on the host, where its side said something
-    /// new: nine tenths of what its control groups leave, the rest is for what the job takes by
-    /// itself, and what lies there already.
+    /// Tells the planner a client's host bound when its report changed: `0.9 * left + evicted`. The
+    /// rest is for memory that the job takes by itself.
     pub(super) fn limit(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         for (client, known) in &mut self.clients {
@@ -109,7 +106,7 @@ impl Thread {
         }
     }
 
-    /// Writes down what has changed, where there is a trace.
+    /// Traces what has changed.
     pub(super) fn draw(&mut self) {
         if !self.trace.wanted() || self.traced.elapsed() < DRAWN {
             return;

@@ -1,7 +1,7 @@
-//! What a client says its next period touches, and how far into it it is.
+//! A client's forecast of its next period, and its position in it.
 //!
-//! Both are allegations: a forecast is bounded in size, and only granules of ranges that the client
-//! holds count. A forecast that comes in parts counts when its last part is there.
+//! Both are untrusted: a forecast is bounded, and only granules in ranges that the client holds
+//! count. A forecast in parts counts once its last part is there.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -12,17 +12,17 @@ use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 use weft_protocol::page_ops::PageOps;
 
-/// Uses of a forecast at most: what a client of ours tells.
+/// Most uses of a forecast: what weft's clients send.
 const USES: usize = 1 << 14;
 
-/// Granules of one use that are looked at one by one: 128 GB.
+/// Most granules of one use that are looked at one by one: 128 GB.
 const MOST_GRANULES: u32 = 1 << 16;
 
-/// Granules of all uses together, each as often as it is used: a period that goes over 80 GB fifty
-/// times. What comes with more is no forecast.
+/// Most granules of all uses, counted as often as used: 80 GB fifty times. A larger forecast is
+/// dropped.
 const MOST_USED: u64 = 1 << 21;
 
-/// A period longer than this is none.
+/// Longest period.
 const LONGEST: Ns = 3_600_000_000_000;
 
 /// A client's forecast.
@@ -31,16 +31,16 @@ pub(super) struct Forecast {
     number: u32,
     period: Ns,
     uses: Vec<GranuleUse>,
-    /// Parts of the next one.
+    /// Parts of the next forecast.
     coming: (u32, Vec<GranuleUse>),
-    /// Where the planner was told last that the client stands, and when.
+    /// The client's last position that the planner knows, and when.
     stood: Option<(Ns, Instant)>,
-    /// Up to where in its period its uses were counted.
+    /// Position up to which uses were counted.
     counted: Option<Ns>,
 }
 
 impl Forecast {
-    /// A part. True if it was the last, so that a new forecast counts from now on.
+    /// Adds a part. True if it was the last: the new forecast counts from now on.
     pub fn take(&mut self, number: u32, period: Ns, uses: Vec<GranuleUse>, ends: bool) -> bool {
         if self.coming.0 != number {
             self.coming = (number, Vec::new());
@@ -63,17 +63,17 @@ impl Forecast {
         true
     }
 
-    /// Uses that are kept of it and of the next one.
+    /// Kept uses of this forecast and the next.
     pub fn kept(&self) -> usize {
         self.uses.len() + self.coming.1.len()
     }
 
-    /// Whether there is one.
+    /// Whether there is a forecast.
     pub fn is_there(&self) -> bool {
         !self.uses.is_empty()
     }
 
-    /// As the planner takes it; `holds` cuts a range to what the client has.
+    /// The forecast for the planner; `holds` cuts a range to what the client has.
     pub fn working_set(&self, holds: impl Fn(Range) -> Vec<Range>) -> WorkingSet {
         let used = |one: &GranuleUse| {
             let range = Range {
@@ -89,7 +89,7 @@ impl Forecast {
         }
     }
 
-    /// How far into its period the client's launches are, if it says so by this forecast.
+    /// The client's position in its period, ns, if it refers to this forecast.
     pub fn position(&self, page_ops: &PageOps) -> Option<Ns> {
         if !self.is_there() || page_ops.forecast.load(Ordering::Relaxed) != self.number {
             return None;
@@ -98,7 +98,7 @@ impl Forecast {
         (said < self.period).then_some(said)
     }
 
-    /// The granules that it uses from there on, in their order, once round the period.
+    /// The granules used from `at` on, in order, once round the period.
     pub fn granules_from(&self, at: Ns) -> impl Iterator<Item = u64> {
         let split = self.uses.partition_point(|one| one.at < at);
         let (before, after) = self.uses.split_at(split.min(self.uses.len()));
@@ -106,8 +106,8 @@ impl Forecast {
         after.iter().chain(before).flat_map(granules)
     }
 
-    /// The granules that the client's launches have used on the way from where it was when this was
-    /// asked last to `at`. One that is out of step, or was, is not followed.
+    /// The granules used between the last call's position and `at`. Nothing where either is
+    /// unknown.
     pub fn passed(&mut self, at: Option<Ns>) -> impl Iterator<Item = u64> {
         let before = std::mem::replace(&mut self.counted, at);
         let (from, to) = before.zip(at).unwrap_or_default();
@@ -122,14 +122,13 @@ impl Forecast {
         uses.flat_map(|one| one.first..one.first.saturating_add(u64::from(one.count.min(MOST_GRANULES))))
     }
 
-    /// The client stands here from now on; from here its progress counts.
+    /// Notes a position, from which progress counts.
     pub fn stands(&mut self, at: Ns, now: Instant) {
         self.stood = Some((at, now));
     }
 
-    /// How much of its own time has passed since it was asked last, when it stands at `at` now:
-    /// what its position has moved on, and as many whole periods as come nearest to what the clock
-    /// says.
+    /// The client's own time since the last call, ns: `moved + k * period`, with `k` nearest to the
+    /// clock.
     pub fn progress(&mut self, at: Ns, now: Instant) -> Ns {
         let Some((before, since)) = self.stood.replace((at, now)) else {
             return 0;

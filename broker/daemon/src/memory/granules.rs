@@ -1,4 +1,4 @@
-//! From ranges of addresses to granules, and from orders to page operations.
+//! From address ranges to granules, and from orders to page operations.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use weft_paging::{GRANULE, Order, Range, What};
 use weft_protocol::page_ops::{self, PageOp};
 
-/// What is confirmed by one page operation at most: should it be away after all, launches wait for
-/// its end.
+/// Most memory of one confirmation: launches may have to wait for its end.
 const LONGEST_CONFIRM: u64 = 16 * GRANULE;
 
-/// The granules that a range of addresses lies in.
+/// The granules that an address range touches.
 pub(super) fn granules(start: u64, bytes: u64) -> Range {
     let first = start / GRANULE;
     let end = start.saturating_add(bytes).div_ceil(GRANULE);
@@ -20,8 +19,7 @@ pub(super) fn granules(start: u64, bytes: u64) -> Range {
     }
 }
 
-/// Page operations that ask once more for those of these granules that should be there, in their
-/// order.
+/// Page operations that confirm those of these granules that should be on the device, in order.
 pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) -> bool) -> VecDeque<PageOp> {
     let mut seen = HashSet::new();
     let mut found: VecDeque<PageOp> = VecDeque::new();
@@ -42,7 +40,7 @@ pub(super) fn confirms(wanted: impl Iterator<Item = u64>, there: impl Fn(u64) ->
     found
 }
 
-/// What of these granules lies in ranges that are there.
+/// The parts of `wanted` that lie in the client's ranges.
 pub(super) fn held(ranges: &BTreeMap<u64, (u64, u64)>, wanted: Range) -> Vec<Range> {
     let from = wanted.first.saturating_mul(GRANULE);
     let to = wanted.end().saturating_mul(GRANULE);
@@ -67,7 +65,7 @@ pub(super) fn held(ranges: &BTreeMap<u64, (u64, u64)>, wanted: Range) -> Vec<Ran
     found
 }
 
-/// Neighbours as ranges.
+/// Neighbouring granules as ranges.
 pub(super) fn joined(granules: impl Iterator<Item = u64>) -> Vec<Range> {
     let mut found: Vec<Range> = Vec::new();
     for granule in granules {
@@ -82,7 +80,7 @@ pub(super) fn joined(granules: impl Iterator<Item = u64>) -> Vec<Range> {
     found
 }
 
-/// An order as its client is told.
+/// An order as a page operation.
 pub(super) fn page_op(order: &Order) -> PageOp {
     PageOp {
         what: match order.what {

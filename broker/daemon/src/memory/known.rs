@@ -1,4 +1,4 @@
-//! What the memory thread knows of one client.
+//! The memory thread's state of one client.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -14,16 +14,15 @@ use weft_paging::{Access, Order, OrderId, Range, Use, What, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
-/// A job's working set is taken to be touched so many times in a turn: what it has touched once in
-/// its turn it will touch again in it.
+/// Times per turn that a job without a forecast is assumed to touch its working set.
 const TIMES_A_TURN: u64 = 16;
 
-/// A range that was not named in so many rounds (of half a second, in which something was named) is
-/// not part of what the job touches: a training step may take seconds.
+/// Rounds after which an unnamed range is not part of the working set. A round is half a second
+/// with launches; a training step may take seconds.
 pub(super) const ROUNDS: u64 = 8;
 
-/// A job that did nothing for so long is idle: its memory may go, and nobody's turns are planned
-/// with it. A training job that writes a checkpoint is.
+/// Time without activity after which a job is idle: its memory may go, and no turns are planned for
+/// it. A job that writes a checkpoint is idle.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 /// A page operation that is out.
@@ -35,38 +34,35 @@ pub(super) struct Out {
     pub since: Instant,
 }
 
-/// One client.
 #[derive(Debug)]
 pub(super) struct Known {
     pub entry: Arc<Entry>,
     pub producer: PageOpProducer,
     pub device: Option<String>,
-    /// How large it says that is.
+    /// The device's size by its report.
     pub bytes: Option<u64>,
-    /// By start, with sizes and the round in which they were named last.
+    /// Ranges by start: size, and the last round that named them.
     pub ranges: BTreeMap<u64, (u64, u64)>,
-    /// Granules of each of them, in sum.
+    /// Granules of all ranges.
     pub granules: u64,
-    /// Rounds so far.
     pub round: u64,
-    /// The ranges that it touches, as the planner was told.
+    /// Number of touched ranges that the planner knows.
     pub touches: usize,
-    /// What should be on the device at the begin of its turn, and is asked for once more: pages
-    /// that the driver has moved away by itself are not seen from here.
+    /// Confirmations to send at the begin of its turn: the driver's own evictions are not seen from
+    /// here.
     pub confirms: VecDeque<PageOp>,
-    /// What does not fit into the lane yet.
+    /// Orders that do not fit into the lane yet.
     pub waiting: VecDeque<Order>,
-    /// Page operations that are out.
     pub out: HashMap<u64, Out>,
-    /// No page operations until then.
+    /// Until when it gets no page operations.
     pub penance: Option<Instant>,
-    /// Granules that the planner knows of.
+    /// Granules that the planner knows.
     pub told: HashSet<u64>,
-    /// It has changed since the planner was told.
+    /// Changed since the planner was told.
     pub dirty: bool,
-    /// It is a foreground job: its granules stay on the device, while it is at work.
+    /// A foreground job: while active, its granules stay on the device.
     pub pinned: bool,
-    /// When it was last seen at work, and by which launch epochs.
+    /// When it was last seen active, and the counters then.
     pub active_at: Instant,
     epochs: [u64; 4],
     /// When it last had the device.
@@ -74,19 +70,15 @@ pub(super) struct Known {
     pub forecast: Forecast,
     /// Confirmations that are out.
     pub confirming: HashMap<u64, Range>,
-    /// When, and at how many launches, what it touches was counted last; where there is no
-    /// forecast.
+    /// Without a forecast: time and launches when its working set last counted as touched.
     pub counted: Option<Instant>,
     pub launched: u64,
-    /// What its control groups leave of the host, as it said when the planner was told; `None`: the
-    /// planner was not.
+    /// Host bytes left by its control groups, as the planner knows them; `None`: not told.
     pub host_left: Option<u64>,
-    /// What the trace has of it.
     pub drawn: trace::Memory,
 }
 
 impl Known {
-    /// One that has just attached.
     pub fn new(entry: Arc<Entry>) -> Known {
         Known {
             producer: PageOpProducer::default(),
@@ -116,7 +108,7 @@ impl Known {
         }
     }
 
-    /// Sees whether it has done anything since the last look, or waits for its turn.
+    /// Notes activity since the last call, or a wait for its turn.
     pub fn look(&mut self, now: Instant) {
         let (lane, read) = (&self.entry.lane, |word: &AtomicU64| word.load(Ordering::Relaxed));
         let epochs = [
@@ -130,17 +122,17 @@ impl Known {
         }
     }
 
-    /// Whether it has not been idle for long.
+    /// Whether it was active within `IDLE`.
     pub fn is_active(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.active_at) < IDLE
     }
 
-    /// Whether a range that was named last in this round counts as touched.
+    /// Whether a range last named in round `named` counts as touched.
     pub fn is_touched(&self, named: u64) -> bool {
         named + ROUNDS >= self.round
     }
 
-    /// What it touches, and when in its own time.
+    /// The working set with times: the forecast, or all touched ranges at once.
     pub fn working_set(&mut self, turn: Ns) -> WorkingSet {
         if self.forecast.is_there() {
             let ranges = &self.ranges;
@@ -162,10 +154,10 @@ impl Known {
         }
     }
 
-    /// A round in which these were named, or all.
+    /// Takes in a round that named these ranges; `None`: all.
     pub fn touched(&mut self, starts: Option<Vec<u64>>) {
         if starts.as_ref().is_some_and(Vec::is_empty) {
-            // It did nothing: what it touches when it goes on is what it touched before.
+            // An idle round: the working set stays as it was.
             return;
         }
         self.round += 1;

@@ -1,7 +1,7 @@
-//! What clients say of their memory, and how much of it is kept: each granule costs the broker some
-//! hundred bytes, and a message of twenty bytes can name a million of them.
+//! Bounds on what is kept of clients' reports: a granule costs the broker some hundred bytes, and a
+//! message of twenty bytes can name a million.
 //!
-//! What is beyond these limits moves on demand, as if nobody planned it.
+//! Memory beyond these bounds moves on demand.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,42 +11,39 @@ use super::known::Known;
 use super::thread::Thread;
 use weft_paging::GRANULE;
 
-/// No device is larger.
+/// Largest device.
 const LARGEST_DEVICE: u64 = 1 << 40;
 
-/// Of a device whose size nobody has said yet.
+/// Assumed device where no size was reported.
 const UNKNOWN_DEVICE: u64 = 192 << 30;
 
-/// Managed ranges of a guest's clients together may come to so many times what there is on the
-/// device and on the host.
+/// Bound on a guest's managed ranges together, as a multiple of device + host.
 const TIMES_OF_A_GUEST: u64 = 2;
 
-/// Uses in the forecasts of a guest's clients together: what sixteen of ours tell at most.
+/// Bound on a guest's kept forecast uses: what sixteen clients send.
 const USES_OF_A_GUEST: usize = 1 << 18;
 
-/// Ranges of one client that are kept; an allocator that makes more is left to demand paging.
+/// Bound on a client's kept ranges. Further ones move on demand.
 const RANGES: usize = 65_536;
 
 impl Thread {
-    /// A client says how large its device is. It counts for the plan of that device as far as
-    /// others say the same ([`Thread::sizes`]).
+    /// Takes in a client's report of its device's size. Users vote on it ([`Thread::sizes`]).
     pub(super) fn uses_device(&mut self, client: u64, uuid: String, bytes: u64) {
         if let Some(known) = self.clients.get_mut(&client) {
             known.bytes = Some(bytes.min(LARGEST_DEVICE));
-            // The first device is the one that its memory is taken for; further ones are left to
-            // demand paging.
+            // Only a client's first device is planned.
             known.device.get_or_insert(uuid);
             known.dirty |= !known.ranges.is_empty();
         }
     }
 
-    /// How large each device is: as most users say whose clients are there, else as who came first.
+    /// Device sizes by most users' reports; on a tie, by the first.
     pub(super) fn sizes(&self) -> HashMap<String, u64> {
         let mut said: HashMap<&str, Vec<(u32, u64)>> = HashMap::new();
         for known in self.clients.values() {
             if let (Some(uuid), Some(bytes)) = (&known.device, known.bytes) {
                 let here = said.entry(uuid).or_default();
-                // Each user has one voice.
+                // One vote per user.
                 if !here.iter().any(|(uid, _)| *uid == known.entry.uid) {
                     here.push((known.entry.uid, bytes));
                 }
@@ -68,7 +65,7 @@ impl Thread {
             .collect()
     }
 
-    /// A client's range came to be managed.
+    /// Takes in a managed range, within the bounds.
     pub(super) fn backed(&mut self, client: u64, start: u64, bytes: u64) {
         if bytes == 0 || start.checked_add(bytes).is_none() {
             return;
@@ -91,10 +88,10 @@ impl Thread {
         known.dirty = true;
     }
 
-    /// How many uses of a forecast are taken from a client now.
+    /// How many more uses are taken from a client.
     pub(super) fn uses_left(&self, client: u64) -> usize {
         match self.clients.get(&client) {
-            // It has nothing that could be used.
+            // Without ranges it has nothing to use.
             Some(known) if known.ranges.is_empty() => 0,
             Some(known) if known.entry.house.is_some() => {
                 let his = self.of_guest(known.entry.uid, |known| known.forecast.kept() as u64);
@@ -105,14 +102,14 @@ impl Thread {
         }
     }
 
-    /// A sum over the clients of a guest.
+    /// A sum over a guest's clients.
     fn of_guest(&self, uid: u32, of: impl Fn(&Known) -> u64) -> u64 {
         let his = self.clients.values().filter(|known| known.entry.uid == uid);
         his.map(of).sum()
     }
 }
 
-/// Granules that a range lies in.
+/// Number of granules that a range touches.
 pub(super) fn count(start: u64, bytes: u64) -> u64 {
     u64::from(granules(start, bytes).count)
 }

@@ -1,33 +1,30 @@
-//! The memory thread: keeps the planner, tells it what clients have and who runs, and has its
-//! orders carried out by the clients' helpers.
+//! The memory thread: keeps the planner, tells it of clients, and gives its orders to migration
+//! threads.
 //!
-//! A thread of its own, because a plan over thousands of granules takes longer than jobs may wait
-//! at the gate. What holds:
+//! A plan over thousands of granules takes longer than a launch may wait at the gate. What holds:
 //!
-//! * Only clients on managed memory are planned for. All others, and all of this where it fails,
-//!   are as without it: memory moves on demand.
-//! * An order becomes a page operation in its client's lane. A client whose helper does not answer
-//!   within [`thread::PATIENCE`] gets none for [`thread::PENANCE`], and what it was to do counts as
-//!   refused: it holds up nobody else.
-//! * What a client says of its memory is an allegation: ranges are checked for sense and bounded in
-//!   number and size.
+//! * Only clients on managed memory are planned for. Elsewhere, or if this fails, memory moves on
+//!   demand.
+//! * An order becomes a page operation in its client's lane. A client silent for
+//!   [`thread::PATIENCE`] gets none for [`thread::PENANCE`]; its orders count as refused. It delays
+//!   no other client.
+//! * Clients' reports are untrusted: ranges are checked and bounded in number and size.
 //!
-//! What a job touches, and in which order, is what its client says of its last period
-//! ([`forecast`]). Where there is no period, it is taken to be the ranges that its launches named
-//! in the last [`known::ROUNDS`] rounds, whole and all at once.
+//! What a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
+//! all ranges that launches named in the last [`known::ROUNDS`] rounds, at once.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `thread` | the thread: takes what it is told, keeps the planner, gives page operations |
+//! | `thread` | messages, the planner, page operations |
 //! | `known` | what is known of one client |
-//! | `limits` | how much of what clients say is kept |
-//! | `forecast` | what a client says of its period |
-//! | `granules` | from addresses to granules, from orders to page operations |
-//! | `residency` | which granules lie on the device, and what came there by faults: an estimate |
-//! | `faults` | what it rests on: where clients are, and how page operations end |
-//! | `room` | how much room there is to plan with |
-//! | `carried` | what the link carries, by what moves took |
-//! | `turns` | whether jobs find room together, and how long their turns are where they do not |
+//! | `limits` | how much of clients' reports is kept |
+//! | `forecast` | a client's forecast of its period |
+//! | `granules` | addresses to granules, orders to page operations |
+//! | `residency` | an estimate: granules on the device, and faults |
+//! | `faults` | its inputs: clients' positions, ended page operations |
+//! | `room` | the room to plan with |
+//! | `carried` | the link's rates, by measured moves |
+//! | `turns` | whether jobs fit together, else their turns' lengths |
 #![forbid(unsafe_code)]
 
 mod carried;
@@ -53,20 +50,20 @@ use super::trace::Trace;
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// What the thread is told.
+/// A message to the memory thread.
 #[derive(Debug)]
 pub enum MemoryMessage {
-    /// The way to the scheduler, which hears whose memory finds no room.
+    /// The handle of the scheduler, which hears which clients do not fit.
     Scheduler(SchedulerHandle),
     /// A client attached.
     Joined(Arc<Entry>),
     /// A client ended.
     Left(u64),
-    /// A client uses a device of so many bytes.
+    /// A client uses the device of this UUID and this many bytes.
     Device(u64, String, u64),
-    /// A client's range came to be managed.
+    /// A client's range became managed: client, start address, bytes.
     Backed(u64, u64, u64),
-    /// A part of what a client touches in its periods.
+    /// A part of the forecast of a client's period.
     Forecast {
         client: u64,
         number: u32,
@@ -74,53 +71,53 @@ pub enum MemoryMessage {
         uses: Vec<GranuleUse>,
         ends: bool,
     },
-    /// A round of a client has ended, in which it named these ranges, or all.
+    /// A client's round ended: starts of the ranges that it named; `None`: all.
     Touched(u64, Option<Vec<u64>>),
-    /// It is no more.
+    /// A client's range is managed no more: client, start address.
     Unbacked(u64, u64),
     /// The device is this client's from now on.
     Runs(u64),
-    /// A client is the foreground job from now on, or is it no more.
+    /// Whether a client is the foreground job from now on.
     Holds(u64, bool),
     /// The broker ends.
     Stop,
 }
 
-/// The way to the thread.
+/// Handle on the memory thread.
 #[derive(Debug, Clone)]
 pub struct Memory {
     tells: Sender<MemoryMessage>,
 }
 
 impl Memory {
-    /// One that plans nothing.
+    /// A handle without a thread: nothing is planned.
     pub fn deaf() -> Memory {
         Memory { tells: channel().0 }
     }
 
-    /// Tells it something. Never waits.
+    /// Sends a message. Never waits.
     pub fn tell(&self, tell: MemoryMessage) {
-        // Should it have died, memory moves on demand and nothing else is lost.
+        // If the thread has died, memory moves on demand and nothing else is lost.
         let _ = self.tells.send(tell);
     }
 }
 
-/// What the thread is set to.
+/// Settings of the memory thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// How long the core lets one of several run whose memory fits.
+    /// A turn's length among several jobs whose memory fits, ns.
     pub turn: Ns,
-    /// How long nobody may be away while others whose memory does not fit beside his have their
-    /// turns.
+    /// The longest time that a job is swapped out for others' turns, ns.
     pub max_swapped_out: Ns,
-    /// How many times slower than a real one's the device's link is.
+    /// How many times slower than a real link the device's link is.
     pub dilation: f64,
 }
 
 impl Settings {
-    /// As the broker was told.
+    /// The settings by the broker's options.
     pub fn of(options: &Options) -> Settings {
-        // A launch that waits for longer goes through whoever's turn it is.
+        // A launch passes the gate after `longest_wait`, whichever job's turn it is; 3/4 leaves a
+        // margin.
         let most = u64::try_from(options.longest_wait.as_nanos() / 4 * 3).unwrap_or(u64::MAX);
         Settings {
             turn: options.core.turn,
@@ -130,7 +127,7 @@ impl Settings {
     }
 }
 
-/// Starts the thread.
+/// Starts the memory thread.
 pub fn start(settings: Settings, trace: Trace) -> std::io::Result<(Memory, JoinHandle<()>)> {
     let (tells, incoming) = channel();
     let thread = std::thread::Builder::new()

@@ -1,30 +1,27 @@
-//! Which granules lie on the device, and what came there by faults: an estimate.
+//! An estimate of which granules lie on the device, and of faults.
 //!
-//! No unified-memory driver tells an ordinary process which pages it moved, so this keeps the
-//! driver's book beside it: what a client's launches are foretold to touch comes in when they are
-//! launched, what page operations moved is where they left it, and where the device is full what
-//! arrived longest ago goes, as the driver's own order is (it does not see that a page is used
-//! again).
+//! The driver does not tell which pages it moved. So this mirrors it: a launch brings what its
+//! forecast touches, page operations move their ranges, and a full device loses the earliest
+//! arrivals. The driver's order is the same: it does not see reuse.
 //!
 //! What holds:
-//! * The first touch of a granule is a fault like others, though a driver has nothing to copy for
-//!   it.
-//! * What a page operation brings is no fault, also where a launch is already waiting for it.
-//! * What comes in by a fault counts as a whole granule; the driver may bring less of it.
-//! * It is as right as the forecasts of what is touched. What no forecast names is not seen.
+//! * The first touch of a granule is a fault, though nothing is copied.
+//! * What a page operation brings is no fault, even if a launch waits for it.
+//! * A fault brings a whole granule; the driver may bring less.
+//! * Memory that no forecast names is not seen.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
 
 use weft_paging::{GRANULE, Range};
 
-/// Where a granule lies that was touched or moved before.
+/// Place of a known granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Host,
     /// A page operation brings it.
     Coming,
-    /// It arrived there as the one of this number.
+    /// On the device since the arrival of this number.
     Device(u64),
 }
 
@@ -35,26 +32,26 @@ struct Book {
     faulted: u64,
 }
 
-/// See the module.
+/// The estimate. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Residency {
     /// Granules that fit on the device.
     capacity: u64,
     there: u64,
     arrivals: u64,
-    /// Arrivals in their order, with whose and which granule it was. Some are no more.
+    /// Arrivals in order: number, client, granule. Some are outdated.
     order: VecDeque<(u64, u64, u64)>,
     clients: HashMap<u64, Book>,
 }
 
 impl Residency {
-    /// The device has room for so many granules.
+    /// Sets the capacity, granules.
     pub fn room(&mut self, granules: u64) {
         self.capacity = granules;
         self.make_room();
     }
 
-    /// A launch has touched it.
+    /// Enters a launch's touch of a granule.
     pub fn touched(&mut self, client: u64, granule: u64) {
         let book = self.clients.entry(client).or_default();
         match book.places.get(&granule) {
@@ -65,7 +62,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// A page operation to bring it is out.
+    /// Marks granules as coming by a page operation.
     pub fn ordered(&mut self, client: u64, range: Range) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
@@ -77,7 +74,7 @@ impl Residency {
         }
     }
 
-    /// A page operation brought it.
+    /// Marks granules as brought by a page operation.
     pub fn came(&mut self, client: u64, range: Range) {
         for granule in range.granules() {
             let book = self.clients.entry(client).or_default();
@@ -88,7 +85,7 @@ impl Residency {
         self.make_room();
     }
 
-    /// A page operation that was to bring it was refused.
+    /// Enters the refusal of a page operation: coming granules stay on the host.
     pub fn stays(&mut self, client: u64, range: Range) {
         if let Some(book) = self.clients.get_mut(&client) {
             for granule in range.granules() {
@@ -99,7 +96,7 @@ impl Residency {
         }
     }
 
-    /// It lies on the host now.
+    /// Marks granules as evicted.
     pub fn went(&mut self, client: u64, range: Range) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
@@ -114,7 +111,7 @@ impl Residency {
         }
     }
 
-    /// What it holds is dead, or it is not the client's any more.
+    /// Forgets granules that are dead or unmapped.
     pub fn gone(&mut self, client: u64, granules: std::ops::Range<u64>) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
@@ -127,14 +124,14 @@ impl Residency {
         }
     }
 
-    /// The client is no more.
+    /// Forgets a client.
     pub fn left(&mut self, client: u64) {
         if let Some(book) = self.clients.remove(&client) {
             self.there -= book.there;
         }
     }
 
-    /// Nobody hears any more how page operations end that are out: most do what they were to do.
+    /// Takes page operations that are out for done: their ends will not be heard.
     pub fn forget_page_ops(&mut self) {
         let coming = |(client, book): (&u64, &Book)| {
             let client = *client;
@@ -148,13 +145,13 @@ impl Residency {
         self.make_room();
     }
 
-    /// Of this client, bytes that came to the device by faults so far, and bytes that lie on it.
+    /// Bytes that came by faults so far, and bytes on the device.
     pub fn of(&self, client: u64) -> (u64, u64) {
         let book = self.clients.get(&client);
         book.map_or((0, 0), |book| (book.faulted * GRANULE, book.there * GRANULE))
     }
 
-    /// Bytes that lie on the host, of all clients.
+    /// Bytes on the host, of all clients.
     pub fn on_host(&self) -> u64 {
         let all = self.clients.values().map(|book| book.places.len() as u64 - book.there);
         all.sum::<u64>() * GRANULE
@@ -169,7 +166,7 @@ impl Residency {
         book.there += 1;
         self.there += 1;
         self.order.push_back((self.arrivals, client, granule));
-        // Of those that went by page operations the order knows nothing.
+        // Drops outdated arrivals: page operations do not remove their entries.
         if self.order.len() as u64 > 2 * self.there + 4096 {
             let clients = &self.clients;
             self.order
@@ -177,7 +174,7 @@ impl Residency {
         }
     }
 
-    /// What arrived first goes, where there is more than fits.
+    /// Evicts the earliest arrivals beyond the capacity.
     fn make_room(&mut self) {
         while self.there > self.capacity
             && let Some((number, client, granule)) = self.order.pop_front()
@@ -193,7 +190,7 @@ impl Residency {
     }
 }
 
-/// Whether a granule is still there since that arrival.
+/// Whether a granule is on the device since that arrival.
 fn is_there(clients: &HashMap<u64, Book>, client: u64, granule: u64, number: u64) -> bool {
     let place = clients.get(&client).and_then(|book| book.places.get(&granule));
     place == Some(&Place::Device(number))
@@ -228,8 +225,7 @@ mod tests {
         assert_eq!((of(&residency, 1), of(&residency, 2)), ((8, 2), (8, 8)));
         for turn in 2..5 {
             touch(&mut residency, 1, 0..8);
-            // The two that were still there had arrived first, and went for the others: nothing of
-            // a turn before is used again.
+            // The two that were there had arrived first and were evicted: nothing is reused.
             let (faulted, there) = of(&residency, 1);
             assert!(
                 (6 * turn + 2..=8 * turn).contains(&faulted) && there == 8,

@@ -1,23 +1,23 @@
-//! How much room there is to plan with: on the device, on the host and on the link between them.
+//! The room to plan with: on the device, on the host, and the link's rates.
 #![forbid(unsafe_code)]
 
 use weft_paging::{Config, GRANULE, Link};
 
-/// Of each device so much stays free of the plan for what demand paging needs to turn round in.
+/// Part of each device that stays free of the plan, for demand paging.
 pub(super) const RESERVE: u64 = 64;
 
-/// What a client's context and code take of the device: 0.4 to 0.5 GB where it was measured on
-/// large devices; a small device has smaller ones. The plan goes by the middle, which leaves room.
+/// Assumed context and code of a client. Measured on large devices: 0.4 to 0.5 GB; small devices
+/// have smaller ones. The middle leaves room.
 const CONTEXT: u64 = 450 << 20;
 
-/// The least that they take there.
+/// Smallest context.
 const SMALLEST: u64 = 400 << 20;
 
-/// No context takes more than this part of the device.
+/// Largest context, as a part of the device.
 const CONTEXT_PART: u64 = 4;
 
-/// The link before anything was measured of it ([`super::carried`]): PCIe 4 x16, one direction at a
-/// time (22.2 GB/s is what MSched measured of a serial swap on it).
+/// The link before measurements ([`super::carried`]): PCIe 4 x16, one direction at a time. MSched
+/// measured 22.2 GB/s for a serial swap.
 const LINK: Link = Link {
     inward: 22.2e9,
     outward: 22.2e9,
@@ -25,8 +25,8 @@ const LINK: Link = Link {
     duplex: false,
 };
 
-/// For a device of so many bytes that holds so many contexts and so much memory that is not
-/// managed, and is so many times slower than a real one.
+/// Planner settings for a device of `bytes` with this many contexts, `plain` bytes of unmanaged
+/// memory, and `dilation` times slower than a real one.
 pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> Config {
     let context = CONTEXT.min(bytes / CONTEXT_PART);
     let beside = context
@@ -40,17 +40,15 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
     )
 }
 
-/// Granules that such a device has room for beside them, at most. The driver fills it all, and
-/// where the books on what lies there had less room, they would take what came first for gone, then
-/// what is touched next for the first of all, and so each other granule of a round.
+/// Most granules that fit beside contexts and unmanaged memory. The driver fills all of it. An
+/// estimate with less room would take each other granule of a round for evicted.
 pub(super) fn holds(bytes: u64, contexts: usize, plain: u64) -> u64 {
     let context = SMALLEST.min(bytes / CONTEXT_PART);
     let beside = context.saturating_mul(contexts as u64).saturating_add(plain);
     bytes.saturating_sub(beside) / GRANULE
 }
 
-/// The link of a device that is so many times slower than a real one, before anything was measured
-/// of it.
+/// The unmeasured link of a device that is `dilation` times slower than a real one.
 pub(super) fn link(dilation: f64) -> Link {
     Link {
         inward: LINK.inward / dilation,

@@ -1,4 +1,4 @@
-//! The memory thread, turned by hand, with clients that do as they are told or do not.
+//! The memory thread without its loop, with clients that obey or not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,14 +32,14 @@ fn entry(client: u64) -> Arc<Entry> {
     Arc::new(entry)
 }
 
-/// A thread that is turned by hand, with clients that carry out what they are told, or not.
+/// A memory thread, and clients that carry out page operations or not.
 struct Scene {
     thread: Thread,
     clients: Vec<(Arc<Entry>, PageOpConsumer)>,
 }
 
 impl Scene {
-    /// Each client's context takes a quarter of so small a device.
+    /// On so small a device each context takes a quarter.
     fn new(device: u64, clients: u64) -> Scene {
         let settings = Settings {
             turn: 100_000_000,
@@ -57,7 +57,7 @@ impl Scene {
         Scene { thread, clients }
     }
 
-    /// Until nothing is given any more; page operations of each client in order.
+    /// Iterates until nothing is given any more. Returns clients' page operations in order.
     fn settle(&mut self, outcome: page_ops::Outcome) -> Vec<(u64, PageOp)> {
         let mut seen = Vec::new();
         loop {
@@ -108,7 +108,7 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
     assert!(sum(&seen, 1, false) >= 76 * MB);
     assert!(scene.resident(1) + scene.resident(2) <= 128 * MB - 256 * MB / RESERVE);
-    // Each stays within what its client holds.
+    // Each stays within its client's ranges.
     for (_, page_op) in &seen {
         assert!(page_op.start >= base && page_op.start + page_op.bytes <= base + 100 * MB);
     }
@@ -186,7 +186,7 @@ fn what_is_not_named_any_more_does_not_come_in() {
             .all(|(_, page_op)| page_op.start < base + 60 * MB),
         "{seen:?}"
     );
-    // A graph: all may be touched.
+    // A graph may touch all.
     scene.thread.take(MemoryMessage::Touched(1, None));
     let seen = scene.settle(page_ops::Outcome::Done);
     assert!(
@@ -209,7 +209,7 @@ fn nonsense_about_memory_is_not_believed() {
     assert_eq!(scene.settle(page_ops::Outcome::Done), []);
 }
 
-/// At work at this time: it has launched something.
+/// Makes a client active at this time by a launch.
 fn works(scene: &mut Scene, client: u64, now: Instant) {
     let (entry, _) = &scene.clients[client as usize - 1];
     entry.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
@@ -224,18 +224,18 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     }
     scene.settle(page_ops::Outcome::Done);
     let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
-    // A context takes a quarter of the device, so that 60 MB are left: for one of them.
+    // A context takes a quarter of the device, so 60 MB are left: for one of them.
     for client in [1, 2, 3] {
         works(&mut scene, client, begin);
     }
     assert_eq!(turns(&scene), [true; 3]);
-    // One that does nothing for long does not count.
+    // A long idle client does not count.
     let later = begin + IDLE;
     works(&mut scene, 1, later - IDLE / 2);
     works(&mut scene, 2, later - IDLE / 2);
     scene.thread.share(later + IDLE / 4);
     assert_eq!(turns(&scene), [true, true, false]);
-    // It waits at the gate: it is there again.
+    // It waits at the gate, so it is active again.
     scene.clients[2].0.lane.reports.waiting.store(1, Ordering::Relaxed);
     scene.thread.share(later + IDLE / 4);
     assert_eq!(turns(&scene), [true; 3]);
@@ -270,7 +270,7 @@ fn room_that_has_just_come_is_believed_after_a_while() {
 #[test]
 fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_leaves() {
     const GB: u64 = 1 << 30;
-    // What lies beside one set of 1 GB: contexts of 450 MB each and a 64th.
+    // Room beside one set of 1 GB: contexts of 450 MB each and a 64th of the device.
     for (device, jobs, moved) in [(9 * GB / 4, 2, 1), (11 * GB / 4, 3, 1), (64 * GB, 2, 0)] {
         let (mut scene, now) = (Scene::new(device, jobs), Instant::now());
         for client in 1..=jobs {
@@ -286,7 +286,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
             continue;
         }
         let length = length.expect("no room");
-        // In and out on a link of 22.2 GB/s one way: 97 ms if nothing of it stayed.
+        // In and out at 22.2 GB/s one way: 97 ms if nothing stayed.
         assert!(length >= 20_000_000, "{length}");
         assert!(length <= 97_000_000 * 100 / 65, "{length}");
         assert!(
@@ -307,7 +307,7 @@ fn what_the_host_has_to_spare_is_seen_anew() {
     let now = Instant::now();
     scene.thread.survey(now);
     assert_eq!(limit(&scene), 7, "it looked not long ago");
-    // What lies there already may stay there, however little is left.
+    // What lies there already may stay, however little host memory is left.
     scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
     scene.thread.survey(now + SURVEY);
     assert!(
@@ -323,7 +323,7 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     scene.thread.host = 256 * MB;
     let base = 1u64 << 40;
     let granules = |thread: &Thread, client: u64| thread.clients[&client].granules;
-    // More than there is on the device and on the host is left to demand paging.
+    // Memory beyond device + host is left to demand paging.
     scene.thread.take(MemoryMessage::Backed(1, base, 1 << 42));
     assert_eq!(granules(&scene.thread, 1), 0);
     for range in 0..20 {
@@ -334,10 +334,10 @@ fn what_clients_say_of_their_memory_is_kept_within_bounds() {
     assert_eq!(granules(&scene.thread, 1), 256);
     scene.thread.take(MemoryMessage::Unbacked(1, base));
     assert_eq!(granules(&scene.thread, 1), 256 - 32);
-    // The same range once more, and shorter.
+    // This range again, and shorter.
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 2 * MB));
     assert_eq!(granules(&scene.thread, 1), 256 - 32 - 31);
-    // Who has no range forecasts nothing.
+    // A client without a range has no forecast.
     assert_eq!((scene.thread.uses_left(2), scene.thread.uses_left(9)), (0, 0));
 }
 

@@ -1,4 +1,4 @@
-//! The thread itself: takes what it is told, keeps the planner, and has its orders carried out.
+//! The thread's loop: takes messages, keeps the planner, has its orders carried out.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,51 +24,49 @@ use weft_protocol::host;
 use weft_protocol::page_ops::{self, Ended};
 use weft_scheduler::Client;
 
-/// Between two looks at page operations that are out: the shortest takes about as long.
+/// Interval of checks while page operations are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// While jobs that do not fit together take turns: what the running one has used for the last time
-/// in its turn may go then, a granule in 0.1 ms.
+/// Interval while jobs take turns. What the running job will not use again in its turn may go, a
+/// granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
-/// With nothing out.
+/// Interval with nothing out.
 const REST: Duration = Duration::from_millis(250);
 
-/// A page operation that takes longer is given up: a whole lane of them takes some 20 ms.
+/// Longest page operation before it is given up: a full lane of them takes some 20 ms.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A client whose page operations were given up gets none for so long.
+/// How long a client gets no page operations after some were given up.
 pub(super) const PENANCE: Duration = Duration::from_secs(5);
 
-/// Devices whose links' rates are remembered.
+/// Devices whose rates are kept.
 const LINKS: usize = 64;
 
-/// See the module above.
+/// The thread's state. See the module above.
 pub(super) struct Thread {
     pub settings: Settings,
     pub trace: Trace,
-    /// When memory was written down last.
+    /// When memory was last traced.
     pub traced: Instant,
     pub to_scheduler: Option<SchedulerHandle>,
     pub turns: Turns,
     pub planner: Option<Planner>,
-    /// The device that is planned: the first that a managed client uses.
+    /// The planned device: the first that a managed client uses.
     pub device: Option<String>,
     pub clients: BTreeMap<u64, Known>,
     pub running: Option<(u64, Instant)>,
-    /// When the planner was last told who runs.
+    /// When the planner last got a timeline.
     pub switched: Instant,
-    /// Bytes of the host's memory.
+    /// Host memory, bytes.
     pub host: u64,
-    /// Clients whose contexts the planner's capacity leaves room for, and device memory of clients
-    /// that is not managed.
+    /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
     pub beside: (usize, u64),
     pub orders: Vec<Order>,
-    /// When it was last seen what the host has to spare.
+    /// When the host's spare memory was last read.
     pub surveyed: Instant,
-    /// What is taken to be on the device.
     pub residency: Residency,
-    /// What devices' links carry.
+    /// Rates of links by device.
     pub links: HashMap<String, Carried>,
 }
 
@@ -103,7 +101,7 @@ impl Thread {
                 Ok(MemoryMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(tell) => {
                     self.take(tell);
-                    // All that is there already is one change.
+                    // Waiting messages are one change.
                     while let Ok(tell) = incoming.try_recv() {
                         if matches!(tell, MemoryMessage::Stop) {
                             return;
@@ -185,8 +183,7 @@ impl Thread {
         }
         let managed = self.clients.values().any(|known| !known.ranges.is_empty());
         if !managed {
-            // The next managed client may be on another device, and the machine's free memory
-            // another.
+            // The next managed client may use another device and find other free memory.
             (self.planner, self.device, self.running) = (None, None, None);
         }
     }
@@ -201,7 +198,7 @@ impl Thread {
         known.dirty = true;
         known.granules -= count(start, bytes);
         let gone = granules(start, bytes);
-        // The granules at its ends may be others' too.
+        // Granules at the ends may be shared with other ranges.
         let taken = |granule: u64| {
             let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
             let before = known.ranges.range(..to).next_back();
@@ -264,7 +261,7 @@ impl Thread {
         }
     }
 
-    /// Tells the planner how far the running client is.
+    /// Tells the planner the running client's progress.
     pub(super) fn progress(&mut self) {
         let (Some(planner), Some((running, _))) = (&mut self.planner, self.running) else {
             return;
@@ -279,8 +276,8 @@ impl Thread {
         }
     }
 
-    /// Who runs now, then the others in turn: foreground jobs, which may come back at any time,
-    /// then who has not run for longest. Of those who take turns only those who are at work.
+    /// Gives the planner a timeline: the running client, foreground jobs (they may come back at any
+    /// time), then the longest waiting. Of clients that take turns, only active ones.
     pub(super) fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };
@@ -311,15 +308,15 @@ impl Thread {
         self.switched = Instant::now();
     }
 
-    /// Sees who is at work and whether those find room together, and tells the scheduler where that
-    /// changes.
+    /// Finds active clients, whether they fit together, and the end of a turn. Tells the scheduler
+    /// what changed.
     pub(super) fn share(&mut self, now: Instant) {
         let mut active = Vec::new();
         for (client, known) in &mut self.clients {
             known.look(now);
             let is_active = known.is_active(now);
             if let Some(planner) = &mut self.planner {
-                // Of one that was idle for long what lies on the device is others' room.
+                // A long idle client's memory on the device is room for others.
                 planner.pin(Client(*client), known.pinned && is_active);
             }
             if is_active && !known.ranges.is_empty() && known.device.is_some() && known.device == self.device {
@@ -338,19 +335,18 @@ impl Thread {
             .and_then(|(running, _)| self.turns.of(running))
             .is_some_and(|length| now.saturating_duration_since(self.switched) >= Duration::from_nanos(length));
         if members || over {
-            // Nobody else wanted the device when its turn was over: another one begins.
+            // The turn ended without a successor: another turn begins.
             self.progress();
             self.switch();
         }
     }
 
-    /// Tells the planner what has changed of clients' memory.
+    /// Tells the planner what changed of clients' memory.
     pub(super) fn learn(&mut self) {
         let mut changed = false;
         let beside = self.beside();
         if beside != self.beside {
-            // The plan begins anew with another capacity; what it orders once more that lies there
-            // already moves nothing.
+            // A new capacity needs a new plan. Orders for memory already there move nothing.
             self.beside = beside;
             self.planner = None;
         }
@@ -392,7 +388,7 @@ impl Thread {
             known.host_left = None;
             planner.pin(Client(*client), known.pinned);
             let set = known.working_set(self.settings.turn);
-            // What was told before keeps its place.
+            // Granules told before keep their place.
             let new: BTreeSet<u64> = known
                 .ranges
                 .iter()
@@ -417,20 +413,20 @@ impl Thread {
         }
     }
 
-    /// What the device holds beside managed memory: contexts, and memory that is not managed, in
-    /// steps so coarse that a plan seldom begins anew.
+    /// Contexts and unmanaged bytes on the device, in coarse steps so that a plan seldom begins
+    /// anew.
     pub(super) fn beside(&self) -> (usize, u64) {
         const STEP: u64 = 128 << 20;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let mut managed = self.clients.values().filter(|known| !known.ranges.is_empty());
         let Some(first) = managed.next() else { return (0, 0) };
-        // The device that is planned, or will be.
+        // The planned device, or the next one.
         let device = self.device.as_ref().or(first.device.as_ref());
         let plain = |known: &Known| {
             let counters = &known.entry.lane.counters;
             read(&counters.memory).saturating_sub(read(&counters.managed))
         };
-        // Those whose memory is the device's alone have their part of it, too.
+        // Clients with only device memory count, too.
         let there = |known: &&Known| {
             let neighbour = device.is_some() && known.device.as_ref() == device && plain(known) > 0;
             !known.ranges.is_empty() || neighbour
@@ -440,13 +436,13 @@ impl Thread {
         (there.count(), sum / STEP * STEP)
     }
 
-    /// Hears how page operations ended.
+    /// Takes in ended page operations.
     pub(super) fn hear(&mut self) {
         let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
             return;
         };
         if self.links.len() >= LINKS && !self.links.contains_key(device) {
-            // A machine has some; who makes more of them up costs no more than what was measured.
+            // Machines have few devices. Made-up ones cost only the measurements.
             self.links.clear();
         }
         let granted = || Carried::new(link(self.settings.dilation));
@@ -496,7 +492,7 @@ impl Thread {
         }
     }
 
-    /// Has the planner's orders carried out.
+    /// Gives the planner's orders to clients.
     pub(super) fn order(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         self.orders.clear();
@@ -555,7 +551,7 @@ impl Thread {
         }
     }
 
-    /// What people see.
+    /// Updates the figures for people.
     pub(super) fn show(&self) {
         let Some(planner) = &self.planner else { return };
         let carried = self.device.as_ref().and_then(|device| self.links.get(device));
@@ -579,7 +575,7 @@ impl Thread {
     }
 }
 
-/// Which way an order moves memory.
+/// The direction of an order.
 fn way(what: What) -> Way {
     match what {
         What::Prefetch | What::Populate => Way::Inward,

@@ -1,14 +1,13 @@
-//! Whether jobs find room on the device together, and how long their turns are where they do not.
+//! Whether jobs fit on the device together, and the length of their turns where they do not.
 //!
-//! Room is short while what jobs at work are known to use is more than the planner may fill; a job
-//! that has been idle for long does not count, nor what nobody touches. Room that has just come is
-//! believed after a while ([`EASED`]): a job that frees its temporaries will want them again. Then
-//! those of one priority take turns, which the scheduler sees to
+//! Room is short while active jobs use more than the planner's capacity. Idle jobs and unused
+//! memory do not count. New room counts after [`EASED`], as a job may want freed temporaries again.
+//! While room is short, the scheduler gives jobs of one priority turns
 //! ([`Event::Crowded`](weft_scheduler::Event::Crowded)).
 //!
-//! A turn is so long that moving its memory takes the link no more than [`PART`] of it, by what was
-//! moved in the last round. It follows at once where that grows, and in steps of an eighth a turn
-//! where it shrinks: a turn that ended early moved less. The bound on being away wins.
+//! What holds: `migration <= PART * turn`, by the last round's moves; the bound on being swapped
+//! out wins. A turn grows at once and shrinks by an eighth at most, as a turn that ended early
+//! moved less.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,29 +17,28 @@ use weft_paging::Planner;
 use weft_protocol::Ns;
 use weft_scheduler::Client;
 
-/// Of a turn, what the link may be busy with its migration: the rest is for orders that are late,
-/// and for faults. Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) so have
-/// turns of some 120 ms.
+/// Part of a turn that migration may keep the link busy. The rest is for late orders and faults.
+/// Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) get turns of some 120 ms.
 const PART: f64 = 0.65;
 
-/// A shorter turn is none that memory could move for: a hundred granules take 10 ms.
+/// Shortest turn: a hundred granules take 10 ms.
 const LEAST: Ns = 20_000_000;
 
-/// Room must have been there for so long until equals run side by side again.
+/// How long room must last until jobs run side by side again.
 const EASED: Duration = Duration::from_secs(1);
 
-/// The scheduler is told of another length when it differs by such a part.
+/// The scheduler hears of a new length that differs by more than 1/`WORTH`.
 const WORTH: Ns = 16;
 
 #[derive(Debug)]
 pub(super) struct Turns {
     away: Ns,
-    /// Of turns, as it is now; 0: none was reckoned yet.
+    /// Length of turns now; 0: not computed.
     length: Ns,
     short: bool,
     /// Since when there has been room.
     eased: Option<Instant>,
-    /// Who takes turns, as the scheduler was told, and how long.
+    /// Clients that take turns and their lengths, as the scheduler knows them.
     told: BTreeMap<u64, Ns>,
 }
 
@@ -55,28 +53,28 @@ impl Turns {
         }
     }
 
-    /// Whether jobs at work do not find room together.
+    /// Whether active jobs do not fit together.
     pub(super) fn is_short(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// How long this client's turns are, if it takes any.
+    /// A client's turn, ns, if it takes turns.
     pub(super) fn of(&self, client: u64) -> Option<Ns> {
         self.told.get(&client).copied()
     }
 
-    /// A client is gone.
+    /// Forgets a client.
     pub(super) fn forget(&mut self, client: u64) {
         self.told.remove(&client);
     }
 
-    /// Reckons the length anew, after a turn.
+    /// Computes the length anew, after a turn.
     pub(super) fn measure(&mut self, planner: &Planner) {
         let wanted = planner.slice(1.0 / PART, LEAST, self.away);
         self.length = wanted.max(self.length - self.length / 8).min(self.away);
     }
 
-    /// Looks whether these clients, which are at work, find room. What is to be told to whom.
+    /// Checks whether active clients fit. Returns what the scheduler is to hear.
     pub(super) fn look(
         &mut self,
         planner: Option<&Planner>,

@@ -1,4 +1,4 @@
-//! Jobs that leave open what their memory is.
+//! Jobs with auto backing.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn wants(gang: &str, memory: u64) -> Wants {
     }
 }
 
-/// What the admission slot says: its standing, whether the memory is managed, and the share.
+/// An admission slot's state, whether its memory is managed, and its quota.
 fn admission_slot(entry: &Entry) -> (AdmissionState, bool, u64) {
     let admission_slot = &entry.lane.admission_slot;
     (
@@ -43,15 +43,15 @@ fn the_admission_slot_says_what_was_decided_and_weft_queue_why() {
     let second = open(&mut broker, 2, "b", 6 * GB);
     let plain = broker.comes(3, "c", 6 * GB, None);
     assert_eq!(admission_slot(&first), (AdmissionState::Admitted, false, 6 * GB));
-    // A managed job is held to no share.
+    // A managed job has no quota.
     assert_eq!(admission_slot(&second), (AdmissionState::Admitted, true, 0));
     assert_eq!(standing(&plain), AdmissionState::Waits, "it did not leave it open");
     assert_eq!(memory_of(&broker, 1), "device");
     assert_eq!(memory_of(&broker, 2), "managed: did not fit");
-    // A further process of each is as the first one.
+    // A further process has its job's backing.
     assert!(admission_slot(&open(&mut broker, 4, "b", 6 * GB)).1);
     assert!(!admission_slot(&open(&mut broker, 5, "a", 6 * GB)).1);
-    // Nothing moves when there is room.
+    // A job does not move when room comes.
     broker.handle.gone(first.client);
     assert!(admission_slot(&second).1);
 }
@@ -75,7 +75,7 @@ fn after_a_restart_each_is_what_it_was() {
     second.handle.wants(&back, &ToTheClient::nobody(), runs);
     assert_eq!(admission_slot(&back), (AdmissionState::Admitted, true, 0));
     assert_eq!(memory_of(&second, two.pid()), "managed: did not fit");
-    // One that the first broker had let in on managed memory and that did not hear it.
+    // The first broker had admitted it on managed memory, but it did not hear so.
     let mut third = Broker::begin(Some(&file));
     let deaf = third.newcomer(two.pid(), "job b".into());
     let runs = Wants {
@@ -96,7 +96,7 @@ fn who_began_before_it_heard_has_device_memory() {
     broker.handle.on_device(second.client);
     assert_eq!(admission_slot(&second), (AdmissionState::Admitted, false, 6 * GB));
     assert_eq!(memory_of(&broker, 2), "device");
-    // At the door, where nobody has seen the device yet: no reading, though NVML tells of devices.
+    // Its device was not seen yet: no reading, though NVML tells of devices.
     let late = broker.newcomer(3, "late".into());
     let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
     broker.handle.book().arrives(newcomer, true, None);
@@ -153,7 +153,7 @@ fn a_job_whose_control_group_could_not_hold_it_has_device_memory_and_weft_queue_
     // As a job on device memory it begins when there is room.
     broker.handle.gone(first.client);
     assert_eq!(admission_slot(&cramped), (AdmissionState::Admitted, false, 4 * GB));
-    // Whoever asks for managed memory has it, and is warned.
+    // A job that asks for managed memory gets it, with a warning.
     let entry = broker.newcomer(4, "job d".into());
     let asked = Wants {
         host: Some(GB),

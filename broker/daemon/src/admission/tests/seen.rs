@@ -1,4 +1,4 @@
-//! What is free of a device: contexts, strangers, and newcomers whose device nobody can see.
+//! Free memory of a device: contexts, strangers, and arrivals at devices that cannot be seen.
 
 use super::*;
 
@@ -16,17 +16,17 @@ fn memory_on_its_way_to_somebody_is_no_context() {
         (devices[0].context, devices[0].foreign)
     };
     let asked_again = || first.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
-    // The second is just making its context.
+    // The second client is making its context.
     second.lane.moves.begun(1);
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 1));
     second.lane.moves.done(1, clock::now());
     std::thread::sleep(std::time::Duration::from_millis(1));
-    // The driver gave it its memory, and it has not been counted.
+    // The driver gave it memory that is not counted yet.
     second.lane.moves.begun(2);
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((0, 0), 2));
-    // It was counted, but only after the look.
+    // It was counted after the probe.
     let early = now();
     second.lane.counters.memory.store(GB, Ordering::Relaxed);
     second.lane.moves.done(2, clock::now() + 1);
@@ -35,7 +35,7 @@ fn memory_on_its_way_to_somebody_is_no_context() {
     std::thread::sleep(std::time::Duration::from_millis(1));
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 3));
-    // It left, and its memory may not be the driver's yet: no stranger's.
+    // Its memory may not be the driver's yet, but is no stranger's.
     broker.handle.gone(second.client);
     broker.sees(first.client, now());
     assert_eq!((about(&broker), asked_again()), ((CONTEXT, 0), 4));
@@ -48,7 +48,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
     const CONTEXT: u64 = 300 << 20;
     let mut broker = Broker::begin(None);
     let first = broker.comes(1, "a", 2 * GB, None);
-    // It looked when it held 1 GiB, and has taken another before anybody heard of that.
+    // It probed with 1 GiB and has taken another since.
     first.lane.counters.memory.store(2 * GB, Ordering::Relaxed);
     broker.sees(1, look(7 * GB - CONTEXT, GB));
     let seen = broker.handle.queue();
@@ -56,8 +56,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
         (seen.devices[0].context, seen.devices[0].foreign, seen.running[0].share),
         (CONTEXT, 0, 2 * GB + CONTEXT)
     );
-    // Its share without its context is what it asked for, and a job that wants what is left must
-    // leave room for its own.
+    // The declared need excludes the context; the next job must leave room for its own.
     let large = broker.comes(2, "b", 6 * GB - 2 * CONTEXT + 1, None);
     assert_eq!(standing(&large), AdmissionState::Waits);
     broker.handle.gone(2);
@@ -65,7 +64,7 @@ fn a_context_is_what_nobody_is_known_to_hold() {
         standing(&broker.comes(3, "c", 6 * GB - 2 * CONTEXT, None)),
         AdmissionState::Admitted
     );
-    // Others than weft's jobs hold the rest.
+    // Strangers hold the rest.
     broker.handle.gone(3);
     let late = broker.comes(4, "d", GB, None);
     assert_eq!(standing(&late), AdmissionState::Admitted);
@@ -82,7 +81,7 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
         (standing(&first), standing(&second)),
         (AdmissionState::Admitted, AdmissionState::Waits)
     );
-    // The first one's context is there, and beside two of them there is no room for both.
+    // With the first context measured, there is no room for both jobs.
     broker.sees(first.client, look(8 * GB - CONTEXT, 0));
     assert_eq!(standing(&second), AdmissionState::Waits);
     let small = broker.comes(3, "c", 3 * GB, None);
@@ -101,10 +100,10 @@ fn strangers_are_what_they_are_now() {
     broker.handle.gone(first.client);
     let waiter = broker.comes(2, "b", 6 * GB, None);
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // One of them left while nobody of ours ran, and nobody could look.
+    // A stranger left while no client could probe.
     seen(&broker, 7 * GB);
     assert_eq!(standing(&waiter), AdmissionState::Admitted);
-    // Another one comes before the next of ours does.
+    // Another stranger comes before the next client.
     seen(&broker, 2 * GB);
     assert_eq!(standing(&broker.comes(3, "c", GB, None)), AdmissionState::Waits);
 }
@@ -131,11 +130,10 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         broker.handle.book().arrives(newcomer, true, reading);
         entry
     };
-    // No time goes by, or as much as somebody stays there.
+    // Lets no time pass, or as much as an arrival may wait.
     let open_at = |broker: &Broker, now| broker.handle.book().let_on_at(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
-    // One has left, and nobody knows whether the driver has its memory again; a stranger came
-    // meanwhile.
+    // Whether its memory is free again is not known; a stranger came meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
     broker.handle.gone(left.client);
     let blurred = reading(1, "gpu", 3 * GB, clock::now());
@@ -161,9 +159,9 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         .book()
         .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&first), AdmissionState::Admitted);
-    // Nobody sees it for long: then the last look counts, and a better one later.
+    // Without a sample the last probe counts, and later a better one.
     broker.handle.gone(first.client);
-    // The looks above were taken some seconds from now.
+    // The samples above have times some seconds ahead.
     broker.handle.book().observer.forget_when();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
     assert_eq!(standing(&late), AdmissionState::Unknown);
@@ -175,8 +173,7 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
         .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), AdmissionState::Admitted);
     broker.handle.book().observer.forget_when();
-    // Of a device that NVML names otherwise it tells nothing, and where it tells nothing nobody
-    // stays.
+    // NVML tells nothing of a device that it names otherwise, and no client waits for that.
     broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
     assert_eq!(standing(&comes(&mut broker, Some(&other))), AdmissionState::Admitted);

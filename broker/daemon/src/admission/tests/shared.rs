@@ -1,5 +1,5 @@
-//! A broker for several users: what one of them says of a device counts for others only as far as
-//! somebody else says it, too.
+//! A shared broker: one user's claim about a device counts for others only as far as it is
+//! confirmed.
 
 use super::*;
 use weft_admission::DeviceId;
@@ -48,7 +48,7 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("book");
     let mut broker = shared(Some(&file));
-    // A question says nothing.
+    // A question is no report.
     let offer = Offer {
         uuid: "gpu".into(),
         memory: 4096,
@@ -58,19 +58,19 @@ fn who_names_a_device_first_does_not_say_for_all_how_large_it_is() {
     assert_eq!(memory(&broker), []);
     let liar = broker.of_user(ANN, "gpu", 4096, 1024);
     assert_eq!(memory(&broker), [("gpu".into(), 4096)]);
-    // The next one knows better, whoever runs there.
+    // The next report is believed, whichever job runs there.
     let bea = broker.of_user(BEA, "gpu", 8 * GB, GB);
     assert_eq!(
         (standing(&liar), standing(&bea)),
         (AdmissionState::Admitted, AdmissionState::Admitted)
     );
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
-    // One that says too much is believed until most say less.
+    // Too large a report is believed until most report less.
     let large = broker.of_user(CID, "gpu", 1 << 50, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 1 << 50)]);
     broker.of_user(61004, "gpu", 8 * GB, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)], "two say so");
-    // And the owner of the broker before all others.
+    // The owner's report comes before all.
     broker.of_user(61000, "gpu", 7 * GB, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 7 * GB)]);
     drop(large);
@@ -111,7 +111,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     for user in 0..8 {
         for number in 0..40 {
             let entry = broker.of_user(70_000 + user, &named(user, number), 8 * GB, GB);
-            // It runs all the same, in nobody's account.
+            // It runs all the same, without an account.
             assert_eq!(standing(&entry), AdmissionState::Admitted);
             let counted = number < 16 && user * 16 + number < 63;
             assert_eq!(share(&entry) > 0, counted, "{user} {number}");
@@ -119,7 +119,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     }
     assert_eq!(memory(&broker).len(), 64);
     assert_eq!(broker.handle.queue().running.len(), 64);
-    // A user without one, and no room; when one ends there is.
+    // A user without a device and without room; a device that becomes unused makes room.
     let entry = broker.of_user(CID, "another", 8 * GB, GB);
     assert_eq!((standing(&entry), share(&entry)), (AdmissionState::Admitted, 0));
     broker.handle.gone(2);
@@ -127,7 +127,7 @@ fn devices_are_bounded_and_those_where_nobody_is_are_forgotten() {
     assert_eq!((standing(&entry), share(&entry)), (AdmissionState::Admitted, GB));
     assert!(memory(&broker).contains(&("another".into(), 4 * GB)));
     assert_eq!((standing(&bea), share(&bea)), (AdmissionState::Admitted, GB));
-    // What is asked alone is no device at all.
+    // A question alone makes no device.
     let offers = (0..1_000).map(|number| Offer {
         uuid: named(9, number),
         memory: GB,
@@ -148,13 +148,13 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     broker.handle.tick();
     assert_eq!(standing(&waiter), AdmissionState::Waits);
-    // Nobody says the same while she waits, and so she finds out for herself.
+    // The claim is not confirmed while her job waits, so it finds out for itself.
     let now = clock::now();
     broker.handle.book().watched = 0;
     broker.handle.tick();
     broker.handle.book().look_at_the_unseen_at(now + 6_000_000_000, false);
     assert_eq!(standing(&waiter), AdmissionState::Admitted);
-    // From now on there is somebody who can look, and does.
+    // From now on another user's job can probe, and is asked to.
     let asked = waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
     broker.sees(liar.client, look(0, 0));
     assert_eq!(foreign(&broker), 0);
@@ -162,7 +162,7 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
         waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed),
         asked + 1
     );
-    // What two users see is so, and that it is less one of them can say.
+    // Two users' claim is confirmed; that it is less, one user can say.
     broker.sees(waiter.client, look(2 * GB, 0));
     assert!(foreign(&broker) > 5 * GB);
     broker.sees(waiter.client, look(8 * GB - (800 << 20), 0));
@@ -201,10 +201,9 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     assert_eq!(foreign(&broker), 0, "a change is under way");
     std::thread::sleep(std::time::Duration::from_millis(1_010));
     seen(&broker, 2 * GB);
-    // 8, 2 free; 2 are its, whatever it has of them; 1 is nobody's that is known, but the other one
-    // holds nothing: 4.
+    // `8 - 2 free - 2` of the stopped job, whatever it holds, `- 0` of the other one: 4.
     assert_eq!(foreign(&broker), 4 * GB);
-    // One that changes all the time has what it says, and no more than it may.
+    // A job that always changes has what it reports, at most its share.
     stopped.lane.moves.done(1, u64::MAX);
     stopped.lane.counters.memory.store(7 * GB, Ordering::Relaxed);
     seen(&broker, 2 * GB);
@@ -231,7 +230,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let now = clock::now();
     let seen = broker.handle.book().observer.observed_at(DeviceId(0));
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");
-    // A look of a moment later counts.
+    // A sample of a moment later counts.
     broker.handle.book().sees("gpu", 8 * GB, clock::now());
     assert_eq!(foreign(&broker), 0);
 }
