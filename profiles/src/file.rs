@@ -34,16 +34,15 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     }
 }
 
-/// Replaces a file atomically: writes a new one beside it, flushes it to the disk and renames it.
-/// After a full disk, a kill or a power cut the old one is there. `mode` are the permissions,
-/// limited by the umask.
+/// Replaces a file atomically: writes, flushes and renames a new one. A full disk, a kill or a
+/// power cut leaves the old one. `mode` are the permissions, limited by the umask.
 pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let (temporary, file) = beside(path, mode)?;
     write_whole(file, write)
         .and_then(|()| fs::rename(&temporary, path))
         // No remedy if this fails too; the name begins with a dot and is never read.
         .inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    // The directory's flush puts the rename on the disk. Not every file system can; the content is
+    // The directory's flush puts the rename on the disk, where the file system can; the content is
     // whole either way.
     if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = directory.sync_all();
@@ -60,8 +59,8 @@ pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     fs::remove_file(temporary)
 }
 
-/// Makes a new file beside `path`. A killed process may have left the same name: in a container
-/// each process may have the number of the one before.
+/// Makes a new file beside `path`. Its name may be taken by a killed process of the same number, as
+/// in containers.
 fn beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -19,8 +19,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether times of one GPU hold on the other: equal model and memory. The card and the driver
-    /// may differ.
+    /// Whether times of one GPU hold on the other, which has equal model and memory.
     pub fn same_model(&self, other: &Gpu) -> bool {
         // Drivers reserve a varying part: 5 % apart is one model; the next size is at least 25 %
         // away.
@@ -330,8 +329,7 @@ pub(crate) mod tests {
     fn kernels_whose_times_lie_far_apart_are_told_with_what_they_may_take() {
         let mut run = crate::Aggregator::new();
         for turn in 0..100 {
-            // One in ten takes ten times as long; one in a hundred; a little spread; three times as
-            // long, but short.
+            // Factor 10 in one of ten; in one of a hundred; a little spread; factor 3, but short.
             run.sampled(1, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(2, if turn == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(3, 100_000 + turn, None);

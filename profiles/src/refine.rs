@@ -1,17 +1,16 @@
 //! Refinement: a profile takes up what was timed while its job was served.
 //!
-//! Stage 1 has the device to itself; a served job shares it, so co-runners decide what a time is
-//! worth. A sole foreground job's kernel time ([`Beside::BackgroundJobs`]) is its own, except for
-//! background work that remained at a burst's begin. A sole background job's
-//! ([`Beside::ForegroundJobs`]) is its own until the foreground job returns in the middle. Other
-//! times may be too long, never too short.
+//! Co-runners decide what such a time is worth. A sole foreground job's
+//! ([`Beside::BackgroundJobs`]) is its own, except for background work left at a burst's begin. A
+//! sole background job's ([`Beside::ForegroundJobs`]) is its own until the foreground job returns.
+//! Other times may be too long, never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
 //! | a kernel that the profile does not time, often enough | added |
 //! | about the profile's time | a sole foreground job's times are added, up to a fifth of the whole |
-//! | clearly less | replaces the profile's times: no co-runner shortens a kernel |
-//! | clearly more, by a sole foreground job's median, or by the shortest tenth of a sole background job's times | replaces the profile's times |
+//! | clearly less | replaces the profile's: no co-runner shortens a kernel |
+//! | clearly more, by a sole foreground job's median, or a sole background job's shortest tenth | replaces the profile's |
 //! | clearly more, beside other co-runners | ignored |
 //! | gaps of a sole foreground job | added, up to a fifth of the whole |
 //! | mostly kernels that the profile does not know | all ignored: another job of the same name, or changed code |
@@ -167,8 +166,8 @@ impl Served {
 }
 
 impl Profile {
-    /// Makes a served run part of the profile. `launches` counts all launches of the run, `served`
-    /// those timed. On an error the profile stays as it is.
+    /// Adds a served run. `launches` counts all its launches, `served` those timed. On an error the
+    /// profile stays.
     pub fn refine(&mut self, served: &Served, launches: u64) -> Result<Refined, Unrefined> {
         let samples = served.samples;
         if samples < FEW {

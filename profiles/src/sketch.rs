@@ -1,9 +1,9 @@
 //! A distribution of durations in little room.
 //!
-//! Values are counted in buckets that widen with the value: each doubling has 32 parts (as in HDR
-//! histograms), so a bucket's middle is within 1/64 of its values. A quantile is off by at most 1.6
-//! % (exact below 64 ns). Count, sum, least and greatest value are exact. Merging gives the sketch
-//! of both sets of values. Only buckets with a value take room: a kernel's times seldom need ten.
+//! Values are counted in buckets, 32 for each doubling (as in HDR histograms), so a bucket's middle
+//! is within 1/64 of its values. A quantile is off by at most 1.6 %, below 64 ns exact. Count, sum,
+//! least and greatest value are exact. Merging gives the sketch of both sets. Empty buckets take no
+//! room: a kernel's times seldom need ten.
 
 use serde::{Deserialize, Serialize};
 
@@ -119,8 +119,8 @@ impl Sketch {
         bars
     }
 
-    /// Scales the distribution down to `most` values, so that it weighs less. The mean stays,
-    /// unless rare values were much of it.
+    /// Scales down to `most` values, so that they weigh less. The mean stays, unless rare values
+    /// were much of it.
     pub fn thinned(&self, most: u64) -> Sketch {
         if self.count <= most {
             return self.clone();

@@ -103,16 +103,16 @@ impl Store {
         Ok(path)
     }
 
-    /// Checks before a run that a profile of this name could be written, and makes the directory.
-    /// Changes no profile.
+    /// Checks that a profile of this name could be written, and makes the directory. Changes no
+    /// profile.
     pub fn ready(&self, name: &str) -> Result<(), Error> {
         let path = self.path(name)?;
         self.make_directory()?;
         file::could_replace(&path).map_err(|source| FORMAT.io("write", &path, source).into())
     }
 
-    /// Keeps the profile of this name as `NAME.old`, replacing an older one. Returns the new name;
-    /// `None` if there is no profile.
+    /// Keeps the profile as `NAME.old`, replacing an older one. Returns the new name, if there was
+    /// a profile.
     pub fn set_aside(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.path(name)?;
         if !path.exists() {

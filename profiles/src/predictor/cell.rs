@@ -38,8 +38,8 @@ const MIN_SPREAD_NS: f32 = 200.0;
 /// its lowest (or highest) tenth.
 const OF_TENTH: f32 = 0.31;
 
-/// Least distance, ns. Otherwise a zero distance shrinks until it is subnormal, which costs the
-/// processor a hundred times as much: a job that repeats exactly would be the slowest.
+/// Least distance, ns. A zero distance would shrink until it is subnormal, which is a hundred times
+/// as slow; jobs that repeat exactly would cost most.
 pub(super) const NOTHING: f32 = 1e-3;
 
 /// Values of one context, ns.
@@ -81,8 +81,8 @@ impl Cell {
             middle,
             down: spread(known.quantile(0.1)).max(if few { first.down } else { 0.0 }),
             up: spread(known.quantile(0.9)).max(if few { first.up } else { 0.0 }),
-            // The error of all other kernels' values is unknown: until it is known, this cell is
-            // the better one.
+            // How other kernels' values lie is unknown: until it is known, this cell is the better
+            // one.
             shorter: middle,
             seen: known.count().min(8) as u8,
         })

@@ -1,10 +1,10 @@
 //! Drift: how much longer a job's values are now than their contexts say, one number a job.
 //!
-//! The host causes all gaps. If it slows down (another process on its core, a lower clock, a colder
-//! cache), all gaps grow by about the same part, but a context that comes once a step learns
-//! slowly. So the ratio of the last dozen values to their forecasts scales the next forecast. Over
-//! the recordings, the mean error is 1.9 times below that of a mean per kernel without it, 2.0
-//! times with it (`scripts/lab --kind predictor`).
+//! The host causes all gaps. A slower host (another process, a lower clock, a colder cache)
+//! lengthens all by about the same part. A context that comes once a step learns that slowly, so
+//! the ratio of the last dozen values to their forecasts scales the next forecast. Over the
+//! recordings, the mean error is 1.9 times below that of a mean per kernel without drift, 2.0 times
+//! with it (`scripts/lab --kind predictor`).
 #![forbid(unsafe_code)]
 
 use super::forecast::Forecast;

@@ -38,9 +38,8 @@ impl Evaluation {
         self.error_of_means / self.error_frozen
     }
 
-    /// Evaluation over all values together. A trace weighs as much as its gaps are long, as that is
-    /// the time to be filled. A mean of gains would let a short, exactly repeating trace outweigh
-    /// another.
+    /// Evaluation over all values together: a trace weighs as much as its gaps, which are the time
+    /// to be filled. A mean of gains would overrate a short trace that repeats exactly.
     pub fn over<'a>(all: impl IntoIterator<Item = &'a Evaluation>) -> Evaluation {
         let mut sum = Evaluation::default();
         for one in all {
@@ -65,9 +64,8 @@ impl Evaluation {
 }
 
 /// Learns from `known`, forecasts `new`: (kernel, value) in order. The predictor keeps learning, as
-/// it does in service. The means are those of `known` (as in FIKIT); a new kernel gets the mean of
-/// all. A second predictor learns from `known` alone: the difference is the gain of learning in
-/// service.
+/// in service; a second one learns from `known` alone. The means are of `known`, as in FIKIT; a new
+/// kernel gets the mean of all.
 pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let mut history = History::default();
     let mut predictor = Predictor::default();

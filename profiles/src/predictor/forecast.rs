@@ -25,11 +25,11 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Longest time from now, ns, within which the value is reached with no more than this chance,
-    /// after `elapsed` ns.
+    /// Longest time from now, ns, within which the value is reached with at most this chance, after
+    /// `elapsed` ns.
     ///
-    /// The chance grows evenly between the forecast's values, steeply just before the low one, and
-    /// ever more slowly beyond the high one.
+    /// The chance grows evenly between the forecast's values, steeply just below, ever more slowly
+    /// above.
     pub fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         if elapsed >= self.high {
             return lasting(elapsed, chance);
@@ -73,8 +73,8 @@ impl Forecast {
 /// Below the low value, chances grow with this power of time.
 const STEEP: i32 = 4;
 
-/// Room of something known only to have lasted `elapsed` ns: it lasts as long again in every second
-/// case.
+/// Room of something known only to have lasted `elapsed` ns: it lasts twice that in half of the
+/// cases.
 pub(super) fn lasting(elapsed: Ns, chance: f64) -> Ns {
     (elapsed as f64 * chance / (1.0 - chance).max(1e-6)) as Ns
 }

@@ -1,7 +1,7 @@
-//! Gaps of one job: forecasts by context, and distributions for contexts of widely spread gaps.
+//! Gaps of one job: forecasts by context, and distributions where gaps are widely spread.
 //!
-//! [`Gaps::room`] answers how much time may be used now, so that the foreground job finds it used
-//! with no more than a given chance.
+//! [`Gaps::room`] answers how much time may be used now, if the foreground job may return within it
+//! with a given chance.
 
 use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
@@ -15,9 +15,9 @@ const ENOUGH: u32 = 12;
 /// A forecast needs no distribution if `high - low <= middle / WIDE`.
 const WIDE: Ns = 3;
 
-/// Least gap for which another distribution gives way: that of the least longest gap, or of the
-/// fewest values if several stayed below half of this. So a service's pause between requests is
-/// kept even if a gap follows its every kernel.
+/// Least gap that displaces another distribution: that of the shortest longest gap, or of the
+/// fewest values among those below half of this. So a service's pause between requests is kept even
+/// if its every kernel has gaps.
 const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
@@ -99,8 +99,8 @@ impl Gaps {
         }
     }
 
-    /// Time from now, `elapsed` ns after the gap's begin, within which the foreground job returns
-    /// with no more than this chance, ns.
+    /// Time from now, ns, within which the foreground job returns with at most this chance,
+    /// `elapsed` ns after the gap's begin.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);

@@ -1,16 +1,15 @@
 //! Prediction of what follows a kernel, from the kernels that ran before it.
 //!
-//! One kernel identity has many gaps and times: a copy or addition stands at a hundred places in a
-//! model. But steps repeat their sequence. So values are kept by *context*, the last few kernels. A
-//! forecast takes the context with the least error so far, from a kernel with its 31 predecessors
-//! to the job as a whole.
+//! One kernel identity has many gaps and times, as it stands at many places of a model. But steps
+//! repeat their sequence, so values are kept by *context*, the last few kernels. A forecast takes
+//! the context with the least error so far, from a kernel with 31 predecessors to the whole job.
 //!
-//! A forecast is a middle, a low and a high value: nine values in ten reach the low one, one in ten
-//! exceeds the high one. Feedback learns their distance from the middle: a value outside widens it,
-//! any other narrows it a ninth as much. So the rates hold in the long run for every distribution.
+//! A forecast is a low, a middle and a high value. Nine values in ten reach the low one, one in ten
+//! exceeds the high one. A value outside widens the distance from the middle, any other narrows it
+//! a ninth as much; so the rates hold in the long run for every distribution.
 //!
 //! Memory is bounded ([`MOST_CONTEXTS`]), an event costs a handful of look-ups, nothing overflows
-//! or divides by zero. Equal events give equal forecasts. There is no I/O here.
+//! or divides by zero. Equal events give equal forecasts. There is no I/O.
 #![forbid(unsafe_code)]
 
 mod cell;

@@ -1,8 +1,7 @@
-//! Distribution of a context's values where a forecast does not suffice: requests at once or much
+//! Distribution of a context's values where a forecast is not enough: requests at once or much
 //! later, random arrivals.
 //!
-//! Values are counted in buckets of a quarter of a doubling; old ones fade. The question is always
-//! how long, after a given time, until the value is reached with a given chance.
+//! Values are counted in buckets of a quarter of a doubling; old ones fade.
 
 use crate::Ns;
 
@@ -49,8 +48,8 @@ impl GapShape {
         self.total
     }
 
-    /// Longest time from now, ns, within which the value is reached with no more than this chance,
-    /// after `elapsed` ns.
+    /// Longest time from now, ns, within which the value is reached with at most this chance, after
+    /// `elapsed` ns.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         let here = bucket(elapsed);
         let within = part_of(here, elapsed);

@@ -1,14 +1,13 @@
-//! Templates from evidence that is rounded outwards: granules, and neighbours that a driver's
-//! prefetcher added.
+//! Templates from evidence that is rounded outwards: granules, and a prefetcher's neighbours.
 //!
 //! Such evidence is a superset of what a launch touched. Launches are grouped by the finest key of
-//! [`super::table`] whose numbers come again. If a group touches the same behind each pointer, the
-//! intersection of its evidence still contains the truth. It narrows with each launch whose data is
-//! elsewhere. Each pointer gets the part before the next pointer.
+//! [`super::table`] that repeats. If a group's launches touch the same behind each pointer, the
+//! intersection of their evidence still contains the truth, and narrows as data moves. Each pointer
+//! gets the part before the next one.
 //!
-//! For numbers that were seen, the result is never less than the truth; granules and neighbours
-//! decide the excess. For other numbers a rule is searched that stays within the evidence, close
-//! below it. Without a rule the union of the evidence stands, never a whole allocation.
+//! For seen numbers, the result is never less than the truth. For others a rule is searched that
+//! stays within the evidence, close below it; else the union of the evidence stands, never a whole
+//! allocation.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -86,8 +85,8 @@ struct CommonUse {
     pieces: Vec<Span>,
     /// Least bytes touched from the pointer on.
     least: u64,
-    /// The launches differ in what they touched. Something other than the numbers decides, or a
-    /// number that never comes again.
+    /// The launches differ in what they touched: not these numbers decide, or one that never
+    /// repeats.
     torn: bool,
 }
 
@@ -141,8 +140,8 @@ impl CoarseSample {
         self.range(word).is_some_and(|(begin, _)| word.before >= begin)
     }
 
-    /// Least bytes touched from the pointer on: neither the next pointer nor the prefetcher
-    /// explains them.
+    /// Least bytes touched from the pointer on, beyond what the next pointer or the prefetcher
+    /// explains.
     fn least(&self, word: &SeenPointer, grain: Grain) -> u64 {
         let Some((begin, end)) = self.range(word) else {
             return 0;
@@ -226,7 +225,7 @@ impl CoarseSamples {
                     false,
                 ),
                 true => {
-                    // Each launch alone: a number that never comes again is no key, but may be a
+                    // Each launch alone: a number that never repeats is no key, but may be a
                     // factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
                     let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
@@ -244,8 +243,7 @@ impl CoarseSamples {
         .collect()
     }
 
-    /// Leftovers in gaps: words whose every use is explained by another word of the same value that
-    /// is used by itself elsewhere.
+    /// Leftovers in gaps: each use is explained by an equal word that elsewhere is used by itself.
     fn left_over(&self, offsets: &[u16], grain: Grain) -> HashSet<u16> {
         let used = |kept: &CoarseSample, word: &SeenPointer| !kept.own(word, grain).is_empty();
         let mut alone: HashSet<u16> = HashSet::new();
@@ -361,8 +359,8 @@ fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
     pieces
 }
 
-/// Size rule that stays within the evidence for all numbers, and close to it: 9/10 of its sum, or
-/// 1/2 if `torn`, as then nothing else tells these launches apart.
+/// Size rule within the evidence for all numbers, of at least 9/10 of its sum. If `torn`, 1/2 is
+/// enough: nothing else tells these launches apart.
 fn rule<'a>(
     kernel: u64,
     pointers: &[u16],

@@ -1,13 +1,12 @@
 //! Evidence: what tells which memory a kernel touched.
 //!
-//! [`Evidence`] is the trait, with a back end for each source. Each launch's evidence is
-//! [`Certainty::Exact`] or a guess:
+//! Each launch's [`Evidence`] is [`Certainty::Exact`] or a guess. There is a back end for each
+//! source:
 //!
-//! * [`SimulatedLedger`], of the simulated GPU: exact for kernels whose parameters it understands,
-//!   else a guess.
+//! * [`SimulatedLedger`], of the simulated GPU: exact for kernels whose parameters it understands.
 //! * [`HostResidency`], of a real GPU: the host's page table tells which pages left the host during
 //!   the kernel. It tells pages, not bytes, and no access. Not every driver takes pages off the
-//!   host on the GPU's first touch, so the caller tests that first.
+//!   host on first touch, so the caller tests that first.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -97,10 +96,9 @@ impl HostResidency {
     /// Least size that a driver moves on a fault, bytes.
     pub const GRANULE: u64 = 64 << 10;
 
-    /// Size of an aligned block, bytes. A driver widens a fault to the largest aligned part (a
-    /// power of two of granules) of the block of which more than half is there. So the pages that
-    /// left the host are a superset of what was touched, up to twice as much.
-    /// [`super::Fitter::of_residency`] allows for that.
+    /// Size of an aligned block, bytes. A driver widens a fault to the largest aligned power of two
+    /// of granules in the block of which more than half is there. So up to twice what was touched
+    /// leaves the host, never less; [`super::Fitter::of_residency`] allows for that.
     pub const BLOCK: u64 = 2 << 20;
 
     /// Makes a reader for pages of `page` bytes.

@@ -1,9 +1,8 @@
 //! From launches and what they touched to templates.
 //!
-//! Each touched piece belongs to the greatest pointer at or before its begin in the same
-//! allocation, and is cut where another pointer begins. Each pointer word gets the simplest
-//! template that *all* launches agree with: fixed, linear, strided, else a table by arguments
-//! ([`super::table`]).
+//! A touched piece belongs to the greatest pointer at or before its begin in the allocation, and is
+//! cut where another pointer begins. Each pointer word gets the simplest template that *all*
+//! launches agree with: fixed, linear, strided, else a table by arguments ([`super::table`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -49,9 +48,8 @@ struct ObservedKernel {
 }
 
 impl Default for Fitter {
-    /// For exact evidence that names each operand, even where operands adjoin, as a ledger does. A
-    /// pointer into the middle of an operand does not divide it: gaps in parameters are full of
-    /// unused pointers.
+    /// For exact evidence that names each operand, as a ledger does, even adjoining ones. A pointer
+    /// into an operand does not divide it: gaps in parameters are full of unused pointers.
     fn default() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.apart = true;
@@ -76,9 +74,8 @@ impl Fitter {
         }
     }
 
-    /// For evidence of [`super::HostResidency`]: granules, widened as a driver's prefetcher widens
-    /// faults. An open size is taken as the largest possible: excess costs bandwidth, a miss costs
-    /// a fault.
+    /// For evidence of [`super::HostResidency`]: granules, widened by the driver's prefetcher. An
+    /// open size is the largest possible: excess costs bandwidth, a miss costs a fault.
     pub fn of_residency() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.grain = Some(Grain::of_residency());
@@ -220,8 +217,7 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
                 kept.word(offset).filter(|behind| !behind.pieces.is_empty())?;
                 Some(owned.contains(&kept.value(offset)?))
             });
-            // A leftover in a gap: each time, another word that is used by itself held the same
-            // value.
+            // A leftover in a gap: it always equalled a word that is used by itself.
             if shared.all(|owned| owned) {
                 continue;
             }

@@ -1,9 +1,8 @@
 //! A number computed from a launch: a constant, or a rational multiple of a product of arguments.
 //!
 //! MSched's sizes are "proportional to the product of some launch arguments". The factor is
-//! rational because formats are: a block of 32 quantised weights is 34 bytes. [`find`] takes
-//! bounds, because most evidence rounds outwards to pages, and returns the simplest factor that all
-//! samples allow.
+//! rational: a block of 32 quantised weights is 34 bytes. [`find`] takes bounds, because most
+//! evidence rounds to pages, and returns the simplest factor within them.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -101,8 +100,8 @@ pub(super) struct BoundedSample<'a> {
 }
 
 /// Simplest formula that all samples allow: a constant, else the fewest terms, first without a
-/// constant part. A product needs two different values; a constant part needs exact samples and
-/// three. With fewer, any formula fits.
+/// constant part. A product needs two different values, a constant part three and exact samples:
+/// any formula fits fewer.
 ///
 /// `pointers` are offsets of 64-bit addresses, which are no factors.
 pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {

@@ -1,17 +1,21 @@
 //! Working sets: the memory that each kernel touches, as a function of its launch arguments.
 //!
-//! MSched (arXiv 2512.24637, section 4) found simple functions: a region that begins at a pointer
-//! argument and is of constant size (its T1, our [`Template::Fixed`]), of a size proportional to a
-//! product of other arguments (T2, [`Template::Linear`]), or several chunks at a regular stride
-//! (T3, [`Template::Strided`]). MSched learns them by binary instrumentation, weft from any
-//! [`Evidence`].
+//! MSched (arXiv 2512.24637, section 4) found three kinds of regions that begin at a pointer
+//! argument:
 //!
-//! * [`Launch`]: a kernel with its parameter buffer, grid and block. [`Allocations`]: the job's
-//!   memory, which shows what words are pointers.
+//! * T1, [`Template::Fixed`]: of constant size;
+//! * T2, [`Template::Linear`]: of a size proportional to a product of other arguments;
+//! * T3, [`Template::Strided`]: several chunks at a regular stride.
+//!
+//! MSched learns them by binary instrumentation, weft from any [`Evidence`].
+//!
+//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show what words are
+//!   pointers.
 //! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
-//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond, in the steady
-//!   state without allocations.
-//! * [`evaluate`]: how much of the touched memory is predicted, and of the predicted touched.
+//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond, without
+//!   allocations in the steady state.
+//! * [`evaluate`]: touched memory that was not predicted, and predicted memory that was not
+//!   touched.
 #![forbid(unsafe_code)]
 
 mod allocations;

@@ -1,9 +1,9 @@
 //! Tables for a kernel's words without a rule: what equal arguments touched before.
 //!
-//! All such words share one key if one key tells what is touched behind all of them. A leftover
-//! word (a gap in a struct, the end of a list) follows no arguments. By chance it may equal another
-//! pointer and seem used; then the word that is used by itself gets what was touched. If there is
-//! still no common key, each word is tried alone.
+//! All such words share one key if one tells what is touched behind them all. A leftover word (a
+//! gap in a struct, the end of a list) follows no arguments, but may equal another pointer by
+//! chance. Then the word that is used by itself gets what was touched. Without a common key, each
+//! word is tried alone.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};

@@ -1,8 +1,8 @@
 //! File of launches and what they touched, to test templates on launches outside their evidence.
 //!
-//! [`MAGIC`] is followed by records, each with a byte for its kind: the job's allocations from
-//! there on, a kernel's symbol, or a launch. Numbers are little-endian. A file without its end (the
-//! job was killed) is valid up to there. Any other defect is an error, never a panic.
+//! After [`MAGIC`], each record begins with a byte for its kind: the allocations from there on, a
+//! symbol, or a launch. Numbers are little-endian. A truncated file (the job was killed) is valid
+//! up to there; any other defect is an error, never a panic.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
     }
 }
 
-/// Appends the granule (bytes) to which all evidence of the file is rounded outwards
-/// ([`super::Evidence::granule`]). Such evidence has no access; without this record evidence is
+/// Appends the granule to which all evidence of the file is rounded, bytes
+/// ([`super::Evidence::granule`]). Such evidence has no access. Without this record evidence is
 /// exact.
 pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
     into.push(GRANULE);

@@ -1,7 +1,7 @@
 //! Samples of a kernel: distinct launches in bounded memory, in which templates are found.
 //!
 //! The evidence decides what is kept of a launch ([`super::fit`], [`super::coarse`]). This module
-//! decides how many are kept, and fits a kernel again only after new evidence.
+//! decides how many, and fits a kernel again only after new evidence.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

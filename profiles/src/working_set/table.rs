@@ -1,10 +1,8 @@
-//! Keys of tables that recall what the same arguments touched, for kernels whose sizes follow no
-//! rule of [`super::formula`].
+//! Keys that recall what equal arguments touched, for kernels without a rule of [`super::formula`].
 //!
 //! A [`key`] is a few numbers of a launch: those that decide what is touched, and those that go
-//! along with them. Other parameters are ignored: scalars, seeds, leftovers in gaps, addresses of
-//! the host. They differ by launch or by process, so that each launch would be new, and reading
-//! them costs time.
+//! along with them. Other parameters (scalars, seeds, leftovers in gaps, host addresses) would make
+//! each launch new, and reading them costs time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -18,7 +16,7 @@ pub(super) const MAX_KEY: usize = 16;
 const MAX_TRIED: usize = 512;
 
 /// Upper halves of addresses of programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux.
-/// Such a number says nothing of what is touched, if a great lower half shows it to be an address.
+/// With a great lower half such a number is an address, and says nothing of what is touched.
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
 /// Numbers from here on match what is touched by chance: parts of addresses, floating point.
@@ -117,8 +115,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     Some(chosen)
 }
 
-/// Small numbers that tell launches apart as finely as launches repeat; a number that differs in
-/// each launch is ignored. For evidence that does not show which numbers decide.
+/// Small numbers that tell launches apart as finely as launches repeat. For evidence that does not
+/// show which numbers decide.
 pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];

@@ -312,8 +312,8 @@ fn evidence_in_pages_finds_the_same_rules() {
     );
 }
 
-/// Widens ranges as a driver's density prefetcher does: granules of 64 KB, widened in their block
-/// of 2 MB to the largest aligned part of which more than half is there.
+/// Widens ranges as a driver's density prefetcher does: granules of 64 KB. In a block of 2 MB they
+/// grow to the largest aligned part of which more than half is there.
 fn widened(touched: &[Touched]) -> Vec<Touched> {
     const GRANULE: u64 = HostResidency::GRANULE;
     let mut blocks = std::collections::BTreeMap::<u64, u32>::new();

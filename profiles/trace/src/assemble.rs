@@ -1,16 +1,15 @@
 //! From a recording to a trace, as a pure function.
 //!
 //! * **Host gaps** run from the job's continuation after one call to the entry of the next. They
-//!   hold neither the recorder's own time nor time in which the ready thread had no processor.
-//! * **Device times**: an event itself takes device time (`tick`), so measured work is longer by
-//!   one tick. On an idle device the event before the work happens at once; the launch latency
-//!   after it is no work.
-//! * **Threads**: if a thread was silent while another thread's call began and ended, its next
-//!   operation follows that call ([`super::Operation::handed_over`]). Independent threads look
-//!   alike where their calls do not overlap; a replay keeps the order that was seen.
-//! * **Events** without a wait are left out, and so are waits for events from before the first
-//!   mark. The others get new numbers in each step, per recording: libraries take handles from
-//!   pools, so steps would never repeat by handle.
+//!   exclude the recorder's time, and time in which the ready thread had no processor.
+//! * **Device times**: an event takes device time itself (`tick`), so measured work is one tick
+//!   longer. On an idle device the launch latency after the first event is no work.
+//! * **Threads**: if a thread was silent during another thread's call, its next operation follows
+//!   that call ([`super::Operation::handed_over`]). Independent threads look alike where calls do
+//!   not overlap; a replay keeps their order.
+//! * **Events** without a wait are left out, as are waits for events from before the first mark.
+//!   The others are numbered per step and recording: handles come from pools, so steps would never
+//!   repeat.
 //! * Times are divided by the dilation of a simulated device.
 
 use std::collections::HashMap;
@@ -179,7 +178,7 @@ impl<'a> Assembly<'a> {
             return;
         };
         let Some(call) = self.call(operation, duration) else {
-            // A call that is left out adds its own time to the next gap, but not the recorder's.
+            // A call that is left out adds its own time to the next gap, not the recorder's.
             let ours = operation.left.saturating_sub(operation.entered);
             let its = operation.returned.saturating_sub(operation.called);
             *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;

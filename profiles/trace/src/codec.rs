@@ -3,13 +3,13 @@
 //! [`weft_profiles::format`] has the header; the body is the packed trace in bincode 2's standard
 //! configuration.
 //!
-//! Packing (`pack.rs`) rests on two facts. Steps repeat one sequence of calls exactly, so each
-//! sequence is kept once. A call's times vary little between steps, so each is kept as its distance
-//! from that call's median. The grid has 32 places an octave (`quantise.rs`); a small distance
-//! takes half a byte (`nibbles.rs`). A ResNet-50 request of 160 launches takes some 200 bytes.
+//! Steps repeat sequences of calls, so `pack.rs` keeps each sequence once. A call's times vary
+//! little, so each is kept as its distance from the call's median, on a grid of 32 places an octave
+//! (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50 request of 160
+//! launches takes some 200 bytes.
 //!
-//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a
-//! large memory. A decoded body is checked for soundness.
+//! An operation of a step takes at least half a byte, so a small file cannot unfold into a large
+//! memory. A decoded body is checked for soundness.
 
 use std::{io::Write, path::Path};
 

@@ -1,27 +1,20 @@
-//! Launch traces: every call by which one job asked for device work, so that the job can be
-//! replayed.
+//! Launch traces: every call by which a job asked for device work, to be replayed without the job.
 //!
-//! * [`Trace`]: a job's kernels and its [`Step`]s. A step is one request or one training iteration.
-//!   The job marks its beginning (`torch.cuda.profiler.start()`); calls before the first mark are
-//!   not kept.
-//! * [`Operation`]: one call in host order: a launch, a copy, a wait. It keeps the *host time
-//!   before it* and the *device time it takes*, no wall-clock time. A replay is a closed loop whose
-//!   pace follows the device.
+//! * [`Trace`]: a job's kernels and its [`Step`]s, each one request or training iteration. The job
+//!   marks their begin (`torch.cuda.profiler.start()`); earlier calls are not kept.
+//! * [`Operation`]: one call in host order. It keeps *host time before* and *device time*, no
+//!   wall-clock time, so a replay is a closed loop at the device's pace.
 //! * [`codec`]: the bytes, known to no other module. [`Trace::load`] and [`Trace::save`] are the
 //!   files.
-//! * [`raw`]: what a recorder writes while the job runs; [`assemble`] makes a trace of it.
-//! * [`timeline`]: the trace played alone on an ideal device: each kernel's times and the idle time
-//!   after it.
-//! * [`show`]: output for people and for programs. The types also implement serde, for tools that
-//!   make or change traces.
+//! * [`raw`]: a recorder's file; [`assemble`] makes a trace of it.
+//! * [`timeline`]: the trace alone on an ideal device, with kernel times and idle times.
+//! * [`show`]: output for people and for programs. Other tools use the types through serde.
 //!
-//! A replayer handles each operation in three parts: wait for its predecessor (see
-//! [`Operation::handed_over`]), let `host_before` pass, make the call. A launch and an asynchronous
-//! copy return after [`Trace::launch_cost`]. A [`Call::Sync`] and a copy that `waits` return when
-//! the device work has ended.
+//! A replayer waits for an operation's predecessor ([`Operation::handed_over`]), lets `host_before`
+//! pass, and makes the call. A launch and an asynchronous copy return after [`Trace::launch_cost`];
+//! a [`Call::Sync`] and a copy that `waits` return when the device work has ended.
 //!
-//! Times are kept with six significant bits: at most 1.6 % off ([`codec`]). No trace in memory
-//! exceeds [`MAX_OPERATIONS`].
+//! Times are at most 1.6 % off ([`codec`]). A trace has at most [`MAX_OPERATIONS`].
 #![forbid(unsafe_code)]
 
 pub mod assemble;
@@ -43,8 +36,8 @@ use weft_profiles::{Gpu, Ns};
 /// Most operations in a trace: about 200 MB in memory, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
 
-/// Largest trace file that is read, bytes: [`MAX_OPERATIONS`] with two times of a byte each, and
-/// room for the names.
+/// Largest trace file that is read, bytes: [`MAX_OPERATIONS`] with two bytes of times each, and
+/// names.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Most kernels in a trace, as in a profile.
@@ -114,8 +107,7 @@ pub struct Kernel {
     pub hash: u64,
     /// Identity of the kernel.
     pub id: KernelId,
-    /// A graph's kernels, in an order that its edges allow. Empty for a kernel and for a graph of
-    /// unknown content.
+    /// A graph's kernels, in an order that its edges allow. Empty if unknown, and for a kernel.
     pub nodes: Vec<Node>,
 }
 
@@ -142,8 +134,8 @@ pub struct Node {
 /// One request or one training iteration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Host time between the end of the last operation before the mark and the mark, ns: waiting
-    /// for a request or for data.
+    /// Host time from the end of the last operation to the mark, ns: waiting for a request or for
+    /// data.
     pub think: Ns,
     /// Operations, in the order in which the host began them.
     pub operations: Vec<Operation>,
@@ -154,10 +146,10 @@ pub struct Step {
 pub struct Operation {
     /// Host thread of the call.
     pub thread: ThreadIndex,
-    /// What `host_before` counts from. `false`: the end of this thread's previous call in the step,
-    /// else the step's mark. `true`: the end of the operation just before in [`Step::operations`];
-    /// that one is of another thread, for which this thread had waited (PyTorch's backward pass has
-    /// its own thread).
+    /// Where `host_before` begins. `false`: the end of this thread's previous call in the step,
+    /// else the step's mark. `true`: the end of the previous operation in [`Step::operations`].
+    /// That one is of another thread, for which this one waited (PyTorch's backward pass has its
+    /// own).
     pub handed_over: bool,
     /// Host time before the call, ns.
     pub host_before: Ns,
@@ -192,16 +184,14 @@ pub enum Call {
     },
     /// The host waits for device work.
     Sync(Until),
-    /// Records an event for which something waits. The event happens when the stream's work so far
-    /// has ended.
+    /// Records an event that something awaits. It happens when the stream's work so far has ended.
     Record {
         /// The event.
         event: EventIndex,
         /// Stream of the recording.
         stream: StreamIndex,
     },
-    /// Makes later work of the stream wait for the event's last recording. An event without a
-    /// recording in the trace is past.
+    /// Makes later work of the stream wait for the event's last recording, if the trace has one.
     Wait {
         /// The event.
         event: EventIndex,

@@ -1,9 +1,9 @@
-//! Format of a recorder's file, written while the job runs.
+//! File of a recorder, written while the job runs.
 //!
-//! The job's process writes it at little cost and may be killed at any moment; [`super::assemble`]
-//! later makes a [`super::Trace`] of it. After [`MAGIC`], each record is its length (two bytes,
+//! The job's process writes it at little cost, and may be killed at any moment; [`super::assemble`]
+//! makes a [`super::Trace`] of it. After [`MAGIC`], a record is its length (two bytes,
 //! little-endian) and that many bytes of bincode. A torn last record is left out. The format is
-//! private to one version of weft: a file lives no longer than a run.
+//! private to one version of weft.
 
 use std::{
     collections::HashMap,
@@ -67,8 +67,8 @@ pub struct Moment {
     pub entered: Ns,
     /// When the job continued, host ns.
     pub left: Ns,
-    /// Time since the thread's previous call in which the thread was ready but had no processor,
-    /// ns. It is other work's time, not the job's.
+    /// Time since the thread's previous call in which the ready thread had no processor, ns: not
+    /// the job's.
     pub preempted: Ns,
 }
 
@@ -94,8 +94,7 @@ pub struct Operation {
     /// Device times of the events before and after the work, ns on one axis. `None` if it could not
     /// be timed.
     pub device: Option<(f64, f64)>,
-    /// Device time of an event, ns: the distance from the later event to one more, if one was
-    /// recorded.
+    /// Device time of an event, ns: from the later event to one more, if recorded.
     pub tick: Option<f64>,
 }
 

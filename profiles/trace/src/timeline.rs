@@ -1,11 +1,10 @@
-//! A trace played alone on an ideal device: when each piece of work runs, and how long the device
-//! idles after it.
+//! A trace alone on an ideal device: when its work runs, and how long the device idles after it.
 //!
-//! The device runs one piece at a time, in the order in which pieces become ready. Streams are in
-//! order; a [`Call::Wait`] holds its stream; copies have one engine per direction. The host lets
-//! `host_before` pass before each call; a call takes [`Trace::launch_cost`], and a waiting call
-//! ends with its work. So the gaps follow from the trace alone, the same for all readers. This is
-//! no scheduler: a replayer that shares a device has an engine of its own.
+//! The device runs one piece at a time, as pieces become ready. Streams are in order; a
+//! [`Call::Wait`] holds its stream; copies have one engine per direction. A call begins
+//! `host_before` after its predecessor and takes [`Trace::launch_cost`]; a waiting call ends with
+//! its work. So gaps follow from the trace alone. This is no scheduler: a replayer on a shared
+//! device has its own engine.
 
 use std::collections::HashMap;
 
@@ -22,7 +21,7 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Values from literature for an A100 with a current driver: about 4 us until the device sees a
+    /// From literature, for an A100 with a current driver: about 4 us until the device sees a
     /// launch, about 2 us until a spinning host continues. `weft-gpu-probe calibration` measures
     /// both.
     fn default() -> Costs {
