@@ -41,7 +41,6 @@ const NOT_REFINED: u8 = 0;
 /// and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// File format of a profile.
 pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
     magic: MAGIC,
     version: VERSION,

@@ -194,7 +194,6 @@ impl Sketch {
     }
 }
 
-/// Bucket of a value.
 fn bucket(value: Ns) -> u16 {
     if value < 2 * PARTS {
         return value as u16;

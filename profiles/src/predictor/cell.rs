@@ -7,7 +7,7 @@ use crate::{Ns, Sketch};
 /// followed.
 const MEMORY: u8 = 24;
 
-/// `1 / n` for `n` values, up to [`MEMORY`].
+/// `1 / n` for `n` values, up to `MEMORY`.
 const GAINS: [f32; MEMORY as usize + 1] = {
     let mut gains = [1.0; MEMORY as usize + 1];
     let mut seen = 1;

@@ -10,7 +10,6 @@ use super::cell::Cell;
 /// makes 9,000.
 pub const MOST_CONTEXTS: usize = 1 << 14;
 
-/// Places at first.
 const FIRST: usize = 64;
 
 /// Places searched for a name: three cache lines at most.
@@ -23,7 +22,6 @@ struct ContextCell {
     cell: Cell,
 }
 
-/// Table of contexts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ContextTable {
     places: Vec<ContextCell>,

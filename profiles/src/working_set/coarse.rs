@@ -195,7 +195,6 @@ impl CoarseSamples {
         self.learnt(kernel, |seen| seen.words(kernel, grain))
     }
 
-    /// Templates of the kernel's words.
     fn words(&self, kernel: u64, grain: Grain) -> Vec<WordTemplate> {
         let offsets = self.offsets();
         let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
@@ -347,7 +346,7 @@ fn template(
     })
 }
 
-/// Offsets and bytes; beyond [`MAX_PIECES`], the last ones as one piece.
+/// Offsets and bytes; beyond `MAX_PIECES`, the last ones as one piece.
 fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
     let piece = |(begin, end): &Span| (begin.wrapping_sub(HERE) as i64, end - begin);
     let mut pieces: Vec<(i64, u64)> = spans.iter().take(MAX_PIECES).map(piece).collect();

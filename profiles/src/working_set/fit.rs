@@ -197,7 +197,6 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
     words
 }
 
-/// Templates of one kernel's words.
 fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
     let offsets = seen.offsets();
     let owned = owned(seen);

@@ -58,7 +58,6 @@ struct ReadyKernel {
     keys: Vec<TableKey>,
 }
 
-/// A pointer word of a kernel.
 #[derive(Debug)]
 struct ReadyWord {
     offset: u16,

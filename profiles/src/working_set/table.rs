@@ -42,7 +42,6 @@ impl TableKey {
         }
     }
 
-    /// Numbers of the key.
     pub(super) fn terms(&self) -> &[Term] {
         &self.terms
     }
@@ -52,7 +51,6 @@ impl TableKey {
         self.terms == terms
     }
 
-    /// Number of entries.
     pub(super) fn entries(&self) -> usize {
         self.hashes.len()
     }

@@ -15,7 +15,7 @@ pub(super) const MAX_PIECES: usize = 64;
 /// Most pointer words of a kernel; PyTorch's fused optimisers have some hundreds.
 pub(super) const MAX_WORDS: usize = 1024;
 
-/// Distinct offsets of words that were pointers in any launch, ascending, at most [`MAX_WORDS`].
+/// Distinct offsets of words that were pointers in any launch, ascending, at most `MAX_WORDS`.
 pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
     let mut offsets: Vec<u16> = words.collect();
     offsets.sort_unstable();
@@ -90,7 +90,6 @@ impl Template {
         key * size_of::<Term>() + entries + all + pieces(common)
     }
 
-    /// Formulas of the template.
     fn formulas(&self) -> impl Iterator<Item = &Formula> {
         let all = match self {
             Template::Linear { offset, bytes } => [Some(offset), Some(bytes), None, None],

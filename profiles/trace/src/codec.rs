@@ -23,7 +23,6 @@ pub const MAGIC: [u8; 8] = *b"weftTRAC";
 /// Format version that this build writes, and the only one that it reads.
 pub const VERSION: u8 = 1;
 
-/// File format of a trace.
 pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     magic: MAGIC,
     version: VERSION,

@@ -4,7 +4,6 @@
 //! nibble of 15 means that the rest above 15 follows in groups of three bits, least significant
 //! first; the fourth bit says that more follow.
 
-/// Writer of numbers.
 #[derive(Debug, Default)]
 pub(super) struct NibbleWriter {
     bytes: Vec<u8>,
@@ -20,7 +19,6 @@ impl NibbleWriter {
         self.half = !self.half;
     }
 
-    /// Appends a number.
     pub(super) fn push(&mut self, number: i32) {
         let folded = ((i64::from(number) << 1) ^ (i64::from(number) >> 63)) as u64;
         if folded < 15 {
@@ -38,13 +36,11 @@ impl NibbleWriter {
         }
     }
 
-    /// Returns the bytes.
     pub(super) fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Reader of numbers.
 #[derive(Debug)]
 pub(super) struct NibbleReader<'a> {
     bytes: &'a [u8],
@@ -52,7 +48,6 @@ pub(super) struct NibbleReader<'a> {
 }
 
 impl<'a> NibbleReader<'a> {
-    /// Reads the bytes of a [`NibbleWriter`].
     pub(super) fn new(bytes: &'a [u8]) -> NibbleReader<'a> {
         NibbleReader { bytes, at: 0 }
     }

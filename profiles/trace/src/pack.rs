@@ -15,7 +15,6 @@ use super::{
 };
 use weft_profiles::{Gpu, Ns};
 
-/// A packed trace.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PackedTrace {
     name: String,
@@ -125,7 +124,6 @@ fn key(step: &Step) -> Key {
 }
 
 impl PackedTrace {
-    /// Packs a trace.
     pub(super) fn of(trace: &Trace) -> PackedTrace {
         let mut by_key: HashMap<Key, usize> = HashMap::new();
         // Steps of each shape.

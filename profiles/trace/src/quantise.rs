@@ -22,7 +22,7 @@ pub(super) fn code(time: Ns) -> u32 {
     (shift << BITS) + mantissa
 }
 
-/// Time in the middle of a grid place, ns. A code above [`MAX_CODE`] counts as [`MAX_CODE`].
+/// Time in the middle of a grid place, ns. A code above `MAX_CODE` counts as `MAX_CODE`.
 pub(super) fn value(code: u32) -> Ns {
     let code = code.min(MAX_CODE);
     let shift = (code >> BITS).saturating_sub(1);

@@ -120,7 +120,7 @@ fn row(out: &mut String, name: &str, sketch: &Sketch, text: impl Fn(Ns) -> Strin
     writeln!(out, "{name:<28}  {:>9} {:>9} {:>9}", value(0.1), value(0.5), value(0.9))
 }
 
-/// JSON of [`table`]'s content. Times are ns. Field names stay; new fields may come.
+/// JSON of `table`'s content. Times are ns. Field names stay; new fields may come.
 pub fn to_json(trace: &Trace) -> Value {
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));
     let sketch = |sketch: &Sketch| {
