@@ -21,8 +21,7 @@ pub struct Gpu {
 impl Gpu {
     /// Whether times of one GPU hold on the other, which has equal model and memory.
     pub fn same_model(&self, other: &Gpu) -> bool {
-        // Drivers reserve a varying part: 5 % apart is one model; the next size is at least 25 %
-        // away.
+        // Drivers reserve a varying part; the next size is at least 25 % away.
         let apart = self.memory.abs_diff(other.memory);
         self.name == other.name && apart <= self.memory.max(other.memory) / 20
     }
@@ -72,13 +71,13 @@ pub struct Profile {
     pub gpu: Gpu,
     /// Most device memory that the job held, bytes.
     pub memory_peak: u64,
-    /// Launches of kernels that are not listed, because there were more than [`MAX_KERNELS`].
+    /// Launches of kernels beyond [`MAX_KERNELS`], which are not listed.
     pub unlisted: u64,
     /// Kernels, by hash.
     pub kernels: Vec<KernelProfile>,
     /// Working sets of the kernels; empty without evidence.
     pub working_sets: WorkingSets,
-    /// Longest run's use of the device, ns of wall-clock time; 0 if unknown.
+    /// Longest run's wall-clock time on the device, ns; 0 if unknown.
     pub ran: Ns,
     /// Number of served runs that refined it since stage 1.
     pub refined: u32,
@@ -100,7 +99,7 @@ impl Profile {
         self.kernels.get(at)
     }
 
-    /// Takes up a run's memory peak (bytes) and duration (ns), though nothing else of it is known.
+    /// Takes up memory peak (bytes) and duration (ns) of an otherwise unknown run.
     pub fn took(&mut self, memory_peak: u64, ran: Ns) {
         self.memory_peak = self.memory_peak.max(memory_peak);
         self.ran = self.ran.max(ran);
@@ -116,8 +115,7 @@ impl Profile {
         self.kernels.iter().map(|kernel| kernel.time.count()).sum()
     }
 
-    /// Cost of each kernel's launch, ns, at this quantile of its time: `costs(0.5)` are medians.
-    /// Kernels without times are left out.
+    /// Kernel times, ns, at this quantile: `costs(0.5)` are medians. Untimed kernels are left out.
     pub fn costs(&self, quantile: f64) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -133,8 +131,8 @@ impl Profile {
             .collect()
     }
 
-    /// Kernels of widely spread times, as (hash, ns at `quantile`). That time is at least twice the
-    /// mean, and at least `least` above it.
+    /// Kernels of spread times: (hash, time at `quantile` in ns), where
+    /// `time >= max(2 * mean, mean + least)`.
     pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -145,8 +143,7 @@ impl Profile {
             .collect()
     }
 
-    /// Cost of a launch without a timed kernel, ns: the mean over those with one. `None` if none is
-    /// timed.
+    /// Expected time of an untimed kernel, ns: the mean launch of timed ones, if any.
     pub fn typical_cost(&self) -> Option<Ns> {
         let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
             (0u128, 0u128),
@@ -160,8 +157,7 @@ impl Profile {
         (launches > 0).then(|| (time / launches) as Ns)
     }
 
-    /// Part of the sampled time in which the device had none of the job's work. `None` without
-    /// gaps.
+    /// Part of the sampled time in which the device had none of the job's work, if gaps are known.
     pub fn idle_share(&self) -> Option<f64> {
         // Only samples with a known gap tell the ratio.
         let (busy, idle) = self.kernels.iter().fold((0.0, 0.0), |(busy, idle), kernel| {
@@ -226,7 +222,7 @@ impl Profile {
         })
     }
 
-    /// First inconsistency among the parts, if any; a file may hold anything.
+    /// First inconsistency, if any; a file may hold anything.
     pub(crate) fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a profile may have");

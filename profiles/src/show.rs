@@ -10,7 +10,7 @@ const NAME: usize = 60;
 /// Widest bar of the histogram, in columns.
 const BAR: u64 = 40;
 
-/// Text output: heading, at most `limit` kernels by total time, totals, histogram of gaps.
+/// Text: heading, the top `limit` kernels by total time, totals, histogram of gaps.
 pub fn table(profile: &Profile, limit: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -184,8 +184,7 @@ pub fn duration(ns: Ns) -> String {
     }
 }
 
-/// Formats seconds since 1970 as `2026-11-21 11:30 UTC`: the proleptic Gregorian calendar, by the
-/// usual arithmetic on 400-year eras.
+/// Formats seconds since 1970 as `2026-11-21 11:30 UTC`, by arithmetic on eras of 400 years.
 fn date(seconds: u64) -> String {
     let days = seconds / 86_400;
     let shifted = days + 719_468;

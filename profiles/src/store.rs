@@ -12,7 +12,7 @@ use crate::{Error, Profile, codec, codec::FORMAT, file};
 /// End of a profile's file name.
 const SUFFIX: &str = ".profile";
 
-/// Longest name: with the suffix and a temporary file's marks it fits every file system.
+/// Longest name: with suffix and a temporary file's marks it fits every file system.
 const MAX_NAME: usize = 64;
 
 /// End of the name under which a replaced profile is kept.

@@ -1,10 +1,9 @@
-//! Knowledge of one context in twenty bytes: a middle, and how far values lie below and above it.
+//! A context's values in twenty bytes: their middle, and distances below and above it.
 
 use super::forecast::Forecast;
 use crate::{Ns, Sketch};
 
-/// Most values that are averaged; later ones gradually replace earlier ones, so a job's change is
-/// followed.
+/// Most values averaged: later ones replace earlier ones, so a job's change is followed.
 const MEMORY: u8 = 24;
 
 /// `1 / n` for `n` values, up to `MEMORY`.
@@ -21,8 +20,7 @@ const GAINS: [f32; MEMORY as usize + 1] = {
 /// Most values that the middle counts: it follows faster than its spread.
 const MIDDLE_MEMORY: f32 = 12.0;
 
-/// Most mean deviations by which a value pulls the middle: a hiccup of the machine is no new
-/// middle.
+/// Most mean deviations by which a value pulls the middle: a hiccup is no new middle.
 const PULL: f32 = 1.0;
 
 /// Most mean deviations by which a value widens the spread: values that jump often will do so
@@ -70,8 +68,7 @@ impl Cell {
         }
     }
 
-    /// Makes a cell of a profile's knowledge. It counts as a few values, so a changed job soon
-    /// corrects it.
+    /// Makes a cell from a profile; it counts as a few values, so a changed job soon corrects it.
     pub(super) fn of(known: &Sketch) -> Option<Cell> {
         let middle = known.quantile(0.5)? as f32;
         let spread = |tenth: Option<Ns>| (tenth.unwrap_or(0) as f32 - middle).abs() * OF_TENTH;

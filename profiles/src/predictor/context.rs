@@ -80,8 +80,7 @@ const WEIGHTS: [u64; LONGEST] = {
     weights
 };
 
-/// Weighted kernel in a place. Hashes of kernels are mixed already; marks and tests' numbers are
-/// not.
+/// A kernel's term in a place. It mixes, as marks and tests' numbers are no hashes.
 fn mix(kernel: u64, place: usize) -> u64 {
     let turned = kernel ^ kernel.rotate_left(32);
     (turned ^ MIX).wrapping_mul(WEIGHTS[place])

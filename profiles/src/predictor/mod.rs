@@ -6,7 +6,7 @@
 //!
 //! A forecast is a low, a middle and a high value. Nine values in ten reach the low one, one in ten
 //! exceeds the high one. A value outside widens the distance from the middle, any other narrows it
-//! a ninth as much; so the rates hold in the long run for every distribution.
+//! a ninth as much. So the rates hold in the long run for every distribution.
 //!
 //! Memory is bounded ([`MOST_CONTEXTS`]), an event costs a handful of look-ups, nothing overflows
 //! or divides by zero. Equal events give equal forecasts. There is no I/O.
@@ -134,8 +134,8 @@ impl Predictor {
     /// Learns a value that followed this context.
     pub fn learn(&mut self, context: &Context, value: Ns) {
         let exact = value as f32;
-        // From the shortest context to the longest, each against the forecast of those before it.
-        // The longest one that counts is judged.
+        // From the shortest context to the longest, each against those before it. The longest that
+        // counts is judged.
         let mut said: Option<(usize, Cell)> = None;
         // New entries come last: an insertion may move the others.
         let mut new: [Option<(u64, Cell)>; ORDERS.len()] = [None; ORDERS.len()];
@@ -168,13 +168,12 @@ impl Predictor {
         }
     }
 
-    /// Learns an upper bound, ns, where the value is unknown: contexts with a higher middle move
-    /// towards it, others stay.
+    /// Learns an upper bound of an unknown value, ns: contexts of a higher middle move towards it.
     pub fn at_most(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle > value as f32);
     }
 
-    /// Learns a lower bound, ns, likewise.
+    /// Learns a lower bound of an unknown value, ns.
     pub fn at_least(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle < value as f32);
     }

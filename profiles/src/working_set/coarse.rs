@@ -81,7 +81,8 @@ pub(super) struct SeenPointer {
 
 /// Evidence of one word over launches of the same numbers.
 struct CommonUse {
-    /// Intersection of the evidence, relative to the pointer and shifted by [`HERE`].
+    /// Intersection (union if `torn`) of the evidence, relative to the pointer, shifted by
+    /// [`HERE`].
     pieces: Vec<Span>,
     /// Least bytes touched from the pointer on.
     least: u64,

@@ -58,8 +58,8 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// For evidence rounded outwards to multiples of `granule` bytes (1: exact), which may join
-    /// adjoining operands.
+    /// For evidence rounded outwards to `granule` bytes (1: exact), which may join adjoining
+    /// operands.
     pub fn new(granule: u64) -> Fitter {
         let granule = granule.max(1);
         Fitter {
@@ -263,7 +263,7 @@ fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     seen.kept.iter().map(pointers).collect()
 }
 
-/// Words whose rules contradict a launch. Equal pointers all count: evidence does not show which is
+/// Words whose rules contradict a launch, with all equal ones: evidence does not show which is
 /// wrong.
 fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
     let mut wrong: Vec<u16> = Vec::new();

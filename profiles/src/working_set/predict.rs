@@ -191,8 +191,8 @@ impl Predictor {
             let Some(pointer) = launch.word64(word.offset) else {
                 continue;
             };
-            // A null pointer, or another owner's memory, has no bounds. Large blocks are 2 MiB or
-            // more; the higher bits keep neighbours in a big address space apart.
+            // Null pointers and others' memory have no bounds. Blocks are 2 MiB or more; the higher
+            // bits tell distant ones apart.
             let place = (pointer >> 21 ^ pointer >> 31) as usize % NEAR;
             let bounds = match self.near.get_mut(place) {
                 Some(near) => live.find_near(pointer, near),

@@ -55,7 +55,7 @@ pub(super) struct PointerUse {
     /// Begin and end, relative to the pointer.
     pub(super) pieces: Vec<(i64, i64)>,
     pub(super) access: Option<Access>,
-    /// Whether another word of the launch had an equal value: what was touched may be the other's.
+    /// Whether another word had an equal value: what was touched may be the other's.
     pub(super) shared: bool,
 }
 

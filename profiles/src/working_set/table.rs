@@ -96,8 +96,7 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
         chosen.push(found.term);
         (groups, wrong) = (split, left);
     }
-    // Half of the launches must repeat numbers and outcome; else the numbers tell them apart by
-    // chance.
+    // Half of the launches must repeat; else the numbers tell them apart by chance.
     if 2 * come_again(&groups) < launches.len() {
         return None;
     }
@@ -172,8 +171,7 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     let shapes = (0..3).flat_map(|axis| [Term::Grid(axis), Term::Block(axis)]);
     let number = |offset: &u16| {
         let long = *offset / 8 * 8;
-        // Two small numbers in a list may look like an address; one with a small lower half is
-        // rare.
+        // Two small numbers may look like an address; a real one with a small lower half is rare.
         let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
         let host = |launch: &Launch| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
@@ -291,8 +289,8 @@ mod tests {
 
     #[test]
     fn half_of_an_old_address_is_no_key_where_a_small_number_tells_as_much() {
-        // A size, and in a gap a host address whose upper half was overwritten: constant in this
-        // process by chance, different in the next.
+        // A size, and a host address in a gap with an overwritten upper half: it differs by
+        // process.
         let old = 0x64b0_7740;
         let rows = buffers(&[&[3, 9, old, 1], &[4, 9, 0, 1], &[5, 9, old, 1]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
@@ -309,8 +307,7 @@ mod tests {
 
     #[test]
     fn two_sizes_that_look_like_an_address_are_sizes() {
-        // A list of sizes: 27 744 elements are 0x6c60, which could be the upper half of a host
-        // address.
+        // A list of sizes: 27 744 is 0x6c60, a possible upper half of a host address.
         let rows = buffers(&[&[110_976, 27_744], &[55_488, 27_744], &[55_488, 9_000]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         let found = key(&launches, &[0, 1, 2, 0, 1, 2], &[]);

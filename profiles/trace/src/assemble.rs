@@ -69,7 +69,7 @@ pub fn trace(recording: &Recording, options: &Options) -> Trace {
     trace
 }
 
-/// Device time of an event: the least distance of two in a row, as a busy device shows it.
+/// Device time of an event: the least distance of two, as on a busy device.
 fn least_tick(recording: &Recording) -> f64 {
     let ticks = recording.events.iter().filter_map(|record| match record {
         Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
@@ -79,7 +79,7 @@ fn least_tick(recording: &Recording) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// Bit in numbers of recordings for which another step waits: such numbers are not soon reused.
+/// Bit of recordings that another step awaits: their numbers are not soon reused.
 const ACROSS: EventIndex = 0x8000;
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ struct Assembly<'a> {
     /// Event handle to the number of its last recording.
     events: HashMap<u64, EventIndex>,
     waits: Waits,
-    /// Number of recordings so far for which this step waits, and for which another one does.
+    /// Recordings so far that this step awaits, and that another one does.
     here: EventIndex,
     across: EventIndex,
     steps: Vec<Step>,
@@ -309,7 +309,7 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Number of a handle; a new handle gets the next free one. Beyond the last number all share it.
+/// Number of a handle, a new one if needed. Beyond the last number all share it.
 fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u16 {
     if let Some(number) = known.get(&handle) {
         return *number;
@@ -320,7 +320,7 @@ fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u1
     next
 }
 
-/// Sets each node's time to the mean over the job's separate launches of that kernel, if any.
+/// Sets a node's time to the mean of the kernel's separate launches, if any.
 fn fill_nodes(trace: &mut Trace) {
     let mut times: HashMap<KernelIndex, (u128, u128)> = HashMap::new();
     for operation in trace.steps.iter().flat_map(|step| &step.operations) {

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 use weft_profiles::{Gpu, Ns};
 
-/// Most operations in a trace: about 200 MB in memory, half an hour of a busy PyTorch job.
+/// Most operations of a trace: about 200 MB, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
 
 /// Largest trace file that is read, bytes: [`MAX_OPERATIONS`] with two bytes of times each, and
@@ -46,10 +46,10 @@ pub const MAX_KERNELS: usize = weft_profiles::MAX_KERNELS;
 /// A kernel's index in [`Trace::kernels`].
 pub type KernelIndex = u32;
 
-/// A stream's number: 0 is the default stream, the others are numbered in order of first use.
+/// A stream's number, by first use; 0 is the default stream.
 pub type StreamIndex = u16;
 
-/// A host thread's number: 0 is the thread that set the first mark.
+/// A host thread's number; thread 0 set the first mark.
 pub type ThreadIndex = u16;
 
 /// An event's number, in the order of first use.
@@ -60,8 +60,8 @@ pub type EventIndex = u16;
 pub enum Source {
     /// Measured on the GPU that the trace names.
     Measured,
-    /// Taken on a simulated GPU: order, shapes and counts are real, device times are estimates.
-    /// [`Trace::note`] names the GPU they stand for.
+    /// From a simulated GPU: device times are estimates ([`Trace::note`] names the GPU), all else
+    /// is real.
     #[default]
     Estimated,
     /// Made up by a generator.
@@ -92,7 +92,7 @@ pub struct Trace {
     pub source: Source,
     /// How the trace was made, one line.
     pub note: String,
-    /// Host time of one launch call, ns: the median without the recorder.
+    /// Median host time of a launch call without the recorder, ns.
     pub launch_cost: Ns,
     /// Kernels and graphs.
     pub kernels: Vec<Kernel>,
@@ -127,7 +127,7 @@ impl Kernel {
 pub struct Node {
     /// The kernel; never a graph.
     pub kernel: KernelIndex,
-    /// Device time, ns; 0 if unknown, as no event pair fits around a node.
+    /// Device time, ns; 0 if unknown: no event pair fits around a node.
     pub duration: Ns,
 }
 
@@ -177,7 +177,7 @@ pub enum Call {
         bytes: u64,
         /// Stream of the copy.
         stream: StreamIndex,
-        /// Whether the call returns only when the copy has ended.
+        /// Whether the call waits for the copy's end.
         waits: bool,
         /// Device time, ns.
         duration: Ns,
@@ -217,7 +217,7 @@ impl Call {
         self
     }
 
-    /// Whether the call returns only when device work has ended.
+    /// Whether the call waits for device work.
     pub fn waits(&self) -> bool {
         matches!(self, Call::Sync(_) | Call::Copy { waits: true, .. })
     }
@@ -270,7 +270,7 @@ impl Trace {
         self.steps.iter().map(Step::launches).sum()
     }
 
-    /// Rounds every time as a file does: equals [`codec::decode`] of [`codec::encode`].
+    /// Rounds all times as [`codec::encode`] and [`codec::decode`] do.
     pub fn quantised(mut self) -> Trace {
         let grid = |time: &mut Ns| *time = quantise::value(quantise::code(*time));
         for step in &mut self.steps {
@@ -285,7 +285,7 @@ impl Trace {
         self
     }
 
-    /// First inconsistency among the parts, if any; a file may hold anything.
+    /// First inconsistency, if any; a file may hold anything.
     pub fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a trace may have");

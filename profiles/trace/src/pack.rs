@@ -29,8 +29,8 @@ pub(super) struct PackedTrace {
     shapes: Vec<StepShape>,
     /// Index of each step's shape.
     steps: Vec<u32>,
-    /// Times of each step: `think`, then per call `host_before` and, for device work, `duration`.
-    /// Each is its code minus the shape's code.
+    /// Per step `think`, then per call `host_before` and, for work, `duration`: code minus the
+    /// shape's code.
     times: Vec<u8>,
 }
 

@@ -52,7 +52,7 @@ pub enum Record {
     Stop(Moment),
     /// A call.
     Operation(Operation),
-    /// The recorder gave up for this reason; later calls are not recorded.
+    /// The recorder gave up, for this reason; later calls are missing.
     Ended(String),
 }
 
@@ -91,8 +91,7 @@ pub struct Operation {
     pub returned: Ns,
     /// When the job continued, host ns.
     pub left: Ns,
-    /// Device times of the events before and after the work, ns on one axis. `None` if it could not
-    /// be timed.
+    /// Device times of the events around the work, ns, if it was timed.
     pub device: Option<(f64, f64)>,
     /// Device time of an event, ns: from the later event to one more, if recorded.
     pub tick: Option<f64>,
@@ -116,7 +115,7 @@ pub enum What {
         bytes: u64,
         /// Stream of the copy.
         stream: u64,
-        /// Whether the call returns only when the copy has ended.
+        /// Whether the call waits for the copy's end.
         waits: bool,
     },
     /// The host waits for all work.

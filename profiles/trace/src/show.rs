@@ -26,8 +26,7 @@ struct TraceFigures {
 }
 
 impl Trace {
-    /// Profile that stage 1 would take of this trace: kernel times of the trace, gaps of playing it
-    /// alone.
+    /// Profile as of stage 1, with gaps of the trace played alone.
     pub fn profile(&self) -> Profile {
         let mut aggregator = Aggregator::new();
         aggregator.device(self.gpu.clone());
@@ -70,7 +69,7 @@ impl Trace {
     }
 }
 
-/// Text output: heading, steps, at most `limit` kernels by total time, histogram of gaps.
+/// Text: heading, steps, the top `limit` kernels by total time, histogram of gaps.
 pub fn table(trace: &Trace, limit: usize) -> String {
     let mut out = String::new();
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));

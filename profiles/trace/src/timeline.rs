@@ -43,8 +43,8 @@ pub struct Span {
     pub begin: Ns,
     /// End, ns since the trace's begin.
     pub end: Ns,
-    /// Time until the next piece begins, ns: the device has none of this job's work. `None` for the
-    /// last piece, and for copies, which run beside kernels.
+    /// Time until the next kernel begins, ns. `None` after the last, and for copies, which run
+    /// beside kernels.
     pub gap: Option<Ns>,
 }
 
