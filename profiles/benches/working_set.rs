@@ -1,8 +1,8 @@
-//! What predicting a launch's regions costs: `cargo bench -p weft-profiles --bench working_set --
-//! [--check] [--json FILE]`.
+//! Cost of predicting a launch's regions:
+//! `cargo bench -p weft-profiles --bench working_set -- [--check] [--json FILE]`.
 //!
-//! Launches of kernels of five kinds, as PyTorch and llama.cpp have them, against a job with a
-//! thousand allocations; one thread. The aim is MSched's: a microsecond a launch.
+//! Launches of five kinds of kernels, as in PyTorch and llama.cpp, against a job with a thousand
+//! allocations, on one thread. The aim is MSched's: a microsecond a launch.
 #![forbid(unsafe_code)]
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
@@ -17,7 +17,7 @@ use figures::Asked;
 /// ns a launch.
 const AIM: f64 = 1_000.0;
 
-/// Where the job's allocations begin, 64 MB apart.
+/// Begin of the job's allocations, 64 MB apart.
 const BASE: u64 = 0x7f00_0000_0000;
 
 struct Call {
@@ -35,7 +35,7 @@ fn touched(address: u64, bytes: u64, access: Access) -> Touched {
     Touched { address, bytes, access }
 }
 
-/// One launch of each kind; `n` varies the sizes and the places.
+/// A launch of this kind; `n` varies sizes and places.
 fn calls(kind: u64, n: u64) -> Call {
     let place = |number: u64| BASE + ((n * 7 + number * 131) % 1000) * (64 << 20);
     let (a, b, c) = (place(1), place(2), place(3));
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     let mut figures = Vec::new();
     for (kind, name) in (0..).zip(KINDS) {
         let launches: Vec<Call> = (60..160).map(|n| calls(kind, n)).collect();
-        // The median of rounds of a thousand launches: an interrupt falls into few of them.
+        // Median of rounds of a thousand launches: few rounds have an interrupt.
         let mut rounds: Vec<f64> = (0..101)
             .map(|_| {
                 let begin = Instant::now();

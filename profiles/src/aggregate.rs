@@ -7,11 +7,10 @@ use weft_kernel_id::{KernelId, Names};
 use crate::working_set::{KernelWorkingSet, WorkingSets};
 use crate::{Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
-/// A kernel time longer than this is no kernel time: an hour.
+/// Longest plausible kernel time: an hour.
 const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
-/// Collects what a run shows. Everything it is told is bounded: times by an hour, kernels by
-/// [`MAX_KERNELS`].
+/// Collector of a run's samples. Inputs are bounded: times by an hour, kernels by [`MAX_KERNELS`].
 #[derive(Debug, Clone, Default)]
 pub struct Aggregator {
     kernels: HashMap<u64, SampledKernel>,
@@ -31,17 +30,17 @@ struct SampledKernel {
 }
 
 impl Aggregator {
-    /// With nothing seen.
+    /// Makes an empty collector.
     pub fn new() -> Aggregator {
         Aggregator::default()
     }
 
-    /// A kernel has a name.
+    /// Sets a kernel's identity.
     pub fn named(&mut self, hash: u64, id: KernelId) {
         self.names.insert(hash, id);
     }
 
-    /// A kernel was launched so many times.
+    /// Adds launches of a kernel.
     pub fn launched(&mut self, hash: u64, times: u64) {
         let launches = match self.seen(hash) {
             Some(seen) => &mut seen.launches,
@@ -50,7 +49,7 @@ impl Aggregator {
         *launches = launches.saturating_add(times);
     }
 
-    /// A kernel ran for `time`; after it the device idled for `gap`, where that is known.
+    /// Adds a kernel's time and the gap after it, if known, in ns.
     pub fn sampled(&mut self, hash: u64, time: Ns, gap: Option<Ns>) {
         if let Some(seen) = self.seen(hash) {
             seen.time.add(time.min(MAX_SAMPLE_NS));
@@ -60,22 +59,22 @@ impl Aggregator {
         }
     }
 
-    /// The job uses this GPU.
+    /// Sets the job's GPU.
     pub fn device(&mut self, gpu: Gpu) {
         self.gpu = gpu;
     }
 
-    /// The job holds so much device memory.
+    /// Notes that the job holds `bytes` of device memory.
     pub fn memory(&mut self, bytes: u64) {
         self.memory_peak = self.memory_peak.max(bytes);
     }
 
-    /// The job has used the device for so long.
+    /// Notes that the job has used the device for `time` ns.
     pub fn ran(&mut self, time: Ns) {
         self.ran = self.ran.max(time);
     }
 
-    /// What a kernel touches. One that does not hold together is left out.
+    /// Adds a kernel's working set; an inconsistent one is left out.
     pub fn working_set(&mut self, set: KernelWorkingSet) {
         let one = WorkingSets { kernels: vec![set] };
         if one.unsound().is_none() {
@@ -83,12 +82,12 @@ impl Aggregator {
         }
     }
 
-    /// Timed launches so far.
+    /// Number of timed launches.
     pub fn samples(&self) -> u64 {
         self.kernels.values().map(|seen| seen.time.count()).sum()
     }
 
-    /// The profile of this run. `taken` is the time in seconds since 1970.
+    /// Makes the run's profile. `taken`: seconds since 1970.
     pub fn finish(self, name: &str, taken: u64) -> Profile {
         let names = self.names;
         let mut kernels: Vec<KernelProfile> = self
@@ -126,7 +125,7 @@ impl Aggregator {
     }
 }
 
-/// What a kernel is called whose name was never told.
+/// Identity of a kernel without a known name.
 pub(crate) fn unnamed(hash: u64) -> KernelId {
     KernelId::new(0, &format!("unnamed:{hash:016x}"), [0; 3], [0; 3], 0)
 }

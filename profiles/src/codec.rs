@@ -1,47 +1,46 @@
-//! The bytes of a profile. Nobody else knows them.
+//! The bytes of a profile, known to this module alone.
 //!
-//! [`crate::format`] has the header; the body is a [`Profile`] by bincode 2's standard
+//! [`crate::format`] has the header; the body is a [`Profile`] in bincode 2's standard
 //! configuration.
 //!
 //! | version | what changed |
 //! |---|---|
 //! | 1 | the first |
-//! | 2 | working sets, behind the kernels. A body of version 1 is one of version 2 without them |
-//! | 3 | how long it ran, behind the working sets. A body of version 2 is one of version 3 without it |
-//! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 that has none |
-//! | 5 | how many served runs refined it, behind how long it ran. A body of version 4 is one of version 5 without it |
+//! | 2 | working sets, after the kernels. A body of version 1 lacks them |
+//! | 3 | run time, after the working sets. A body of version 2 lacks it |
+//! | 4 | another kind of template ([`crate::working_set::Template::Table`], the last). A body of version 3 is one of version 4 without any |
+//! | 5 | number of refining runs, after the run time. A body of version 4 lacks it |
 //!
 //! A field is added or changed only with a new version. Old versions are read, and written as the
-//! newest. What a body says is checked for sense.
+//! newest. A decoded body is checked for soundness.
 
 use std::{borrow::Cow, path::Path};
 
 use crate::format::{Format, Wording};
 use crate::{Error, Profile};
 
-/// Tells a profile from other files.
+/// First bytes of a profile's file.
 pub const MAGIC: [u8; 8] = *b"weftPROF";
 
-/// The format that this build writes.
+/// Version that this build writes.
 pub const VERSION: u8 = 5;
 
-/// The oldest that it reads.
+/// Oldest version that this build reads.
 pub const OLDEST: u8 = 1;
 
-/// No working sets, as they stand in a body: a list of none.
+/// Encoding of empty working sets.
 const NO_WORKING_SETS: u8 = 0;
 
-/// No time that it ran, as it stands in a body.
+/// Encoding of an unknown run time.
 const NO_DURATION: u8 = 0;
 
-/// No run that refined it, as it stands in a body.
+/// Encoding of no refining run.
 const NOT_REFINED: u8 = 0;
 
-/// The largest profile that is read. [`crate::MAX_KERNELS`] kernels with names of 400 bytes and
-/// twenty buckets each take about 40 MiB.
+/// Largest profile file that is read, bytes: [`crate::MAX_KERNELS`] kernels with names of 400 bytes
+/// and twenty buckets each take about 40 MiB.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// The file of a profile.
 pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
     magic: MAGIC,
     version: VERSION,
@@ -56,15 +55,15 @@ pub(crate) const FORMAT: Format<{ MAX_BYTES as usize }> = Format {
     },
 };
 
-/// The bytes of a profile. `path` is for the message.
+/// Encodes a profile. `path` is for the message.
 pub fn encode(profile: &Profile, path: &Path) -> Result<Vec<u8>, Error> {
     Ok(FORMAT.encode(profile, path)?)
 }
 
-/// The profile of these bytes. `path` is for the message.
+/// Decodes a profile. `path` is for the message.
 pub fn decode(file: &[u8], path: &Path) -> Result<Profile, Error> {
     let (version, body) = FORMAT.open(file, path)?;
-    // What later versions put behind the body of this one.
+    // Fields that later versions append to this one's body.
     let more: &[u8] = match version {
         1 => &[NO_WORKING_SETS, NO_DURATION, NOT_REFINED],
         2 => &[NO_DURATION, NOT_REFINED],
@@ -94,7 +93,7 @@ mod tests {
         Path::new("/p/resnet.profile")
     }
 
-    /// The file of a body behind a header that fits it, as a forger would make it.
+    /// A forged file: this body after a header that fits it.
     fn with_header(body: &[u8]) -> Vec<u8> {
         FORMAT.seal(VERSION, body)
     }
@@ -183,8 +182,7 @@ mod tests {
 
     #[test]
     fn ceiling_of_a_lying_length() {
-        // A name of 2^60 bytes, and 2^60 kernels: refused before anything of that size is
-        // allocated.
+        // A name of 2^60 bytes, and 2^60 kernels: refused before any such allocation.
         let huge = [253, 0, 0, 0, 0, 0, 0, 0, 16];
         assert!(decode(&with_header(&huge), path()).is_err());
         let mut kernels = body_of(&Profile::default());

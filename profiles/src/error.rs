@@ -1,10 +1,10 @@
-//! What can be wrong with a profile. Each message is one line and says what, where and what to do.
+//! Errors of profiles. Each message is one line that says what, where and what to do.
 
 use std::path::PathBuf;
 
 use crate::format::FileError;
 
-/// What can be wrong with a profile.
+/// An error of a profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,25 +16,25 @@ pub enum Error {
     /// No directory is known.
     #[error("no place for profiles: set WEFT_PROFILE_DIR, or HOME")]
     NoDirectory,
-    /// There is none of this name.
+    /// No profile has this name.
     #[error("there is no profile {name:?} at {}: take it with `weft profile --name {name} -- COMMAND`", path.display())]
     Missing {
-        /// Its name.
+        /// Name of the profile.
         name: String,
-        /// Where it was looked for.
+        /// Path where it was expected.
         path: PathBuf,
     },
-    /// Taken on another GPU.
+    /// The profile is of another GPU.
     #[error("profile {name:?} was taken on {taken}, this job runs on {here}: take it again on this GPU")]
     OtherGpu {
-        /// Its name.
+        /// Name of the profile.
         name: String,
-        /// Where it was taken.
+        /// GPU of the profile.
         taken: String,
-        /// Where it would be used.
+        /// GPU of its use.
         here: String,
     },
-    /// Something is wrong with its file.
+    /// The profile's file is wrong.
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -1,4 +1,4 @@
-//! Files that are read within a limit and replaced as a whole or not at all.
+//! Files: reads within a limit, and atomic replacement.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,25 +9,24 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Names that are tried for a file beside another. So many killed processes of one number leave
-/// none free.
+/// Most names tried for a temporary file: more leftovers of killed processes with one process
+/// number leave none free.
 const TRIES: u64 = 1000;
 
-/// Why a file was not read.
+/// Reason for which a file was not read.
 pub(crate) enum NotRead {
-    /// The system's reason.
+    /// Error of the system.
     Io(io::Error),
-    /// It has so many bytes, or more.
+    /// Size of the file, or a lower bound, bytes.
     TooLarge(u64),
 }
 
-/// The bytes of a file, if they are no more than `limit`.
+/// Reads a file of at most `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     let file = File::open(path).map_err(NotRead::Io)?;
     let bytes = file.metadata().map_err(NotRead::Io)?.len();
     let mut content = Vec::new();
-    // One more than the limit, so that a file that grows meanwhile (or a device that says 0) is
-    // found out.
+    // One more than the limit reveals a file that grows meanwhile, or a device that reports 0.
     file.take(limit + 1).read_to_end(&mut content).map_err(NotRead::Io)?;
     match content.len() as u64 {
         read if read > limit => Err(NotRead::TooLarge(bytes.max(read))),
@@ -35,25 +34,23 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, NotRead> {
     }
 }
 
-/// Puts a file in the place of another, whole or not at all: it is written beside the old one,
-/// flushed to the disk and renamed over it. A full disk, a kill or a power cut leaves the old one.
-/// `mode` is what others may do with it, as far as the umask lets them.
+/// Replaces a file atomically: writes, flushes and renames a new one. A full disk, a kill or a
+/// power cut leaves the old one. `mode` are the permissions, limited by the umask.
 pub(crate) fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let (temporary, file) = beside(path, mode)?;
     write_whole(file, write)
         .and_then(|()| fs::rename(&temporary, path))
-        // Nothing can be done if this fails too; the name begins with a dot and is never read.
+        // No remedy if this fails too; the name begins with a dot and is never read.
         .inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    // The rename itself is on the disk once the directory is. Not every file system can; the
-    // content is whole either way.
+    // The directory's flush puts the rename on the disk, where the file system can; the content is
+    // whole either way.
     if let Some(directory) = path.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = directory.sync_all();
     }
     Ok(())
 }
 
-/// Whether a file could be put at `path` now, found out by making one beside it. Nothing of it is
-/// left.
+/// Checks that a file could be written at `path`, by making and removing one beside it.
 pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -62,8 +59,8 @@ pub(crate) fn could_replace(path: &Path) -> io::Result<()> {
     fs::remove_file(temporary)
 }
 
-/// A new file beside `path`. A process that was killed may have left one of the same name: in a
-/// container every process has the number that the one before had.
+/// Makes a new file beside `path`. Its name may be taken by a killed process of the same number, as
+/// in containers.
 fn beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -9,8 +9,8 @@
 //! | 24 | 8 | [`weft_kernel_id::image_hash`] of the body, little-endian |
 //! | 32 | | the body, by bincode 2's standard configuration |
 //!
-//! The checksum is compared before the body is decoded. The decoder may allocate no more than the
-//! largest file holds, so no length in a file is trusted with memory.
+//! The checksum is compared before decoding. The decoder may allocate no more than the largest file
+//! holds, so a length in a file cannot claim memory.
 
 use std::{
     error, fmt,
@@ -23,80 +23,80 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::file::{self, NotRead};
 
-/// Bytes before the body.
+/// Size of the header, bytes.
 pub const HEADER_BYTES: usize = 32;
 
-/// A kind of file, of at most `MAX_BYTES`.
+/// A kind of file, of at most `MAX_BYTES` bytes.
 #[derive(Debug)]
 pub struct Format<const MAX_BYTES: usize> {
-    /// Tells it from other files.
+    /// First bytes of its files.
     pub magic: [u8; 8],
-    /// The version that this build writes.
+    /// Version that this build writes.
     pub version: u8,
-    /// The oldest version that this build reads.
+    /// Oldest version that this build reads.
     pub oldest: u8,
-    /// What its messages say.
+    /// Texts of its messages.
     pub wording: &'static Wording,
 }
 
-/// The parts of a format's messages.
+/// Texts of a format's messages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wording {
-    /// What its content is called.
+    /// Name of the content.
     pub name: &'static str,
-    /// Behind the path of a file of another kind.
+    /// Text after the path of a file of another kind.
     pub not_ours: &'static str,
-    /// What to do about a file that is broken, or of another version.
+    /// Advice on a broken file, or one of another version.
     pub again: &'static str,
-    /// What to do about one that is too large.
+    /// Advice on a file that is too large.
     pub smaller: &'static str,
-    /// Behind the message of a full disk.
+    /// Text after a full disk's message.
     pub full: &'static str,
-    /// Behind the message of a folder that may not be written.
+    /// Text after the message of a folder without write permission.
     pub denied: &'static str,
 }
 
 /// What is wrong with a file.
 #[derive(Debug)]
 pub enum Problem {
-    /// It is of another kind.
+    /// The file is of another kind.
     NotOurs,
-    /// This build does not read its version.
+    /// This build does not read the version.
     Version {
-        /// The file's.
+        /// Version of the file.
         found: u8,
-        /// What this build writes.
+        /// Version that this build writes.
         known: u8,
     },
-    /// It ends too early, or has more than it says.
+    /// The file is shorter or longer than its header says.
     Truncated {
-        /// Bytes that are there.
+        /// Bytes present.
         found: u64,
-        /// Bytes that it says it has.
+        /// Bytes by the header.
         expected: u64,
     },
-    /// Its content is not what was written, and why.
+    /// The content is not what was written, for this reason.
     Corrupt(String),
-    /// It is larger than its kind may be.
+    /// The file is too large for its kind.
     TooLarge {
-        /// Its size.
+        /// Size, bytes.
         bytes: u64,
-        /// The most that is read.
+        /// Largest size that is read, bytes.
         limit: u64,
     },
-    /// The system refused.
+    /// The system refused an operation.
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         doing: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// A file and what is wrong with it. The message is one line and says what to do.
+/// Error of a file. The message is one line and says what to do.
 #[derive(Debug)]
 pub struct FileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// What is wrong with it.
     pub problem: Problem,
@@ -104,7 +104,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Whether the file is not there.
+    /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&self.problem, Problem::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -148,7 +148,7 @@ impl error::Error for FileError {
 }
 
 impl Wording {
-    /// What to do about an error of the system.
+    /// Advice on an error of the system.
     fn hint(&self, error: &io::Error) -> &'static str {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.full,
@@ -159,7 +159,7 @@ impl Wording {
 }
 
 impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
-    /// The error of a file of this kind.
+    /// Makes the error of a file of this kind.
     pub fn error(&self, path: &Path, problem: Problem) -> FileError {
         FileError {
             path: path.to_owned(),
@@ -168,17 +168,17 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         }
     }
 
-    /// The error of a file whose content is not what was written.
+    /// Makes the error of a corrupt file.
     pub fn corrupt(&self, path: &Path, why: impl ToString) -> FileError {
         self.error(path, Problem::Corrupt(why.to_string()))
     }
 
-    /// The error of a call of the system.
+    /// Makes the error of a failed system call.
     pub fn io(&self, doing: &'static str, path: &Path, source: io::Error) -> FileError {
         self.error(path, Problem::Io { doing, source })
     }
 
-    /// The file with this body.
+    /// Makes a file of this body.
     pub fn seal(&self, version: u8, body: &[u8]) -> Vec<u8> {
         let mut file = Vec::with_capacity(HEADER_BYTES + body.len());
         file.extend_from_slice(&self.magic);
@@ -190,7 +190,7 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         file
     }
 
-    /// Version and body of a file, if all about it is right. `path` is for the message.
+    /// Checks a file and returns its version and body. `path` is for the message.
     pub fn open<'a>(&self, file: &'a [u8], path: &Path) -> Result<(u8, &'a [u8]), FileError> {
         let truncated = |expected: u64| {
             let found = file.len() as u64;
@@ -226,7 +226,7 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         Ok((*version, body))
     }
 
-    /// The file with this value as its body. `path` is for the message.
+    /// Makes a file with this value as its body. `path` is for the message.
     pub fn encode(&self, value: &impl Serialize, path: &Path) -> Result<Vec<u8>, FileError> {
         let body = bincode::serde::encode_to_vec(value, bincode::config::standard().with_limit::<MAX_BYTES>())
             .map_err(|error| self.corrupt(path, error))?;
@@ -237,7 +237,7 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         }
     }
 
-    /// The value of this body, if it is the whole body. `path` is for the message.
+    /// Decodes a value that fills the whole body. `path` is for the message.
     pub fn decode<T: DeserializeOwned>(&self, body: &[u8], path: &Path) -> Result<T, FileError> {
         let decoded = bincode::serde::decode_from_slice(body, bincode::config::standard().with_limit::<MAX_BYTES>());
         let (value, used) = decoded.map_err(|error| self.corrupt(path, error))?;
@@ -247,7 +247,7 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         }
     }
 
-    /// The bytes of a file, whatever they are, if they are no more than its kind may have.
+    /// Reads a file's bytes without checks, up to `MAX_BYTES`.
     pub fn read(&self, path: &Path) -> Result<Vec<u8>, FileError> {
         let limit = MAX_BYTES as u64;
         file::read(path, limit).map_err(|why| match why {
@@ -256,8 +256,7 @@ impl<const MAX_BYTES: usize> Format<MAX_BYTES> {
         })
     }
 
-    /// Replaces a file as a whole or not at all. `mode` is what others may do with it, as far as
-    /// the umask lets them.
+    /// Replaces a file atomically. `mode` are its permissions, limited by the umask.
     pub fn replace(
         &self,
         path: &Path,

@@ -1,18 +1,15 @@
-//! What is known about a job.
+//! Profiles: everything known about a job.
 //!
-//! * [`Profile`]: its kernels with the distribution of their times and of the gaps after them, its
-//!   memory peak, the GPU it was taken on.
+//! * [`Profile`]: kernels with the distributions of their times and gaps, the memory peak, the GPU.
 //! * [`Sketch`]: a distribution in little room, mergeable, with a known error.
 //! * [`Aggregator`]: from samples to a profile.
-//! * [`Store`]: profiles by name in a directory; [`codec`] is the only place that knows their
-//!   bytes.
-//! * [`show`] and [`json`]: for people and for programs.
-//! * [`refine`]: a served run becomes part of a profile, as far as it may be believed.
-//! * [`predictor`]: what comes after a kernel, by what ran before it.
-//! * [`format`]: versioned files with a checksum, of which a profile's is one.
+//! * [`Store`]: profiles by name in a directory; only [`codec`] knows their bytes.
+//! * [`show`] and [`json`]: output for people and for programs.
+//! * [`refine`]: a served run corrects its profile.
+//! * [`predictor`]: what follows a kernel, from what ran before it.
+//! * [`format`]: versioned files with a checksum, such as a profile's.
 //!
-//! Pure but for [`Store`]. A file is an allegation: it is checked before it is believed, and no
-//! length in it is trusted with memory.
+//! Pure, except [`Store`]. A file is checked before use, and no length in it can claim memory.
 #![forbid(unsafe_code)]
 
 mod aggregate;
@@ -35,9 +32,8 @@ pub use profile::{Gpu, KernelProfile, Profile};
 pub use sketch::Sketch;
 pub use store::{Store, valid_name};
 
-/// A time or a duration in nanoseconds.
+/// A time or a duration, ns.
 pub type Ns = u64;
 
-/// Kernels that a profile holds at most. A tuner's run makes some thousands. What comes after these
-/// is counted, not kept.
+/// Most kernels of a profile; further ones are counted only. A tuner's run has some thousands.
 pub const MAX_KERNELS: usize = 65_536;

@@ -1,29 +1,27 @@
-//! What is known about a job, as a value.
+//! Everything known about a job, as a value.
 
 use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 
 use crate::{Error, MAX_KERNELS, Ns, Sketch, working_set::WorkingSets};
 
-/// The GPU that a profile was taken on.
+/// GPU of a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// As the driver calls it. Empty where it was never told.
+    /// Name by the driver; empty if unknown.
     pub name: String,
-    /// In hexadecimal.
+    /// UUID in hexadecimal.
     pub uuid: String,
-    /// Bytes.
+    /// Memory, bytes.
     pub memory: u64,
-    /// Version of the driver, as `cuDriverGetVersion` says it.
+    /// Driver version, as of `cuDriverGetVersion`.
     pub driver: u32,
 }
 
 impl Gpu {
-    /// Whether times that were taken on the one hold on the other: the same model with the same
-    /// memory. Another card of the same model, or another driver, is near enough.
+    /// Whether times of one GPU hold on the other, which has equal model and memory.
     pub fn same_model(&self, other: &Gpu) -> bool {
-        // Drivers reserve a varying part of the memory: 5 % apart is one card, the next size is 25
-        // % away at least.
+        // Drivers reserve a varying part; the next size is at least 25 % away.
         let apart = self.memory.abs_diff(other.memory);
         self.name == other.name && apart <= self.memory.max(other.memory) / 20
     }
@@ -38,55 +36,55 @@ impl std::fmt::Display for Gpu {
     }
 }
 
-/// What is known about one kernel, graph or transfer of a job.
+/// Knowledge of a kernel, graph or transfer of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelProfile {
-    /// The number in the records.
+    /// Hash in the records.
     pub hash: u64,
-    /// What it is.
+    /// Identity.
     pub id: KernelId,
-    /// How often it was launched.
+    /// Number of launches.
     pub launches: u64,
-    /// How long it ran, ns.
+    /// Kernel times, ns.
     pub time: Sketch,
-    /// How long the device idled after it until the job's next kernel, ns.
+    /// Gaps until the job's next kernel, ns.
     pub gap: Sketch,
 }
 
 impl KernelProfile {
-    /// Its part of the job's time on the device, as far as it is known: launches by mean time.
+    /// Estimated device time of all launches, ns: launches times mean time.
     pub fn total_time(&self) -> u128 {
         u128::from(self.launches.max(self.time.count())) * u128::from(self.time.mean().unwrap_or(0))
     }
 }
 
-/// What is known about a job.
+/// A job's profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
-    /// When it was last taken, seconds since 1970.
+    /// Time of the last recording, seconds since 1970.
     pub taken: u64,
-    /// How many runs are in it.
+    /// Number of runs.
     pub runs: u32,
-    /// Where it was taken.
+    /// GPU of the recording.
     pub gpu: Gpu,
-    /// The most device memory the job held, bytes.
+    /// Most device memory that the job held, bytes.
     pub memory_peak: u64,
-    /// Launches whose kernels are not listed, because there were more than [`MAX_KERNELS`].
+    /// Launches of kernels beyond [`MAX_KERNELS`], which are not listed.
     pub unlisted: u64,
-    /// Its kernels, by hash.
+    /// Kernels, by hash.
     pub kernels: Vec<KernelProfile>,
-    /// What its kernels touch. Empty where nothing told.
+    /// Working sets of the kernels; empty without evidence.
     pub working_sets: WorkingSets,
-    /// How long its longest run used the device, ns by the clock on the wall; 0: nobody looked.
+    /// Longest run's wall-clock time on the device, ns; 0 if unknown.
     pub ran: Ns,
-    /// How many served runs changed it since stage 1.
+    /// Number of served runs that refined it since stage 1.
     pub refined: u32,
 }
 
 impl Profile {
-    /// Bytes that it takes in memory: a short file may hold a large one.
+    /// Size in memory, bytes: a short file may hold a large profile.
     pub fn footprint(&self) -> usize {
         let strings = self.name.capacity() + self.gpu.name.capacity() + self.gpu.uuid.capacity();
         let kernel = |kernel: &KernelProfile| kernel.id.symbol.capacity() + kernel.time.heap() + kernel.gap.heap();
@@ -95,31 +93,29 @@ impl Profile {
         size_of::<Profile>() + strings + kernels + behind + self.working_sets.heap()
     }
 
-    /// One kernel.
+    /// Finds a kernel.
     pub fn kernel(&self, hash: u64) -> Option<&KernelProfile> {
         let at = self.kernels.binary_search_by_key(&hash, |kernel| kernel.hash).ok()?;
         self.kernels.get(at)
     }
 
-    /// What a run took of the device and for how long is part of it from now on, though nothing
-    /// else of that run is known.
+    /// Takes up memory peak (bytes) and duration (ns) of an otherwise unknown run.
     pub fn took(&mut self, memory_peak: u64, ran: Ns) {
         self.memory_peak = self.memory_peak.max(memory_peak);
         self.ran = self.ran.max(ran);
     }
 
-    /// Launches in all.
+    /// Number of launches.
     pub fn launches(&self) -> u64 {
         self.unlisted + self.kernels.iter().map(|kernel| kernel.launches).sum::<u64>()
     }
 
-    /// Timed launches in all.
+    /// Number of timed launches.
     pub fn samples(&self) -> u64 {
         self.kernels.iter().map(|kernel| kernel.time.count()).sum()
     }
 
-    /// What a launch of each kernel costs at this quantile of its time: `costs(0.5)` are medians.
-    /// Kernels that were never timed are left out.
+    /// Kernel times, ns, at this quantile: `costs(0.5)` are medians. Untimed kernels are left out.
     pub fn costs(&self, quantile: f64) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -127,7 +123,7 @@ impl Profile {
             .collect()
     }
 
-    /// What a launch of each kernel costs on the average (the paper's SK).
+    /// Mean cost of each kernel's launch, ns (FIKIT's SK).
     pub fn mean_costs(&self) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -135,8 +131,8 @@ impl Profile {
             .collect()
     }
 
-    /// What kernels may well take whose times lie far apart: (hash, ns) of those whose `quantile`
-    /// is twice their mean and `least` above it, or more.
+    /// Kernels of spread times: (hash, time at `quantile` in ns), where
+    /// `time >= max(2 * mean, mean + least)`.
     pub fn spread(&self, quantile: f64, least: Ns) -> Vec<(u64, Ns)> {
         self.kernels
             .iter()
@@ -147,8 +143,7 @@ impl Profile {
             .collect()
     }
 
-    /// What a launch of a kernel costs that was never timed: as much as those that were, on the
-    /// average. `None` if none was.
+    /// Expected time of an untimed kernel, ns: the mean launch of timed ones, if any.
     pub fn typical_cost(&self) -> Option<Ns> {
         let (time, launches) = self.kernels.iter().filter(|kernel| kernel.time.count() > 0).fold(
             (0u128, 0u128),
@@ -162,10 +157,9 @@ impl Profile {
         (launches > 0).then(|| (time / launches) as Ns)
     }
 
-    /// The part of the sampled time in which the device had nothing of the job to do. `None` if no
-    /// gap was seen.
+    /// Part of the sampled time in which the device had none of the job's work, if gaps are known.
     pub fn idle_share(&self) -> Option<f64> {
-        // Only samples whose gap is known say anything about the ratio.
+        // Only samples with a known gap tell the ratio.
         let (busy, idle) = self.kernels.iter().fold((0.0, 0.0), |(busy, idle), kernel| {
             let with_gap = kernel.gap.count() as f64;
             let time = kernel.time.mean().unwrap_or(0) as f64;
@@ -182,7 +176,7 @@ impl Profile {
         })
     }
 
-    /// Adds what another run of the job showed. Not possible across GPUs.
+    /// Adds another run of the job; an error if it is of another GPU.
     pub fn merge(&mut self, other: &Profile) -> Result<(), Error> {
         if !self.gpu.name.is_empty() && !other.gpu.name.is_empty() && !self.gpu.same_model(&other.gpu) {
             return Err(Error::OtherGpu {
@@ -216,7 +210,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Whether the profile may be used for a job on this GPU. One that never learnt its GPU may.
+    /// Whether the profile may be used on this GPU. A profile without a GPU may.
     pub fn check_gpu(&self, here: &Gpu) -> Result<(), Error> {
         if self.gpu.name.is_empty() || self.gpu.same_model(here) {
             return Ok(());
@@ -228,8 +222,7 @@ impl Profile {
         })
     }
 
-    /// Whether the parts agree with each other: what was read from a file may say anything. Says
-    /// what does not.
+    /// First inconsistency, if any; a file may hold anything.
     pub(crate) fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a profile may have");
@@ -332,8 +325,7 @@ pub(crate) mod tests {
     fn kernels_whose_times_lie_far_apart_are_told_with_what_they_may_take() {
         let mut run = crate::Aggregator::new();
         for turn in 0..100 {
-            // One in ten takes ten times as long; one in a hundred; little; twice as long, but no
-            // long time.
+            // Factor 10 in one of ten; in one of a hundred; a little spread; factor 3, but short.
             run.sampled(1, if turn % 10 == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(2, if turn == 0 { 1_000_000 } else { 100_000 }, None);
             run.sampled(3, 100_000 + turn, None);

@@ -1,23 +1,22 @@
-//! A profile that follows its job: what was timed while the job was served becomes part of it.
+//! Refinement: a profile takes up what was timed while its job was served.
 //!
-//! Stage 1 has the device for itself; a served job does not, and what is timed then is believed as
-//! far as its company lets it. A kernel's time in a sole foreground job
-//! ([`Beside::BackgroundJobs`]) is its own, but for what was left of a background job's work at a
-//! burst's begin. A sole background job's ([`Beside::ForegroundJobs`]) is its own until the
-//! foreground job comes back in the middle of it. Others' may be anything, but never too short.
+//! Co-runners decide what such a time is worth. A sole foreground job's
+//! ([`Beside::BackgroundJobs`]) is its own, except for background work left at a burst's begin. A
+//! sole background job's ([`Beside::ForegroundJobs`]) is its own until the foreground job returns.
+//! Other times may be too long, never too short.
 //!
 //! | what was timed | what becomes of it |
 //! |---|---|
-//! | a kernel that the profile does not time, often enough | it is added |
-//! | about what the profile says | a sole foreground job's times are added, for a fifth of the whole at most |
-//! | clearly less | it takes the place of what the profile says: nothing makes a kernel shorter than it is |
-//! | clearly more, by a sole foreground job's median, or by the shortest tenth of a sole background job's times | the same |
-//! | clearly more, in other company | nothing |
-//! | gaps of a sole foreground job | added, for a fifth of the whole at most |
-//! | mostly kernels that the profile does not know | nothing at all: it is another job under the same name, or its code has changed |
+//! | a kernel that the profile does not time, often enough | added |
+//! | about the profile's time | a sole foreground job's times are added, up to a fifth of the whole |
+//! | clearly less | replaces the profile's: no co-runner shortens a kernel |
+//! | clearly more, by a sole foreground job's median, or a sole background job's shortest tenth | replaces the profile's |
+//! | clearly more, beside other co-runners | ignored |
+//! | gaps of a sole foreground job | added, up to a fifth of the whole |
+//! | mostly kernels that the profile does not know | all ignored: another job of the same name, or changed code |
 //!
-//! What holds: kernels are bounded by [`MAX_KERNELS`], a distribution by [`MOST`] values; memory,
-//! working sets and launches of what stage 1 saw stay as they are.
+//! Kernels are bounded by [`MAX_KERNELS`], a distribution by [`MOST`] values. Memory, working sets
+//! and launches from stage 1 stay.
 
 use std::collections::HashMap;
 
@@ -26,88 +25,86 @@ use weft_kernel_id::{KernelId, Names};
 use crate::aggregate::unnamed;
 use crate::{Error, Gpu, KernelProfile, MAX_KERNELS, Ns, Profile, Sketch};
 
-/// A time longer than this is no kernel's, and no gap's: an hour.
+/// Longest plausible kernel time or gap: an hour.
 const MAX_SAMPLE_NS: Ns = 3_600_000_000_000;
 
-/// So many times of a kernel that the profile does not time, and it is added.
+/// Fewest times that add a kernel which the profile does not time.
 const ENOUGH: u64 = 4;
 
-/// So many times that say something else than the profile, and they are believed.
+/// Fewest times that replace those of the profile.
 const SURE: u64 = 12;
 
-/// Fewer samples than this in all, and nothing is changed.
+/// Fewest samples for any change.
 const FEW: u64 = 16;
 
-/// What is nearer to the profile than this part of it says the same.
+/// Relative difference that still confirms the profile.
 const NEAR: f64 = 0.1;
 
-/// What a kernel of a sole background job takes beyond so many times its median was cut short by
-/// somebody else's turn.
+/// Longest credible kernel time, in medians: beyond it another job's turn interrupted the kernel.
 const CUT: Ns = 2;
 
-/// The most values that a distribution counts for once it is refined: what is new then still
-/// changes it.
+/// Most values that a refined distribution counts for, so that new values still change it.
 pub const MOST: u64 = 4096;
 
-/// Who had the device beside the job when a launch was timed.
+/// Co-runners of a job when a launch was timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
-    /// It was the only foreground job: background jobs' work, while it did nothing.
+    /// The job was the only foreground job: background jobs ran while it did nothing.
     BackgroundJobs,
-    /// It was the only background job: foreground jobs, as they came back.
+    /// The job was the only background job: foreground jobs ran as they returned.
     ForegroundJobs,
-    /// Equals of it, or nobody knows.
+    /// Jobs of equal rank, or unknown.
     Others,
 }
 
 /// A launch that was timed while its job was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
-    /// Hash.
+    /// Hash of the kernel.
     pub kernel: u64,
-    /// How long it ran, ns.
+    /// Kernel time, ns.
     pub time: Ns,
-    /// How long the device had nothing of the job after it, ns, where that is known.
+    /// Gap after the kernel, ns, if known.
     pub gap: Option<Ns>,
-    /// Who else was there.
+    /// Co-runners.
     pub beside: Beside,
 }
 
-/// What a profile was refined by.
+/// Result of a refinement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refined {
-    /// Kernels that were not in it.
+    /// Kernels added.
     pub added: usize,
-    /// Kernels whose times said something else.
+    /// Kernels whose times were replaced.
     pub replaced: usize,
-    /// Kernels whose times said the same.
+    /// Kernels whose times were confirmed.
     pub confirmed: usize,
 }
 
-/// Why a profile stays as it is.
+/// Reason for which a profile stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum Unrefined {
-    /// Too little was seen.
+    /// Too few samples.
     #[error("{0} timed launches say too little")]
     Few(u64),
-    /// It is of another job.
+    /// The samples are of another job.
     #[error(
         "profile {name:?} stays as it is: it knows the kernels of {known} of {samples} launches that were timed, so it is of another job or of other code; take it again"
     )]
     AnotherJob {
-        /// The profile.
+        /// Name of the profile.
         name: String,
-        /// Samples whose kernels it times.
+        /// Samples of kernels that the profile times.
         known: u64,
-        /// All.
+        /// All samples.
         samples: u64,
     },
-    /// It is of another GPU.
+    /// The samples are of another GPU.
     #[error(transparent)]
     OtherGpu(#[from] Error),
 }
 
-/// What a served job's processes showed, together.
+/// Samples of all processes of a served job.
 #[derive(Debug, Clone, Default)]
 pub struct Served {
     kernels: HashMap<u64, RefinedKernel>,
@@ -125,17 +122,17 @@ struct RefinedKernel {
 }
 
 impl Served {
-    /// A kernel has a name.
+    /// Sets a kernel's identity.
     pub fn named(&mut self, hash: u64, id: KernelId) {
         self.names.insert(hash, id);
     }
 
-    /// The job uses this GPU.
+    /// Sets the job's GPU.
     pub fn device(&mut self, gpu: Gpu) {
         self.gpu = Some(gpu);
     }
 
-    /// A launch was timed.
+    /// Adds a timed launch.
     pub fn timed(&mut self, timed: &Timed) {
         if self.kernels.len() >= MAX_KERNELS && !self.kernels.contains_key(&timed.kernel) {
             return;
@@ -151,26 +148,26 @@ impl Served {
                     seen.gap.add(gap.min(MAX_SAMPLE_NS));
                 }
             }
-            // Who fills gaps waits at the gate between his launches: that is no gap of his own.
+            // A background job waits at the gate between its launches: that is no gap of its own.
             Beside::ForegroundJobs => seen.background.add(time),
             Beside::Others => {}
         }
     }
 
-    /// Launches that were timed.
+    /// Number of timed launches.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The device that it ran on, where that was told.
+    /// GPU of the job, if known.
     pub fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
     }
 }
 
 impl Profile {
-    /// Makes what was seen of a served run part of the profile. `launches`: how many that run made,
-    /// of which some were timed. What does not fit leaves the profile as it is.
+    /// Adds a served run. `launches` counts all its launches, `served` those timed. On an error the
+    /// profile stays.
     pub fn refine(&mut self, served: &Served, launches: u64) -> Result<Refined, Unrefined> {
         let samples = served.samples;
         if samples < FEW {
@@ -190,7 +187,7 @@ impl Profile {
             });
         }
         let mut refined = Refined::default();
-        // In order, so that the same samples make the same profile where there is no room for all.
+        // In order: equal samples give an equal profile even if there is no room for all.
         let mut kernels: Vec<_> = served.kernels.iter().collect();
         kernels.sort_unstable_by_key(|(hash, _)| **hash);
         for (hash, seen) in kernels {
@@ -208,7 +205,8 @@ impl Profile {
                         KernelProfile {
                             hash: *hash,
                             id: named.unwrap_or_else(|| unnamed(*hash)),
-                            // One launch in so many was timed, whichever kernel it was.
+                            // One in `launches / samples` launches was timed, equally for all
+                            // kernels.
                             launches: seen.all.count() * (launches / samples).max(1),
                             time: time.thinned(MOST),
                             gap: seen.gap.thinned(MOST),
@@ -229,7 +227,7 @@ impl Profile {
     }
 }
 
-/// What a kernel may be believed to take, if it was timed so often. `None` if not.
+/// Credible times of a kernel, if at least `enough` were seen.
 fn believed(seen: &RefinedKernel, enough: u64) -> Option<Sketch> {
     [&seen.foreground, &seen.background, &seen.all]
         .into_iter()
@@ -237,13 +235,13 @@ fn believed(seen: &RefinedKernel, enough: u64) -> Option<Sketch> {
         .map(own_part)
 }
 
-/// Without what others' turns made longer.
+/// Drops times that another job's turn lengthened.
 fn own_part(times: &Sketch) -> Sketch {
     let median = times.quantile(0.5).unwrap_or(Ns::MAX);
     times.up_to(median.saturating_mul(CUT))
 }
 
-/// What was timed of a kernel that the profile times, or lists.
+/// Follows the samples of a kernel that the profile lists.
 fn follow(known: &mut KernelProfile, seen: &RefinedKernel, refined: &mut Refined) {
     let says = |times: &Sketch, part: f64| times.quantile(part).unwrap_or(0) as f64;
     let (low, middle, high) = (says(&known.time, 0.1), says(&known.time, 0.5), says(&known.time, 0.9));
@@ -274,7 +272,7 @@ fn follow(known: &mut KernelProfile, seen: &RefinedKernel, refined: &mut Refined
     }
 }
 
-/// Adds what is new, for a fifth of the whole at most.
+/// Adds new values, up to a fifth of the whole.
 fn add(known: &mut Sketch, new: &Sketch) {
     if known.count() == 0 {
         *known = new.thinned(MOST);

@@ -1,17 +1,16 @@
-//! A profile for people: the text of `weft profile show`.
+//! Text of a profile, for `weft profile show`.
 
 use std::fmt::Write;
 
 use crate::{KernelProfile, Ns, Profile, Sketch};
 
-/// The widest a kernel's name is printed.
+/// Widest kernel name, in columns.
 const NAME: usize = 60;
 
-/// The widest a bar of the histogram is printed.
+/// Widest bar of the histogram, in columns.
 const BAR: u64 = 40;
 
-/// The whole text: heading, kernels (those with most time first, at most `limit`), totals,
-/// histogram of gaps.
+/// Text: heading, the top `limit` kernels by total time, totals, histogram of gaps.
 pub fn table(profile: &Profile, limit: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -151,7 +150,7 @@ fn gaps(out: &mut String, gaps: &Sketch) -> std::fmt::Result {
     writeln!(out)?;
     writeln!(out, "gaps")?;
     for (label, count) in LABELS.iter().zip(bars) {
-        // A bar that stands for something is never empty.
+        // A bar for any value is never empty.
         let length = (u128::from(count) * u128::from(BAR)).div_ceil(u128::from(tallest)) as usize;
         let line = format!("{label:>8}  {count:>9}  {}", "#".repeat(length));
         writeln!(out, "{}", line.trim_end())?;
@@ -170,7 +169,7 @@ fn percent(part: u128, whole: u128) -> String {
     format!("{:.1}%", part as f64 * 100.0 / whole as f64)
 }
 
-/// A duration in the unit that leaves one to three digits before the point.
+/// Formats a duration in the unit that leaves one to three digits before the point.
 pub fn duration(ns: Ns) -> String {
     let scaled = |unit: f64, name: &str| {
         let value = ns as f64 / unit;
@@ -185,8 +184,7 @@ pub fn duration(ns: Ns) -> String {
     }
 }
 
-/// `2026-11-21 11:30 UTC` for seconds since 1970. The proleptic Gregorian calendar by the usual
-/// arithmetic on 400-year eras.
+/// Formats seconds since 1970 as `2026-11-21 11:30 UTC`, by arithmetic on eras of 400 years.
 fn date(seconds: u64) -> String {
     let days = seconds / 86_400;
     let shifted = days + 719_468;

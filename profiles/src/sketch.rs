@@ -1,27 +1,25 @@
 //! A distribution of durations in little room.
 //!
-//! Values are counted in buckets whose width grows with the value: each doubling is cut into 32
-//! parts (as in HDR histograms), so the middle of a bucket is within 1/64 of every value in it.
-//! What holds: a quantile is off by at most 1.6 % (exact below 64 ns), the count, the sum, the
-//! least and the greatest value are exact, and merging two sketches gives the sketch of both sets
-//! of values. Only buckets that have a value take room: a kernel's times seldom need more than ten.
+//! Values are counted in buckets, 32 for each doubling (as in HDR histograms), so a bucket's middle
+//! is within 1/64 of its values. A quantile is off by at most 1.6 %, below 64 ns exact. Count, sum,
+//! least and greatest value are exact. Merging gives the sketch of both sets. Empty buckets take no
+//! room: a kernel's times seldom need ten.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Ns;
 
-/// Each doubling is cut into `2^PARTS_LOG` parts. 5 keeps the error at 1.6 %, half of what the
-/// profile promises.
+/// Log2 of the parts of each doubling. 5 keeps the error at 1.6 %, half of what a profile allows.
 const PARTS_LOG: u32 = 5;
 const PARTS: u64 = 1 << PARTS_LOG;
 
-/// Buckets that can exist: below 64 one a value, then 32 a doubling up to 2^64.
+/// Possible buckets: one a value below 64, then 32 a doubling up to 2^64.
 pub(crate) const BUCKETS: u16 = (PARTS as u16) * (64 - PARTS_LOG as u16 + 1);
 
 /// A distribution of durations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sketch {
-    /// (bucket, values in it), by bucket.
+    /// (bucket, number of values), by bucket.
     buckets: Vec<(u16, u64)>,
     count: u64,
     sum: u128,
@@ -30,12 +28,12 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Bytes that it takes in memory beside itself.
+    /// Heap size, bytes.
     pub(crate) fn heap(&self) -> usize {
         self.buckets.capacity() * size_of::<(u16, u64)>()
     }
 
-    /// Adds a value.
+    /// Adds a value, ns.
     pub fn add(&mut self, value: Ns) {
         self.least = if self.count == 0 { value } else { self.least.min(value) };
         self.greatest = self.greatest.max(value);
@@ -69,38 +67,37 @@ impl Sketch {
         }
     }
 
-    /// How many values.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum.
+    /// Sum of the values, ns.
     pub fn sum(&self) -> u128 {
         self.sum
     }
 
-    /// Their mean. `None` without values.
+    /// Mean, ns. `None` without values.
     pub fn mean(&self) -> Option<Ns> {
         (self.count > 0).then(|| (self.sum / u128::from(self.count)) as Ns)
     }
 
-    /// The least value.
+    /// Least value, ns. `None` without values.
     pub fn least(&self) -> Option<Ns> {
         (self.count > 0).then_some(self.least)
     }
 
-    /// The greatest value.
+    /// Greatest value, ns. `None` without values.
     pub fn greatest(&self) -> Option<Ns> {
         (self.count > 0).then_some(self.greatest)
     }
 
-    /// The value below or at which a part of the values lies: `quantile(0.5)` is the median. Parts
-    /// outside 0 to 1 count as 0 or 1.
+    /// Value at this quantile, ns: `quantile(0.5)` is the median. `part` is clamped to 0..=1.
     pub fn quantile(&self, part: f64) -> Option<Ns> {
         if self.count == 0 {
             return None;
         }
-        // The rank of the value that is asked for, 1 to count.
+        // Rank of that value, 1 to count.
         let rank = (part.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in &self.buckets {
@@ -112,8 +109,8 @@ impl Sketch {
         Some(self.greatest)
     }
 
-    /// How many values lie in each of the ranges that `edges` (ascending) cut: below the first,
-    /// ..., at or above the last.
+    /// Number of values in each range between `edges` (ascending, ns): below the first, ..., at or
+    /// above the last.
     pub fn histogram(&self, edges: &[Ns]) -> Vec<u64> {
         let mut bars = vec![0; edges.len() + 1];
         for (bucket, count) in &self.buckets {
@@ -122,13 +119,13 @@ impl Sketch {
         bars
     }
 
-    /// The same distribution, of `most` values where there are more: for what is to count for less
-    /// than it did. The mean stays, but where values that are seldom were much of it.
+    /// Scales down to `most` values, so that they weigh less. The mean stays, unless rare values
+    /// were much of it.
     pub fn thinned(&self, most: u64) -> Sketch {
         if self.count <= most {
             return self.clone();
         }
-        // Rounded along the whole: so no quantile moves by more than one value.
+        // Cumulative rounding: no quantile moves by more than one value.
         let (mut seen, mut kept) = (0u128, 0);
         let buckets = self.buckets.iter().filter_map(|(bucket, count)| {
             seen += u128::from(*count);
@@ -140,7 +137,7 @@ impl Sketch {
         self.part(buckets.collect(), self.sum * u128::from(most) / u128::from(self.count))
     }
 
-    /// The values up to this one, as exactly as the buckets tell.
+    /// Values up to `limit`, as exactly as the buckets tell.
     pub fn up_to(&self, limit: Ns) -> Sketch {
         if self.greatest <= limit {
             return self.clone();
@@ -157,14 +154,13 @@ impl Sketch {
         self.part(buckets.clone(), sum.sum())
     }
 
-    /// Some of the values, of about this sum.
+    /// Sketch of some of the values, of about this sum.
     fn part(&self, buckets: Vec<(u16, u64)>, sum: u128) -> Sketch {
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         let (Some((first, _)), Some((last, _))) = (buckets.first().copied(), buckets.last().copied()) else {
             return Sketch::default();
         };
-        // What was the least of all is the least of its bucket; of other buckets the middle is
-        // known.
+        // An extreme is known in its own bucket; of other buckets only the middle is.
         let end = |of: u16, value: Ns| if bucket(value) == of { value } else { middle(of) };
         let (one, other) = (end(first, self.least), end(last, self.greatest));
         let (least, greatest) = (one.min(other), one.max(other));
@@ -178,7 +174,7 @@ impl Sketch {
         }
     }
 
-    /// Whether the parts agree with each other: what was read from a file may say anything.
+    /// Whether the parts are consistent; a file may hold anything.
     pub(crate) fn is_sound(&self) -> bool {
         let sorted = self.buckets.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let known = self
@@ -198,19 +194,18 @@ impl Sketch {
     }
 }
 
-/// The bucket of a value.
 fn bucket(value: Ns) -> u16 {
     if value < 2 * PARTS {
         return value as u16;
     }
-    // The highest PARTS_LOG + 1 bits: the doubling, and the part of it.
+    // Highest `PARTS_LOG + 1` bits: the doubling, and the part of it.
     let doubling = 63 - value.leading_zeros();
     let shift = doubling - PARTS_LOG;
     let part = (value >> shift) - PARTS;
     ((shift as u64 + 1) * PARTS + part) as u16
 }
 
-/// The middle of a bucket.
+/// Middle of a bucket, ns.
 fn middle(bucket: u16) -> Ns {
     let bucket = u64::from(bucket);
     if bucket < 2 * PARTS {
@@ -284,7 +279,7 @@ mod tests {
             let thin = sketch.thinned(most);
             prop_assert!(thin.is_sound());
             prop_assert_eq!(thin.count(), most);
-            // No quantile is further off than the values beside it.
+            // A quantile is no further off than the adjacent values.
             let beside = |by: f64| sketch.quantile(part + by / most as f64).unwrap();
             let found = thin.quantile(part).unwrap() as f64;
             prop_assert!(found >= beside(-2.0) as f64 * 0.96 && found <= beside(2.0) as f64 * 1.04);

@@ -1,6 +1,4 @@
-//! Profiles by name, in a directory.
-//!
-//! A profile is replaced as a whole or not at all.
+//! Profiles by name, in a directory. A profile is replaced atomically.
 
 use std::{
     env,
@@ -11,13 +9,13 @@ use std::{
 
 use crate::{Error, Profile, codec, codec::FORMAT, file};
 
-/// What a profile's file is called behind its name.
+/// End of a profile's file name.
 const SUFFIX: &str = ".profile";
 
-/// The longest name: with the suffix and the temporary file's marks it fits every file system.
+/// Longest name: with suffix and a temporary file's marks it fits every file system.
 const MAX_NAME: usize = 64;
 
-/// What a profile is called, behind its name, that a new one took the place of.
+/// End of the name under which a replaced profile is kept.
 const OLD: &str = ".old";
 
 /// A directory of profiles.
@@ -26,7 +24,7 @@ pub struct Store {
     directory: PathBuf,
 }
 
-/// Whether a profile may have this name: it becomes a file name, and people type it.
+/// Checks a profile's name: it becomes a file name, and people type it.
 pub fn valid_name(name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = name.len() <= MAX_NAME
@@ -42,15 +40,15 @@ pub fn valid_name(name: &str) -> Result<(), Error> {
 }
 
 impl Store {
-    /// In this directory. It is made when a profile is first saved.
+    /// Store in this directory, which is made when a profile is first saved.
     pub fn at(directory: impl Into<PathBuf>) -> Store {
         Store {
             directory: directory.into(),
         }
     }
 
-    /// In the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`, else
-    /// in `~/.local/share`.
+    /// Store in the user's directory: `WEFT_PROFILE_DIR`, else `weft/profiles` in `XDG_DATA_HOME`,
+    /// else in `~/.local/share`.
     pub fn of_user() -> Result<Store, Error> {
         Store::from_lookup(|name| env::var_os(name).map(PathBuf::from))
     }
@@ -61,7 +59,7 @@ impl Store {
             return Ok(Store::at(directory));
         }
         let data = set("XDG_DATA_HOME")
-            // The base directory specification says that a relative path counts as unset.
+            // By the base directory specification a relative path counts as unset.
             .filter(|path| path.is_absolute())
             .or_else(|| set("HOME").map(|home| home.join(".local/share")))
             .ok_or(Error::NoDirectory)?;
@@ -78,7 +76,7 @@ impl Store {
         Ok(made.map_err(|source| FORMAT.io("make the directory", &self.directory, source))?)
     }
 
-    /// Where a profile of this name lies or would lie.
+    /// Path of a profile of this name, whether or not it exists.
     pub fn path(&self, name: &str) -> Result<PathBuf, Error> {
         valid_name(name)?;
         Ok(self.directory.join(format!("{name}{SUFFIX}")))
@@ -96,7 +94,7 @@ impl Store {
         }
     }
 
-    /// Writes a profile under its name, in the place of an older one.
+    /// Writes a profile under its name, replacing an older one.
     pub fn save(&self, profile: &Profile) -> Result<PathBuf, Error> {
         let path = self.path(&profile.name)?;
         let bytes = codec::encode(profile, &path)?;
@@ -105,16 +103,16 @@ impl Store {
         Ok(path)
     }
 
-    /// Makes the directory where it is missing and finds out whether a profile of this name could
-    /// be written: for who is about to run a job for it. Says what is wrong; changes no profile.
+    /// Checks that a profile of this name could be written, and makes the directory. Changes no
+    /// profile.
     pub fn ready(&self, name: &str) -> Result<(), Error> {
         let path = self.path(name)?;
         self.make_directory()?;
         file::could_replace(&path).map_err(|source| FORMAT.io("write", &path, source).into())
     }
 
-    /// Keeps what there is under this name as `NAME.old`, in the place of an older one, before it
-    /// is replaced. Returns what it is called then; `None` where there was none.
+    /// Keeps the profile as `NAME.old`, replacing an older one. Returns the new name, if there was
+    /// a profile.
     pub fn set_aside(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.path(name)?;
         if !path.exists() {
@@ -127,7 +125,7 @@ impl Store {
                 name: old.clone(),
                 ..profile
             })?,
-            // What this weft cannot read another one may.
+            // Another version of weft may read what this one cannot.
             Err(_) => {
                 let target = self.path(&old)?;
                 fs::copy(&path, &target).map_err(|source| FORMAT.io("write", &target, source))?;
@@ -137,7 +135,7 @@ impl Store {
         Ok(Some(old))
     }
 
-    /// Names of the profiles that are there, sorted. No directory is no profiles.
+    /// Names of the profiles, sorted; none without a directory.
     pub fn names(&self) -> Result<Vec<String>, Error> {
         let io_error = |source| Error::File(FORMAT.io("list", &self.directory, source));
         let entries = match fs::read_dir(&self.directory) {
@@ -176,7 +174,7 @@ pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
     codec::decode(&FORMAT.read(path)?, path)
 }
 
-/// Puts a profile in the place of another: its owner's alone.
+/// Replaces a profile's file, which only its owner may read.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
     Ok(FORMAT.replace(path, 0o600, write)?)
 }
@@ -260,7 +258,7 @@ mod tests {
             assert_eq!((kept.runs, kept.name.as_str()), (runs, "resnet.old"));
         }
         assert_eq!(store.names().unwrap(), ["resnet", "resnet.old"]);
-        // One that cannot be read, and one with the longest name.
+        // An unreadable profile, and one of the longest name.
         let long = "n".repeat(MAX_NAME);
         fs::write(store.path(&long).unwrap(), "of another weft").unwrap();
         let old = store.set_aside(&long).unwrap().unwrap();

@@ -1,14 +1,12 @@
-//! What was seen of one context: a middle and how far values lie below and above it, in twenty
-//! bytes.
+//! A context's values in twenty bytes: their middle, and distances below and above it.
 
 use super::forecast::Forecast;
 use crate::{Ns, Sketch};
 
-/// So many values are averaged; later ones replace earlier ones by and by, so that a job that
-/// changes is followed.
+/// Most values averaged: later ones replace earlier ones, so a job's change is followed.
 const MEMORY: u8 = 24;
 
-/// One over the number of values, up to as many as are averaged.
+/// `1 / n` for `n` values, up to `MEMORY`.
 const GAINS: [f32; MEMORY as usize + 1] = {
     let mut gains = [1.0; MEMORY as usize + 1];
     let mut seen = 1;
@@ -19,47 +17,45 @@ const GAINS: [f32; MEMORY as usize + 1] = {
     gains
 };
 
-/// The middle follows faster than its spread: it counts about so many values at most.
+/// Most values that the middle counts: it follows faster than its spread.
 const MIDDLE_MEMORY: f32 = 12.0;
 
-/// A value further from the middle than so many mean deviations pulls no more than one that far: a
-/// hiccup of the machine is no new middle.
+/// Most mean deviations by which a value pulls the middle: a hiccup is no new middle.
 const PULL: f32 = 1.0;
 
-/// And it widens the spread no more than so many times: values that jump often enough do so again
-/// and again.
+/// Most mean deviations by which a value widens the spread: values that jump often will do so
+/// again.
 const STRETCH: f32 = 12.0;
 
-/// Before a second value is seen: how far values may lie from the first, as a part of it...
+/// Spread after one value, as a part of it.
 const FIRST_SPREAD: f32 = 0.15;
-/// ...and at least, in ns. Clocks, launches and interrupts jitter by as much.
+/// Least spread after one value: clocks, launches and interrupts jitter by as much.
 const MIN_SPREAD_NS: f32 = 200.0;
 
-/// Of a bell curve, mean deviation on one side of the middle over the way from the middle to its
-/// lowest (or highest) tenth.
+/// For a bell curve: mean deviation on one side of the middle, over the distance from the middle to
+/// its lowest (or highest) tenth.
 const OF_TENTH: f32 = 0.31;
 
-/// What is left of a distance that is always nothing, ns. Without it such a distance would shrink
-/// with each value until it is too small for the processor's usual arithmetic, which then takes a
-/// hundred times as long: a job that repeats exactly would be the dearest.
+/// Least distance, ns. A zero distance would shrink until it is subnormal, which is a hundred times
+/// as slow; jobs that repeat exactly would cost most.
 pub(super) const NOTHING: f32 = 1e-3;
 
-/// One context.
+/// Values of one context, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Cell {
     middle: f32,
     /// Mean distance of values below the middle, over all values.
     down: f32,
-    /// The same above.
+    /// Mean distance of values above the middle, over all values.
     up: f32,
-    /// Mean distance of values from what the next shorter context said of them.
+    /// Mean distance of values from the next shorter context's forecast.
     shorter: f32,
-    /// Values seen, 255 at most.
+    /// Number of values, 255 at most.
     seen: u8,
 }
 
 impl Cell {
-    /// `shorter`: how far the value lies from what the next shorter context said.
+    /// `shorter`: distance of the value from the next shorter context's forecast, ns.
     pub(super) fn first(value: Ns, shorter: f32) -> Cell {
         let value = value as f32;
         let spread = (FIRST_SPREAD * value).max(MIN_SPREAD_NS) / 2.0;
@@ -72,8 +68,7 @@ impl Cell {
         }
     }
 
-    /// From what a profile knows. It counts as a few values, so that a job that has changed soon
-    /// corrects it.
+    /// Makes a cell from a profile; it counts as a few values, so a changed job soon corrects it.
     pub(super) fn of(known: &Sketch) -> Option<Cell> {
         let middle = known.quantile(0.5)? as f32;
         let spread = |tenth: Option<Ns>| (tenth.unwrap_or(0) as f32 - middle).abs() * OF_TENTH;
@@ -83,8 +78,8 @@ impl Cell {
             middle,
             down: spread(known.quantile(0.1)).max(if few { first.down } else { 0.0 }),
             up: spread(known.quantile(0.9)).max(if few { first.up } else { 0.0 }),
-            // Nothing is known of what came of all other kernels: this is the better one until it
-            // is.
+            // How other kernels' values lie is unknown: until it is known, this cell is the better
+            // one.
             shorter: middle,
             seen: known.count().min(8) as u8,
         })
@@ -98,7 +93,7 @@ impl Cell {
         let off = value - self.middle;
         let spread = (self.down + self.up).max(MIN_SPREAD_NS);
         let pull = off.clamp(-PULL * spread, PULL * spread);
-        // Distances are taken from the old middle: a value that came as foreseen narrows them.
+        // Distances are from the old middle: a value as foreseen narrows them.
         let follow = |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(NOTHING);
         follow(&mut self.down, (-off).clamp(0.0, STRETCH * spread));
         follow(&mut self.up, off.clamp(0.0, STRETCH * spread));
@@ -107,11 +102,10 @@ impl Cell {
         self.middle = (self.middle + pull * gain.max(1.0 / MIDDLE_MEMORY)).max(0.0);
     }
 
-    /// Whether this context tells more than the next shorter one. `usual`: how contexts of this
-    /// kind erred, as a part of what the shorter ones did: with few values of its own that is the
-    /// best guess.
+    /// Whether this context tells more than the next shorter one. `usual`: error of such contexts
+    /// over that of the shorter ones, the best guess with few values.
     pub(super) fn tells_more(&self, usual: f32) -> bool {
-        /// So many values weigh as much as the guess.
+        /// Number of values that weigh as much as the guess.
         const GUESS: f32 = 2.0;
         // The first value judged nothing.
         let judged = f32::from(self.seen) - 1.0;
@@ -119,7 +113,7 @@ impl Cell {
         own <= self.shorter * (judged + GUESS)
     }
 
-    /// How far this value lies from the middle.
+    /// Distance of a value from the middle, ns.
     pub(super) fn error(&self, value: Ns) -> f32 {
         (value as f32 - self.middle).abs()
     }
@@ -128,7 +122,7 @@ impl Cell {
         self.middle
     }
 
-    /// Mean distance of values from what the next shorter context said of them.
+    /// Mean distance of values from the next shorter context's forecast.
     pub(super) fn shorter(&self) -> f32 {
         self.shorter
     }
@@ -137,12 +131,12 @@ impl Cell {
         self.seen
     }
 
-    /// It was spared once more.
+    /// Lowers the count when the table spares this cell.
     pub(super) fn fade(&mut self) {
         self.seen -= self.seen / 8;
     }
 
-    /// 0 for a context seen once or twice, up to 3 for one seen often.
+    /// Class by count: 0 for a context seen at most twice, up to 3 for one seen often.
     pub(super) fn class(&self) -> usize {
         match self.seen {
             0..=2 => 0,

@@ -1,59 +1,58 @@
-//! The last few kernels of a job, and what they are called together.
+//! The last few kernels of a job, and their common name.
 
-/// How many kernels make a context, by order: none (the job as a whole), the kernel itself, it and
-/// its predecessor, it and five, it and 31.
+/// Kernels in a context, by order: none (the whole job), the kernel, and it with 1, 5 or 31
+/// predecessors.
 ///
-/// The last is the length of a block of a model: what is alike inside blocks is told apart by the
-/// block before. (Over the recordings the error is 2.11 times below that of a mean per kernel; with
-/// 9 for 32 it was 2.01 times, with 24 2.09: `scripts/lab --kind predictor`.)
+/// 32 is the length of a model's block: equal parts of blocks differ by the block before. Over the
+/// recordings the error is 2.11 times below that of a mean per kernel; with 9 instead of 32 it was
+/// 2.01 times, with 24 2.09 (`scripts/lab --kind predictor`).
 pub const ORDERS: [usize; 5] = [0, 1, 2, 6, 32];
 
-/// The most that any order looks back.
+/// Longest look-back of any order.
 const LONGEST: usize = 32;
 
-/// Mixes words: the multiplier of a good 64-bit generator (an odd number without pattern).
+/// Mixing factor: the multiplier of a good 64-bit generator (odd, without pattern).
 const MIX: u64 = 0xd134_2543_de82_ef95;
 
-/// What ran last, under one name for each order.
+/// Names of the last kernels, one for each order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context([u64; ORDERS.len()]);
 
 impl Context {
-    /// The names, shortest order first.
+    /// Names, shortest order first.
     pub(super) fn hashes(&self) -> [u64; ORDERS.len()] {
         self.0
     }
 
-    /// The name of the kernel and its predecessor.
+    /// Name of the kernel and its predecessor.
     pub(super) fn of_pair(&self) -> u64 {
         self.0[2]
     }
 
-    /// The name of a kernel by itself.
+    /// Name of a kernel alone.
     pub(super) fn of_kernel(kernel: u64) -> u64 {
         named(mix(kernel, 0), 1)
     }
 }
 
-/// The last kernels of a job in their order. Marks (a synchronisation, say) may be entered like
-/// kernels.
+/// Last kernels of a job, in order. Marks (a synchronisation, say) may be entered like kernels.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// The latest first.
+    /// Latest first.
     last: [u64; LONGEST],
 }
 
 impl History {
-    /// Another kernel ran; returns its context.
+    /// Adds a kernel and returns its context.
     pub fn push(&mut self, kernel: u64) -> Context {
         self.last.copy_within(0..LONGEST - 1, 1);
         self.last[0] = kernel;
         self.context()
     }
 
-    /// The context of the last kernel.
+    /// Context of the last kernel.
     pub fn context(&self) -> Context {
-        // A sum in which every place has a weight of its own: its terms do not wait for each other.
+        // A sum with a weight for each place: its terms do not wait for each other.
         let mut hashes = [0; ORDERS.len()];
         let mut hash: u64 = 0;
         let mut taken = 0;
@@ -68,7 +67,7 @@ impl History {
     }
 }
 
-/// An odd number without pattern for each place.
+/// Odd weights without pattern, one for each place.
 const WEIGHTS: [u64; LONGEST] = {
     let mut weights = [0; LONGEST];
     let mut at = 0;
@@ -81,14 +80,13 @@ const WEIGHTS: [u64; LONGEST] = {
     weights
 };
 
-/// What a kernel counts in this place. Kernels' hashes are mixed already, marks and numbers in
-/// tests are not.
+/// A kernel's term in a place. It mixes, as marks and tests' numbers are no hashes.
 fn mix(kernel: u64, place: usize) -> u64 {
     let turned = kernel ^ kernel.rotate_left(32);
     (turned ^ MIX).wrapping_mul(WEIGHTS[place])
 }
 
-/// Orders are told apart, and no name is 0: that is an empty place in the table.
+/// Names differ by order, and none is 0, which marks an empty place in the table.
 fn named(hash: u64, order: usize) -> u64 {
     let hash = (hash ^ order as u64).wrapping_mul(MIX);
     (hash ^ hash >> 31).max(1)
@@ -105,7 +103,7 @@ mod tests {
         for kernel in 1..=40 {
             one.push(kernel);
         }
-        // The same last six.
+        // The last six are equal.
         for kernel in [77, 35, 36, 37, 38, 39, 40] {
             other.push(kernel);
         }

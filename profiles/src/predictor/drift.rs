@@ -1,37 +1,36 @@
-//! How much longer a job's values are now than its contexts have known them: one number a job.
+//! Drift: how much longer a job's values are now than their contexts say, one number a job.
 //!
-//! All gaps of a job are its host's doing. When that host slows down (another process on its core,
-//! a lower clock, a colder cache) they all grow by about the same part, at contexts that come once
-//! a step and would each need steps to learn it. So what the last dozen values were beside their
-//! forecasts scales the next one. Without it the mean error over the recordings is 1.9 times
-//! smaller than that of a mean per kernel, with it 2.0 times (`scripts/lab --kind predictor`).
+//! The host causes all gaps. A slower host (another process, a lower clock, a colder cache)
+//! lengthens all by about the same part. A context that comes once a step learns that slowly, so
+//! the ratio of the last dozen values to their forecasts scales the next forecast. Over the
+//! recordings, the mean error is 1.9 times below that of a mean per kernel without drift, 2.0 times
+//! with it (`scripts/lab --kind predictor`).
 #![forbid(unsafe_code)]
 
 use super::forecast::Forecast;
 use crate::Ns;
 
-/// How fast it follows: about the last dozen values count.
+/// Learning rate: about the last dozen values count.
 const RATE: f32 = 0.08;
 
-/// One value tells of no more than so large a change: a gap that is of another kind is no sign of a
-/// slower host.
+/// Largest change that one value shows: a gap of another kind is no slower host.
 const CLIP: f32 = 0.3;
 
-/// Contexts follow by themselves, so it never has to be more than this.
+/// Bounds of the drift; contexts follow by themselves, so no more is needed.
 const MOST: (f32, f32) = (-0.5, 1.0);
 
-/// What values are beyond their forecasts at present, as a part of these.
+/// Present excess of values over their forecasts, as a part of these.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drift(f32);
 
 impl Drift {
-    /// A value came where its context had known this middle, above 0.
+    /// Learns a value whose context had this middle (above 0).
     pub(super) fn learn(&mut self, value: f32, middle: f32) {
         let off = (value / self.scaled(middle) - 1.0).clamp(-CLIP, CLIP);
         self.0 = (self.0 + RATE * off).clamp(MOST.0, MOST.1);
     }
 
-    /// What a context says, as things are now.
+    /// Scales a context's forecast by the drift.
     pub(super) fn applied(self, forecast: Forecast) -> Forecast {
         let scaled = |value: Ns| self.scaled(value as f32) as Ns;
         Forecast {

@@ -1,46 +1,45 @@
-//! How well values of steps that were not learnt from are foreseen, beside the mean by kernel.
+//! Accuracy of forecasts for steps outside the training, against the mean by kernel.
 
 use std::collections::HashMap;
 
 use super::{History, MATERIAL_NS, Predictor};
 use crate::Ns;
 
-/// What came of it.
+/// Accuracy of a predictor on new values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Evaluation {
-    /// Values that were forecast as at least [`MATERIAL_NS`].
+    /// Values forecast as [`MATERIAL_NS`] or more.
     pub forecasts: u64,
-    /// Of these, the part at or above the forecast's low value.
+    /// Part of these at or above the forecast's low value.
     pub covered: f64,
-    /// All values.
+    /// Number of all values.
     pub values: u64,
-    /// Mean distance between forecast (its middle) and value over all values, ns.
+    /// Mean distance between a forecast's middle and the value over all values, ns.
     pub error: f64,
-    /// The same for the mean of all earlier values of the kernel: the paper's prediction.
+    /// Mean error of the kernel's mean over the training values (FIKIT's prediction), ns.
     pub error_of_means: f64,
-    /// As `error`, of a predictor that learnt no more than the means did: nothing of the values it
-    /// is judged by.
+    /// As `error`, of a predictor that learnt only what the means did, and none of the judged
+    /// values.
     pub error_frozen: f64,
-    /// As `covered`, of such a predictor, over its own forecasts of at least [`MATERIAL_NS`].
+    /// As `covered`, of that predictor, over its own forecasts of [`MATERIAL_NS`] or more.
     pub covered_frozen: f64,
-    /// How many those are.
+    /// Number of those forecasts.
     pub forecasts_frozen: u64,
 }
 
 impl Evaluation {
-    /// How many times less the error is than that of the means. Infinite where there is none.
+    /// `error_of_means / error`; infinite without an error.
     pub fn gain(&self) -> f64 {
         self.error_of_means / self.error
     }
 
-    /// The same of a predictor that learnt no more than the means did.
+    /// `error_of_means / error_frozen`.
     pub fn gain_frozen(&self) -> f64 {
         self.error_of_means / self.error_frozen
     }
 
-    /// Of all their values together. A trace with long gaps counts for as much as its gaps are
-    /// long: that is the time that is to be filled. (The mean of the traces' own gains would let a
-    /// short trace that repeats exactly outweigh one that does not.)
+    /// Evaluation over all values together: a trace weighs as much as its gaps, which are the time
+    /// to be filled. A mean of gains would overrate a short trace that repeats exactly.
     pub fn over<'a>(all: impl IntoIterator<Item = &'a Evaluation>) -> Evaluation {
         let mut sum = Evaluation::default();
         for one in all {
@@ -64,10 +63,9 @@ impl Evaluation {
     }
 }
 
-/// Learns from `known`, forecasts `new`: (kernel, value) in the order they came. The predictor goes
-/// on learning, as it does while it serves; the means are those of `known`, as the paper has them,
-/// and where a kernel was not in it that of all of them. A second predictor learns from `known`
-/// alone, as the means do: what lies between the two is what learning while serving brings.
+/// Learns from `known`, forecasts `new`: (kernel, value) in order. The predictor keeps learning, as
+/// in service; a second one learns from `known` alone. The means are of `known`, as in FIKIT; a new
+/// kernel gets the mean of all.
 pub fn evaluate(known: &[(u64, Ns)], new: &[(u64, Ns)]) -> Evaluation {
     let mut history = History::default();
     let mut predictor = Predictor::default();

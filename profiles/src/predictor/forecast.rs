@@ -1,37 +1,35 @@
-//! What a forecast is, and what it says of chances.
+//! Forecasts and their chances.
 
 use crate::Ns;
 
-/// The part of the values that may lie below a forecast's low value, and the part that may lie
-/// above its high value.
+/// Part of the values below a forecast's low value, and part above its high value.
 pub const MISS: f64 = 0.1;
 
-/// A forecast below this is no gap to fill and no kernel to wait for: it takes as long as
-/// launching. Such forecasts neither count nor teach the distances.
+/// Least forecast that matters, ns: a shorter one takes as long as launching. Such forecasts
+/// neither count nor teach the distances.
 pub const MATERIAL_NS: Ns = 5_000;
 
-/// What is to be expected.
+/// Forecast of one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
-    /// Nine values in ten are at least this.
+    /// Nine values in ten are at least this, ns.
     pub low: Ns,
-    /// About half of them are.
+    /// About half of the values are at least this, ns.
     pub middle: Ns,
-    /// One in ten exceeds this.
+    /// One value in ten exceeds this, ns.
     pub high: Ns,
-    /// Values that the forecast rests on, 255 at most.
+    /// Number of values behind the forecast, 255 at most.
     pub seen: u8,
-    /// How many kernels the context has that it rests on: none (the job as a whole), the last one,
-    /// or more.
+    /// Number of kernels in the context behind it: 0 (the whole job), 1 (the last kernel), or more.
     pub kernels: u8,
 }
 
 impl Forecast {
-    /// The longest time ahead within which the value is reached with no more than this chance,
-    /// `elapsed` having passed already.
+    /// Longest time from now, ns, within which the value is reached with at most this chance, after
+    /// `elapsed` ns.
     ///
-    /// Between the values told chances are taken to grow evenly; below the low one mostly just
-    /// before it, beyond the high one ever more slowly.
+    /// The chance grows evenly between the forecast's values, steeply just below, ever more slowly
+    /// above.
     pub fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         if elapsed >= self.high {
             return lasting(elapsed, chance);
@@ -72,11 +70,11 @@ impl Forecast {
     }
 }
 
-/// Chances below the low value grow with this power of the time.
+/// Below the low value, chances grow with this power of time.
 const STEEP: i32 = 4;
 
-/// How long something lasts of which nothing is known but that it has lasted for `elapsed`: as long
-/// again, in every second case.
+/// Room of something known only to have lasted `elapsed` ns: it lasts twice that in half of the
+/// cases.
 pub(super) fn lasting(elapsed: Ns, chance: f64) -> Ns {
     (elapsed as f64 * chance / (1.0 - chance).max(1e-6)) as Ns
 }

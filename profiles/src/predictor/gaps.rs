@@ -1,25 +1,23 @@
-//! The gaps of one job: forecasts by context, and for contexts whose gaps are spread wide how they
-//! are distributed.
+//! Gaps of one job: forecasts by context, and distributions where gaps are widely spread.
 //!
-//! Asked is [`Gaps::room`]: how much time may be used from now on, if the foreground job is to find
-//! it used with no more than a given chance.
+//! [`Gaps::room`] answers how much time may be used now, if the foreground job may return within it
+//! with a given chance.
 
 use super::{Context, Forecast, MATERIAL_NS, Predictor, Quality, forecast, shape::GapShape};
 use crate::{Ns, Sketch};
 
-/// Distributions kept of one job. What follows a request is one context, or a few.
+/// Most distributions kept of a job: what follows a request is one context, or a few.
 const SHAPES: usize = 16;
 
-/// A distribution is believed from so many values on.
+/// Fewest values for which a distribution counts.
 const ENOUGH: u32 = 12;
 
-/// Forecasts whose tenths lie closer together than this part of the middle need no distribution:
-/// the context has told it better.
+/// A forecast needs no distribution if `high - low <= middle / WIDE`.
 const WIDE: Ns = 3;
 
-/// Where there is no room for another distribution, one that never had a gap half as long as this
-/// makes room: what a service pauses between two requests is to be known, also of one whose every
-/// kernel is followed by some gap.
+/// Least gap that displaces another distribution: that of the shortest longest gap, or of the
+/// fewest values among those below half of this. So a service's pause between requests is kept even
+/// if its every kernel has gaps.
 const LONG_GAP_NS: Ns = 500_000;
 
 /// Gaps of one job.
@@ -37,24 +35,23 @@ struct NamedShape {
     longest: Ns,
 }
 
-/// What is to be expected of the gap that begins.
+/// Expectation of the gap that begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outlook {
-    /// By context.
+    /// Forecast by context.
     pub forecast: Option<Forecast>,
     shape: Option<usize>,
-    /// The shape tells more than the forecast, from the beginning. Else only of a gap that has
-    /// lasted longer than it was to.
+    /// Whether the shape counts from the gap's begin; else only once the gap outlasts the forecast.
     wide: bool,
 }
 
 impl Gaps {
-    /// What a profile knows of the gaps after a kernel.
+    /// Adds a profile's knowledge of the gaps after a kernel.
     pub fn prime(&mut self, kernel: u64, known: &Sketch) {
         self.predictor.prime(kernel, known);
     }
 
-    /// This gap followed.
+    /// Learns the gap that followed a context.
     pub fn learn(&mut self, context: &Context, gap: Ns) {
         self.predictor.learn(context, gap);
         let name = context.of_pair();
@@ -75,7 +72,7 @@ impl Gaps {
         });
     }
 
-    /// Forgets a distribution for one that begins with this gap, if it is worth that.
+    /// Drops a distribution in favour of one that begins with this gap, if that is worth it.
     fn make_room(&mut self, gap: Ns) -> bool {
         let least = (0..self.shapes.len()).min_by_key(|at| {
             let known = &self.shapes[*at];
@@ -90,7 +87,7 @@ impl Gaps {
         }
     }
 
-    /// What is to be expected in this context.
+    /// Expectation in this context.
     pub fn outlook(&self, context: &Context) -> Outlook {
         let forecast = self.predictor.forecast(context);
         let name = context.of_pair();
@@ -102,8 +99,8 @@ impl Gaps {
         }
     }
 
-    /// How much time there is from now on, `elapsed` after the gap began, so that the foreground
-    /// job comes back within it with no more than this chance.
+    /// Time from now, ns, within which the foreground job returns with at most this chance,
+    /// `elapsed` ns after the gap's begin.
     pub fn room(&self, outlook: &Outlook, elapsed: Ns, chance: f64) -> Ns {
         let beyond = outlook.forecast.is_none_or(|forecast| elapsed >= forecast.high);
         let known = outlook.shape.filter(|_| outlook.wide || beyond);
@@ -116,12 +113,12 @@ impl Gaps {
         }
     }
 
-    /// How good the forecasts were so far.
+    /// Accuracy of the forecasts so far.
     pub fn quality(&self) -> Quality {
         self.predictor.quality()
     }
 
-    /// How many contexts are known.
+    /// Number of known contexts.
     pub fn contexts(&self) -> usize {
         self.predictor.contexts()
     }
@@ -194,7 +191,7 @@ mod tests {
     fn a_pause_that_hardly_ever_follows_is_known_once_the_usual_gap_is_over() {
         let (mut gaps, mut history) = (Gaps::default(), History::default());
         for request in 0..40u64 {
-            // Other kernels with gaps of their own want to be remembered, too.
+            // Other kernels with gaps of their own compete for room.
             for other in 0..60 {
                 let context = history.push(100 + other);
                 gaps.learn(&context, 80 * US + request % 3 * US);

@@ -1,19 +1,15 @@
-//! What comes after a kernel, predicted from what ran before it.
+//! Prediction of what follows a kernel, from the kernels that ran before it.
 //!
-//! One kernel identity is followed by many gaps (and takes many times): the same copy or addition
-//! stands at a hundred places in a model. A step or request repeats its sequence, though. So values
-//! are kept by *context*: the last few kernels that ran. A forecast takes the context that has told
-//! most so far, from the longest (a kernel and its 31 predecessors) to the shortest (the job as a
-//! whole).
+//! One kernel identity has many gaps and times, as it stands at many places of a model. But steps
+//! repeat their sequence, so values are kept by *context*, the last few kernels. A forecast takes
+//! the context with the least error so far, from a kernel with 31 predecessors to the whole job.
 //!
-//! A forecast is a middle, a low and a high value. The low one is to be reached or exceeded by nine
-//! values in ten, the high one to be exceeded by one in ten. How far they lie from the middle is
-//! learnt by feedback: each value that falls outside widens the distance, each other one narrows it
-//! a ninth as much, so that the promise holds in the long run however the values are distributed.
+//! A forecast is a low, a middle and a high value. Nine values in ten reach the low one, one in ten
+//! exceeds the high one. A value outside widens the distance from the middle, any other narrows it
+//! a ninth as much. So the rates hold in the long run for every distribution.
 //!
-//! What holds: memory is fixed once grown ([`MOST_CONTEXTS`]), an event costs a handful of look-ups
-//! whatever came before, nothing is ever divided by zero or overflows, and the same events always
-//! give the same forecasts. There is no I/O here.
+//! Memory is bounded ([`MOST_CONTEXTS`]), an event costs a handful of look-ups, nothing overflows
+//! or divides by zero. Equal events give equal forecasts. There is no I/O.
 #![forbid(unsafe_code)]
 
 mod cell;
@@ -39,26 +35,25 @@ use trust::Trust;
 
 use crate::{Ns, Sketch};
 
-/// How fast distances follow: each miss widens them by `RATE * (1 - MISS)`, as a part of
-/// themselves, each hit narrows them by `RATE * MISS`.
+/// Rate of the distances: a miss widens them by `RATE * (1 - MISS)` of themselves, a hit narrows
+/// them by `RATE * MISS`.
 const RATE: f32 = 0.08;
 
-/// Distances begin as those of a bell curve: nine tenths of it lie above the middle less 3.2 times
-/// the mean deviation below it.
+/// First distance, in mean deviations: nine tenths of a bell curve lie above the middle minus 3.2
+/// mean deviations below it.
 const FIRST_DISTANCE: f32 = 3.2;
 
-/// Distances stay between these. A distribution with a floor has all of its values just below the
-/// middle; one that jumps needs the whole way down.
+/// Bounds of the distances. A distribution with a floor has all values just below the middle; one
+/// that jumps needs the whole way down.
 const DISTANCES: (f32, f32) = (0.2, 40.0);
 
-/// How much one context is believed: by how often it was seen. The fewer values, the wider the
-/// distances have to be.
+/// Classes of contexts by how often they were seen: fewer values need wider distances.
 const CLASSES: usize = 4;
 
-/// How good the forecasts were.
+/// Accuracy of the forecasts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quality {
-    /// Values that were forecast as at least [`MATERIAL_NS`].
+    /// Values forecast as [`MATERIAL_NS`] or more.
     pub forecasts: u64,
     /// Of these, values at or above the low one.
     pub above_low: u64,
@@ -71,23 +66,23 @@ pub struct Quality {
 }
 
 impl Quality {
-    /// The part of the values that were at least the low one.
+    /// Part of the values at or above the low one.
     pub fn coverage(&self) -> Option<f64> {
         (self.forecasts > 0).then(|| self.above_low as f64 / self.forecasts as f64)
     }
 
-    /// The part of the values that were no more than the high one.
+    /// Part of the values at or below the high one.
     pub fn coverage_of_high(&self) -> Option<f64> {
         (self.forecasts > 0).then(|| self.below_high as f64 / self.forecasts as f64)
     }
 
-    /// The mean distance between value and middle, as a part of the mean value.
+    /// Mean distance between value and middle, over the mean value.
     pub fn relative_error(&self) -> Option<f64> {
         (self.sum > 0).then(|| self.error as f64 / self.sum as f64)
     }
 }
 
-/// How far from the middle, in mean deviations.
+/// Distances from the middle, in mean deviations.
 #[derive(Debug, Clone, Copy)]
 struct Distance {
     down: f32,
@@ -103,7 +98,7 @@ impl Default for Distance {
     }
 }
 
-/// Predicts one kind of value (gaps, or kernel times) of one job.
+/// Predictor of one kind of value (gaps, or kernel times) of one job.
 #[derive(Debug, Clone, Default)]
 pub struct Predictor {
     table: ContextTable,
@@ -114,36 +109,35 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// What was known of a kernel before, from a profile: counts for no more than a few values.
+    /// Adds a profile's knowledge of a kernel; it counts as a few values at most.
     pub fn prime(&mut self, kernel: u64, known: &Sketch) {
         let Some(cell) = Cell::of(known) else { return };
         self.table.put(Context::of_kernel(kernel), cell);
     }
 
-    /// What is to be expected in this context. `None` where nothing at all was seen of it, its
-    /// kernel or its job.
+    /// Forecast in this context. `None` if its context, its kernel and its job are all unseen.
     pub fn forecast(&self, context: &Context) -> Option<Forecast> {
         let (order, cell) = self.best(context)?;
         Some(self.of_cell(order, cell))
     }
 
-    /// How good the forecasts were so far.
+    /// Accuracy of the forecasts so far.
     pub fn quality(&self) -> Quality {
         self.quality
     }
 
-    /// How many contexts are known.
+    /// Number of known contexts.
     pub fn contexts(&self) -> usize {
         self.table.len()
     }
 
-    /// This value came of this context.
+    /// Learns a value that followed this context.
     pub fn learn(&mut self, context: &Context, value: Ns) {
         let exact = value as f32;
-        // From the shortest context to the longest, each beside what the ones before it would have
-        // said. What the longest that counts said is judged.
+        // From the shortest context to the longest, each against those before it. The longest that
+        // counts is judged.
         let mut said: Option<(usize, Cell)> = None;
-        // Entered last: an entry may move the others.
+        // New entries come last: an insertion may move the others.
         let mut new: [Option<(u64, Cell)>; ORDERS.len()] = [None; ORDERS.len()];
         for (order, hash) in context.hashes().into_iter().enumerate() {
             let shorter = said.map_or(0.0, |(_, cell)| (exact - cell.middle()).abs());
@@ -174,13 +168,12 @@ impl Predictor {
         }
     }
 
-    /// What came of this context was no more than this, and how much less is not known: contexts
-    /// that say more come down towards it, the others stay.
+    /// Learns an upper bound of an unknown value, ns: contexts of a higher middle move towards it.
     pub fn at_most(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle > value as f32);
     }
 
-    /// The same where it was no less.
+    /// Learns a lower bound of an unknown value, ns.
     pub fn at_least(&mut self, context: &Context, value: Ns) {
         self.bounded(context, value, |middle| middle < value as f32);
     }
@@ -189,14 +182,13 @@ impl Predictor {
         let best = self.best(context).map(|(order, _)| order);
         for (order, hash) in context.hashes().into_iter().enumerate() {
             let Some(at) = self.table.find(hash) else { continue };
-            // What the job's kernels take all together is another matter, unless it is what is
-            // believed of this one.
+            // The entry of the whole job changes only if the forecast rests on it.
             if order == 0 && best != Some(0) {
                 continue;
             }
             let cell = self.table.at_mut(at);
             if refuted(cell.middle()) {
-                // What shorter contexts would have said is not judged by a value that nobody saw.
+                // A value that was not seen does not judge the shorter contexts.
                 let shorter = cell.shorter();
                 cell.learn(value, shorter);
             }
@@ -220,7 +212,7 @@ impl Predictor {
         follow(&mut distance.up, above);
     }
 
-    /// The longest context that tells more than those shorter than it.
+    /// Longest context that tells more than the shorter ones.
     fn best(&self, context: &Context) -> Option<(usize, &Cell)> {
         let mut best = None;
         for (order, hash) in context.hashes().into_iter().enumerate() {

@@ -1,22 +1,21 @@
-//! How values of a context are distributed, where a middle and two tenths do not tell it: requests
-//! that come at once or much later, arrivals at random.
+//! Distribution of a context's values where a forecast is not enough: requests at once or much
+//! later, random arrivals.
 //!
-//! Values are counted in buckets of a quarter of a doubling; old ones fade. Asked is always: given
-//! that so much time has passed already, how long until the value is reached with a given chance.
+//! Values are counted in buckets of a quarter of a doubling; old ones fade.
 
 use crate::Ns;
 
-/// Below 2^9 ns nothing is told apart...
+/// Values below 2^9 ns share a bucket.
 const FLOOR_LOG: u32 = 9;
-/// ...and above 2^35 ns (34 s) neither.
+/// Values above 2^35 ns (34 s) share a bucket.
 const CEILING_LOG: u32 = 35;
 const PARTS_LOG: u32 = 2;
 const BUCKETS: usize = ((CEILING_LOG - FLOOR_LOG) << PARTS_LOG) as usize + 2;
 
-/// When so many are counted, all are halved: the last few hundred values count.
+/// At this count all counts are halved, so the last few hundred values count.
 const MOST: u32 = 400;
 
-/// The distribution of one context's values.
+/// Distribution of one context's values.
 #[derive(Debug, Clone)]
 pub(super) struct GapShape {
     counts: [u16; BUCKETS],
@@ -49,15 +48,15 @@ impl GapShape {
         self.total
     }
 
-    /// The longest time ahead within which the value is reached with no more than this chance,
-    /// `elapsed` having passed.
+    /// Longest time from now, ns, within which the value is reached with at most this chance, after
+    /// `elapsed` ns.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         let here = bucket(elapsed);
         let within = part_of(here, elapsed);
         let of_here = f64::from(self.counts[here]) * (1.0 - within);
         let later: u32 = self.counts[here + 1..].iter().map(|count| u32::from(*count)).sum();
         let left = of_here + f64::from(later);
-        // Hardly ever seen to last so long: what has lasted will last.
+        // Hardly any value lasted so long: what has lasted will last.
         if left < 1.0 {
             return super::forecast::lasting(elapsed, chance);
         }
@@ -93,7 +92,7 @@ fn bucket(value: Ns) -> usize {
     ((((doubling - FLOOR_LOG) << PARTS_LOG) as usize) | part) + 1
 }
 
-/// Where a bucket begins.
+/// Begin of a bucket, ns.
 fn edge(bucket: usize) -> Ns {
     let Some(bucket) = bucket.checked_sub(1) else { return 0 };
     let doubling = FLOOR_LOG + (bucket >> PARTS_LOG) as u32;
@@ -101,7 +100,7 @@ fn edge(bucket: usize) -> Ns {
     (1 << doubling) + (part << (doubling - PARTS_LOG))
 }
 
-/// How much of a bucket lies before this value.
+/// Part of a bucket before this value.
 fn part_of(bucket: usize, value: Ns) -> f64 {
     if bucket + 1 >= BUCKETS {
         return 0.0;
@@ -149,7 +148,7 @@ mod tests {
     #[test]
     fn without_memory_there_is_always_the_same_room() {
         let mut shape = GapShape::default();
-        // Quantiles of waiting for a random event, 5 ms in the mean.
+        // Quantiles of an exponential distribution, mean 5 ms.
         for step in 0..390 {
             let part = (f64::from(step) + 0.5) / 390.0;
             shape.add((-5e6 * (1.0 - part).ln()) as Ns);

@@ -1,20 +1,18 @@
-//! Contexts and what was seen of them: open addressing, a few neighbouring places a name, no
-//! deletion.
+//! Table of contexts: open addressing, a few adjacent places a name, no deletion.
 //!
-//! It grows by doubling up to [`MOST_CONTEXTS`]; after that a new context takes the place of the
-//! least seen of its neighbours, who loses a little each time he is spared, so that a context that
-//! never comes back gives way in the end.
+//! It doubles up to [`MOST_CONTEXTS`]. Then a new context takes the place of its least seen
+//! neighbour, if that was seen at most twice. Otherwise the neighbour loses an eighth of its count,
+//! so a context that never returns gives way.
 
 use super::cell::Cell;
 
-/// Contexts of one job at most: 32 bytes each. A request of 3,000 launches in which each stands at
-/// a place of its own makes 9,000.
+/// Most contexts of a job, 32 bytes each. A request of 3,000 launches, all at places of their own,
+/// makes 9,000.
 pub const MOST_CONTEXTS: usize = 1 << 14;
 
-/// Places at first.
 const FIRST: usize = 64;
 
-/// A name is looked for in so many places: three cache lines at most.
+/// Places searched for a name: three cache lines at most.
 const NEAR: usize = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,7 +22,6 @@ struct ContextCell {
     cell: Cell,
 }
 
-/// The table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ContextTable {
     places: Vec<ContextCell>,
@@ -37,13 +34,13 @@ impl ContextTable {
     }
 
     fn near(&self, name: u64) -> std::ops::Range<usize> {
-        // The multiplicative mix of a name leaves its high bits best.
+        // The multiplicative mix leaves a name's high bits best.
         let first = (name >> 32) as usize & (self.places.len() - 1);
         let first = first.min(self.places.len() - NEAR);
         first..first + NEAR
     }
 
-    /// Where a name lies.
+    /// Index of a name.
     pub(super) fn find(&self, name: u64) -> Option<usize> {
         if self.places.is_empty() {
             return None;
@@ -63,7 +60,7 @@ impl ContextTable {
         &mut self.places[at].cell
     }
 
-    /// Enters or replaces.
+    /// Inserts or replaces.
     pub(super) fn put(&mut self, name: u64, cell: Cell) {
         match self.find(name) {
             Some(at) => self.places[at].cell = cell,
@@ -71,7 +68,7 @@ impl ContextTable {
         }
     }
 
-    /// Enters what is not there.
+    /// Inserts a name that is absent.
     pub(super) fn insert(&mut self, name: u64, cell: Cell) {
         if self.used * 4 >= self.places.len() * 3 && self.places.len() < MOST_CONTEXTS {
             self.grow();
@@ -82,8 +79,8 @@ impl ContextTable {
         }
     }
 
-    /// False if the neighbourhood was full; then the least seen neighbour has given way, if the
-    /// table is at its largest.
+    /// Returns `false` if the neighbourhood was full; then, in a table of the largest size, the
+    /// least seen neighbour gives way or fades.
     fn enter(&mut self, new: ContextCell) -> bool {
         let near = self.near(new.name);
         let largest = self.places.len() >= MOST_CONTEXTS;

@@ -1,9 +1,8 @@
-//! Forecasts on sequences as jobs make them. Every sequence is a seed.
+//! Forecasts on sequences like those of jobs, each from a seed.
 
 use super::*;
 
-/// A small generator of our own: the tests must give the same on every machine and with every
-/// version of a crate.
+/// A small generator of our own: results must not depend on the machine or a crate's version.
 struct Random(u64);
 
 impl Random {
@@ -19,20 +18,20 @@ impl Random {
         (self.next() % (1 << 24)) as f64 / (1 << 24) as f64
     }
 
-    /// Around 1, like a bell.
+    /// Bell-shaped around 1.
     fn around(&mut self, spread: f64) -> f64 {
         let bell: f64 = (0..12).map(|_| self.part()).sum::<f64>() - 6.0;
         (1.0 + spread * bell).max(0.01)
     }
 
-    /// Waiting for an event that knows no memory.
+    /// Exponentially distributed, mean 1.
     fn waiting(&mut self) -> f64 {
         -(1.0 - self.part()).ln()
     }
 }
 
-/// Steps of a model: `length` launches of `kinds` kernels, whose gap is that of the place, not of
-/// the kernel.
+/// Steps of a model: `length` launches of `kinds` kernels. The place decides the gap, not the
+/// kernel.
 fn steps(random: &mut Random, length: usize, kinds: u64, count: usize, spread: f64) -> Vec<(u64, Ns)> {
     let places: Vec<(u64, f64)> = (0..length)
         .map(|at| {

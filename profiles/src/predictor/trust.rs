@@ -1,15 +1,15 @@
-//! How far a kind of context (its length, how often it was seen) can be trusted: what its forecasts
-//! were off by, over what those of the next shorter contexts were off by at the same values.
+//! Trust in a kind of context, by its length and count: its forecasts' error over that of the next
+//! shorter contexts on the same values.
 //!
-//! A context that was seen once may be as good as exact (a training step) or worthless (a server
-//! that mixes requests). Which of it holds for this job is seen within some dozen launches.
+//! A context seen once may be almost exact (a training step) or worthless (a server that mixes
+//! requests). Some dozen launches show which holds for the job.
 
 use super::cell::NOTHING;
 
-/// The part of what was learnt that stays with each new value: the last 100 or so count.
+/// Part of the past that each new value leaves: about the last 100 count.
 const STAYS: f32 = 0.99;
 
-/// Before anything was seen a longer context counts as a little better, with this weight in ns.
+/// At first a longer context counts as a little better, with this weight in ns.
 const FIRST: f32 = 2_000.0;
 const BETTER: f32 = 0.8;
 
@@ -17,7 +17,7 @@ const BETTER: f32 = 0.8;
 pub(super) struct Trust {
     own: f32,
     shorter: f32,
-    /// The one over the other: asked for more often than it changes.
+    /// `(own + 1) / (shorter + 1)`, kept because it is read more often than it changes.
     usual: f32,
 }
 
@@ -32,14 +32,14 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// A forecast of this kind was off by `own`, that of the next shorter context by `shorter`.
+    /// Learns the errors, ns, of such a context's forecast and of the next shorter one's.
     pub(super) fn learn(&mut self, own: f32, shorter: f32) {
         self.own = (self.own * STAYS + own).max(NOTHING);
         self.shorter = (self.shorter * STAYS + shorter).max(NOTHING);
         self.usual = (self.own + 1.0) / (self.shorter + 1.0);
     }
 
-    /// How contexts of this kind err, as a part of what shorter ones do.
+    /// Error of such contexts over that of shorter ones.
     pub(super) fn usual(&self) -> f32 {
         self.usual
     }

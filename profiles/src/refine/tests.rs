@@ -5,8 +5,8 @@ const US: Ns = 1_000;
 const A: u64 = 1;
 const B: u64 = 2;
 
-/// Two kernels of 100 and 20 us, each timed a hundred times, within a hundredth; a gap of 1 ms
-/// after the first.
+/// Two kernels of 100 and 20 us, each timed a hundred times, within 1 %; a gap of 1 ms after the
+/// first.
 fn good() -> Profile {
     let mut run = Aggregator::new();
     for step in 0..100 {
@@ -57,8 +57,8 @@ fn wrong_times_become_right_in_one_served_run() {
 
 #[test]
 fn what_others_made_longer_spoils_nothing() {
-    // Of a background job's kernels two in three are cut short by somebody else's turn; beside
-    // equals all take three times as long.
+    // Another job's turn interrupts two in three of a background job's kernels; beside equals all
+    // take three times as long.
     let cut = (0..60).map(|step| {
         (
             A,
@@ -67,8 +67,7 @@ fn what_others_made_longer_spoils_nothing() {
         )
     });
     let beside = times(A, 300 * US, 60, Beside::Others);
-    // A foreground job's first kernel of a burst waits for what is left of a background job's: one
-    // in five.
+    // One in five kernels of a foreground job is a burst's first, which waits for background work.
     let first = (0..60).map(|step| {
         (
             A,
@@ -124,7 +123,7 @@ fn another_job_of_the_same_name_changes_nothing() {
     );
     assert!(error.to_string().contains("\"job\"") && !error.to_string().contains('\n'));
     assert_eq!(profile, good());
-    // Another device's times are no times of this one.
+    // Another device's times do not count.
     profile.gpu = crate::profile::tests::gpu("NVIDIA A100");
     let before = profile.clone();
     let mut elsewhere = served(times(A, 900 * US, 40, Beside::BackgroundJobs));
@@ -143,7 +142,7 @@ fn what_was_not_known_is_added_with_its_part_of_the_launches() {
     let new = profile.kernel(3).expect("added");
     assert_eq!((new.launches, new.gap.count()), (2_000, 0));
     assert_eq!(new.id.symbol, "unnamed:0000000000000003");
-    // A profile of which nothing but the memory is known takes all.
+    // A profile of a known memory peak alone takes up all.
     let mut empty = Profile::default();
     let mut seen = served(times(A, 100 * US, 60, Beside::Others));
     let id = KernelId::new(0, "k", [1; 3], [32, 1, 1], 0);

@@ -1,7 +1,7 @@
-//! What a job holds: against these, words are tested for being pointers.
+//! A job's allocations, which show what words are pointers.
 #![forbid(unsafe_code)]
 
-/// The live allocations of a job, by address. They never overlap.
+/// Live allocations of a job, by address. They never overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocations {
     /// Begin and end.
@@ -9,12 +9,12 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// None yet.
+    /// Makes an empty list.
     pub fn new() -> Allocations {
         Allocations::default()
     }
 
-    /// A new one. What it overlaps is gone: whoever told it missed a free.
+    /// Adds an allocation. Overlapped ones are removed: their free was missed.
     pub fn add(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         if bytes == 0 {
@@ -25,7 +25,7 @@ impl Allocations {
         self.by_address.splice(first..last.max(first), [(address, end)]);
     }
 
-    /// The one that begins here is freed. False if none does.
+    /// Removes the allocation that begins at `address`; `false` if there is none.
     pub fn remove(&mut self, address: u64) -> bool {
         match self.by_address.binary_search_by_key(&address, |(begin, _)| *begin) {
             Ok(at) => {
@@ -36,15 +36,15 @@ impl Allocations {
         }
     }
 
-    /// Begin and end of the one that this address lies in.
+    /// Begin and end of the allocation that contains `address`.
     pub fn find(&self, address: u64) -> Option<(u64, u64)> {
         let at = self.by_address.partition_point(|(begin, _)| *begin <= address);
         let (begin, end) = *self.by_address.get(at.checked_sub(1)?)?;
         (address < end).then_some((begin, end))
     }
 
-    /// As [`Allocations::find`], from where it was found last: `near` is a guess of its place in
-    /// the list, and becomes the right one.
+    /// As [`Allocations::find`], with a guess of the index in `near`, which is set to the right
+    /// one.
     #[inline]
     pub(super) fn find_near(&self, address: u64, near: &mut u32) -> Option<(u64, u64)> {
         if let Some((begin, end)) = self.by_address.get(*near as usize)
@@ -58,7 +58,7 @@ impl Allocations {
         (address < end).then_some((begin, end))
     }
 
-    /// All, by address: begin and end.
+    /// All allocations by address: begin and end.
     pub fn all(&self) -> &[(u64, u64)] {
         &self.by_address
     }

@@ -1,14 +1,12 @@
-//! Templates from evidence that is rounded outwards: granules, and what a driver's prefetcher
-//! brought around them.
+//! Templates from evidence that is rounded outwards: granules, and a prefetcher's neighbours.
 //!
-//! Such evidence is sound in one direction: what a launch touched lies in what was seen, whatever
-//! else was seen beside it. So, where launches of the same numbers (the finest key of
-//! [`super::table`] whose launches come again) touch the same behind each pointer, what *all* of
-//! them show is no less than the truth, and the more of them there are, each with its data
-//! elsewhere, the closer it comes. Of that a pointer gets what lies before the next one. What was
-//! learnt is never less than the truth for numbers that were seen; how much more it is, granules
-//! and neighbours decide. For other numbers a rule is looked for that stays within what was seen,
-//! close below it; where there is none, the union of what was seen stands, never a whole
+//! Such evidence is a superset of what a launch touched. Launches are grouped by the finest key of
+//! [`super::table`] that repeats. If a group's launches touch the same behind each pointer, the
+//! intersection of their evidence still contains the truth, and narrows as data moves. Each pointer
+//! gets the part before the next one.
+//!
+//! For seen numbers, the result is never less than the truth. For others a rule is searched that
+//! stays within the evidence, close below it; else the union of the evidence stands, never a whole
 //! allocation.
 #![forbid(unsafe_code)]
 
@@ -23,25 +21,24 @@ use super::{
     template::{MAX_PIECES, MAX_RECALLED},
 };
 
-/// Of launches with the same arguments so many are kept: with its data elsewhere, each shows other
-/// neighbours.
+/// Launches kept per set of arguments: with its data elsewhere, each shows other neighbours.
 const KEPT_ALIKE: usize = 4;
 
-/// A rule needs so many groups of different sizes: within granules, any rule fits fewer.
+/// Fewest groups of different sizes for a rule: within granules, any rule fits fewer.
 const SIZES: usize = 4;
 
-/// How coarse evidence is.
+/// Coarseness of evidence, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grain {
-    /// Ranges are rounded outwards to multiples of it.
+    /// Ranges are rounded outwards to multiples of this.
     pub(super) granule: u64,
-    /// Granules were widened inside aligned blocks of this size: see [`HostResidency::BLOCK`]. The
-    /// granule's size if not.
+    /// Aligned blocks within which granules were widened ([`HostResidency::BLOCK`]); else the
+    /// granule's size.
     pub(super) block: u64,
 }
 
 impl Grain {
-    /// Of a driver's pages.
+    /// Coarseness of a driver's pages.
     pub(super) fn of_residency() -> Grain {
         Grain {
             granule: HostResidency::GRANULE,
@@ -49,22 +46,21 @@ impl Grain {
         }
     }
 
-    /// By how much a range that was seen from one address to another may be too long at its end.
+    /// Most bytes by which the range `begin..end` may be too long at its end.
     fn slack(&self, begin: u64, end: u64) -> u64 {
         let mut part = self.granule;
-        // The largest aligned part that it ends with may have been widened from just over half of
-        // it.
+        // The largest aligned part at the end may have been widened from just over half of it.
         while part < self.block && end.is_multiple_of(part * 2) && end.saturating_sub(begin) >= part * 2 {
             part *= 2;
         }
         let granules = part / self.granule;
-        // Of two granules more than half are both.
+        // More than half of two granules is both.
         let unneeded = granules.saturating_sub(granules / 2 + 1);
         self.granule - 1 + unneeded * self.granule
     }
 }
 
-/// What was seen of one kernel: of each launch what was touched, united.
+/// Evidence of one kernel: per launch the union of touched ranges.
 pub(super) type CoarseSamples = LaunchSamples<SeenPointer, Vec<Span>>;
 
 type CoarseSample = LaunchSample<SeenPointer, Vec<Span>>;
@@ -73,33 +69,33 @@ type CoarseSample = LaunchSample<SeenPointer, Vec<Span>>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeenPointer {
     value: u64,
-    /// Its allocation.
+    /// Range of its allocation.
     bounds: Span,
-    /// The next pointer's value, or the allocation's end.
+    /// Value of the next pointer, or the allocation's end.
     next: u64,
-    /// The pointer before it, 0 where its allocation has none.
+    /// Value of the pointer before it in its allocation, else 0.
     before: u64,
-    /// Another word had the same value.
+    /// Whether another word had the same value.
     shared: bool,
 }
 
-/// Of one word and some launches of the same numbers.
+/// Evidence of one word over launches of the same numbers.
 struct CommonUse {
-    /// What all of them show, relative to the pointer and moved so that [`HERE`] is the pointer's
-    /// own address.
+    /// Intersection (union if `torn`) of the evidence, relative to the pointer, shifted by
+    /// [`HERE`].
     pieces: Vec<Span>,
-    /// The least that was touched from the pointer on, bytes.
+    /// Least bytes touched from the pointer on.
     least: u64,
-    /// They did not touch the same: something else than the numbers decides, or a number that never
-    /// comes again.
+    /// The launches differ in what they touched: not these numbers decide, or one that never
+    /// repeats.
     torn: bool,
 }
 
-/// Where a pointer's own address stands in spans that are relative to it.
+/// The pointer's own address in spans relative to it.
 const HERE: u64 = 1 << 63;
 
 impl CoarseSample {
-    /// What was seen between two addresses, relative to a third.
+    /// Evidence in `from..upto`, relative to `to`.
     fn between(&self, from: u64, upto: u64, to: u64) -> Vec<Span> {
         let first = self.whole.partition_point(|(_, end)| *end <= from);
         let some = self.whole[first..].iter().take_while(|(begin, _)| *begin < upto);
@@ -108,17 +104,16 @@ impl CoarseSample {
             .collect()
     }
 
-    /// What was seen behind a word before the next pointer: most likely its own.
+    /// Evidence from a word to the next pointer: most likely its own.
     fn own(&self, word: &SeenPointer, grain: Grain) -> Vec<Span> {
         let mut own = Vec::new();
         if word.before == 0 {
-            // What lies before it in its own block the prefetcher may have brought.
+            // The prefetcher may have brought what lies before it in its own block.
             own = self.between(word.bounds.0, word.value / grain.block * grain.block, word.value);
         }
         let mut behind = self.between(word.value, word.next, word.value);
         if word.next < word.bounds.1 {
-            // The next pointer's own granule begins before it, and what the prefetcher brought for
-            // its sake.
+            // The next pointer's granule, and its prefetched neighbours, begin before that pointer.
             let near = (word.next / grain.block * grain.block).max(word.value);
             let near = near.wrapping_sub(word.value).wrapping_add(HERE);
             behind.retain(|(begin, _)| *begin == HERE || *begin < near);
@@ -127,7 +122,7 @@ impl CoarseSample {
         own
     }
 
-    /// What it may have touched inside a range that is relative to it.
+    /// Evidence inside a range that is relative to the word.
     fn may(&self, word: &SeenPointer, (from, upto): Span) -> Vec<Span> {
         let absolute = |at: u64| word.value.wrapping_add(at.wrapping_sub(HERE));
         let from = absolute(from).clamp(word.bounds.0, word.bounds.1);
@@ -135,19 +130,19 @@ impl CoarseSample {
         self.between(from, upto, word.value)
     }
 
-    /// The range that the word points into.
+    /// Seen range that contains the word's address.
     fn range(&self, word: &SeenPointer) -> Option<Span> {
         let at = self.whole.partition_point(|(_, end)| *end <= word.value);
         self.whole.get(at).copied().filter(|(begin, _)| *begin <= word.value)
     }
 
-    /// The range that it points into may be all the pointer's before it.
+    /// Whether the pointer before may account for all of that range.
     fn is_explained(&self, word: &SeenPointer) -> bool {
         self.range(word).is_some_and(|(begin, _)| word.before >= begin)
     }
 
-    /// The least that was touched from the pointer on, bytes: what neither the next pointer nor the
-    /// prefetcher explains.
+    /// Least bytes touched from the pointer on, beyond what the next pointer or the prefetcher
+    /// explains.
     fn least(&self, word: &SeenPointer, grain: Grain) -> u64 {
         let Some((begin, end)) = self.range(word) else {
             return 0;
@@ -155,7 +150,7 @@ impl CoarseSample {
         let slack = if end <= word.next {
             grain.slack(begin, end)
         } else if grain.block > grain.granule {
-            // In the next pointer's block any granule may have been brought for its sake.
+            // In the next pointer's block, any granule may be there for that pointer.
             word.next - (word.next / grain.block * grain.block).max(word.value).min(word.next) + grain.granule
         } else {
             word.next % grain.granule + grain.granule
@@ -166,7 +161,7 @@ impl CoarseSample {
 }
 
 impl CoarseSamples {
-    /// A launch, the allocations that were live, and what was seen to be touched.
+    /// Adds a launch, the live allocations and the evidence of what was touched.
     pub(super) fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched], scratch: &mut Vec<u8>) {
         self.observed += 1;
         let signature = launch.signature(scratch, |_, word| live.find(word).is_some());
@@ -196,12 +191,11 @@ impl CoarseSamples {
         self.keep(launch, signature, words, seen, bytes);
     }
 
-    /// What was learnt of the kernel.
+    /// Working set learnt for the kernel.
     pub(super) fn fit(&mut self, kernel: u64, grain: Grain) -> KernelWorkingSet {
         self.learnt(kernel, |seen| seen.words(kernel, grain))
     }
 
-    /// The templates of the kernel's words.
     fn words(&self, kernel: u64, grain: Grain) -> Vec<WordTemplate> {
         let offsets = self.offsets();
         let launches: Vec<Launch> = self.kept.iter().map(|kept| kept.launch(kernel)).collect();
@@ -231,7 +225,7 @@ impl CoarseSamples {
                     false,
                 ),
                 true => {
-                    // Launch by launch: a number that never comes again is no key, and may be a
+                    // Each launch alone: a number that never repeats is no key, but may be a
                     // factor.
                     let alone = self.kept.iter().filter_map(|kept| behind(&[kept], offset, grain));
                     let alone: Vec<(&CoarseSample, CommonUse)> = alone.collect();
@@ -249,8 +243,7 @@ impl CoarseSamples {
         .collect()
     }
 
-    /// Words that were never used but where another one was the same pointer that is used by itself
-    /// elsewhere: what is left over in gaps.
+    /// Leftovers in gaps: each use is explained by an equal word that elsewhere is used by itself.
     fn left_over(&self, offsets: &[u16], grain: Grain) -> HashSet<u16> {
         let used = |kept: &CoarseSample, word: &SeenPointer| !kept.own(word, grain).is_empty();
         let mut alone: HashSet<u16> = HashSet::new();
@@ -280,8 +273,8 @@ impl CoarseSamples {
     }
 }
 
-/// What launches of the same numbers touched behind a word, and one of them. `None` where the word
-/// is no pointer in any.
+/// Common use of a word over launches of the same numbers, and one of them. `None` if the word is a
+/// pointer in none.
 fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(&'a CoarseSample, CommonUse)> {
     let some: Vec<(&CoarseSample, &SeenPointer)> = group
         .iter()
@@ -298,8 +291,7 @@ fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(
         pieces = ranges::common(&pieces, &may);
     }
     let least = some.iter().map(|(kept, word)| kept.least(word, grain)).max()?;
-    // What some launch touched for certain another one did not: it depends on something else than
-    // numbers.
+    // Bytes surely touched by one launch are absent in another: not the numbers decide.
     let sure = some.iter().filter(|(kept, word)| !kept.is_explained(word));
     let sure = sure.map(|(kept, word)| kept.least(word, grain)).max().unwrap_or(0);
     let must = (HERE, HERE.saturating_add(sure));
@@ -310,7 +302,7 @@ fn behind<'a>(group: &[&'a CoarseSample], offset: u16, grain: Grain) -> Option<(
     Some((some.first()?.0, CommonUse { pieces, least, torn }))
 }
 
-/// The template of one word; `None` where it is never used.
+/// Template of one word; `None` if it is never used.
 fn template(
     rule: Option<Formula>,
     key: &[super::Term],
@@ -355,7 +347,7 @@ fn template(
     })
 }
 
-/// Offsets and bytes; where there are too many, the last ones as one.
+/// Offsets and bytes; beyond `MAX_PIECES`, the last ones as one piece.
 fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
     let piece = |(begin, end): &Span| (begin.wrapping_sub(HERE) as i64, end - begin);
     let mut pieces: Vec<(i64, u64)> = spans.iter().take(MAX_PIECES).map(piece).collect();
@@ -367,8 +359,8 @@ fn pieces(spans: &[Span]) -> Vec<(i64, u64)> {
     pieces
 }
 
-/// A size that stays within what was seen for all numbers, and close to it. `torn`: nothing else
-/// would tell these launches apart, so that it need not be as close.
+/// Size rule within the evidence for all numbers, of at least 9/10 of its sum. If `torn`, 1/2 is
+/// enough: nothing else tells these launches apart.
 fn rule<'a>(
     kernel: u64,
     pointers: &[u16],
@@ -396,7 +388,7 @@ fn rule<'a>(
     let told = samples
         .iter()
         .filter_map(|sample| Some((sample, formula.value(&sample.launch)?)));
-    // Sizes of which more than half is certain: within granules, any rule fits small ones.
+    // Sizes at least half certain: within granules, any rule fits small ones.
     let sure = told.clone().filter(|(sample, value)| sample.least >= value / 2);
     let sizes: HashSet<i64> = sure.map(|(_, value)| value).collect();
     let told: i64 = told.map(|(_, value)| value).sum();
@@ -414,8 +406,7 @@ mod tests {
 
     type Case<'a> = (&'a [u64], u64, &'a [(u64, u64)]);
 
-    /// Templates from launches that were given these pointers and a number, of which these ranges
-    /// were seen: begin and KB.
+    /// Templates from launches with these pointers and a number, and the seen ranges: begin and KB.
     fn learnt(launches: &[Case<'_>]) -> Vec<WordTemplate> {
         let mut live = Allocations::new();
         live.add(BASE, 1 << 30);

@@ -1,28 +1,27 @@
-//! How good predictions are, on launches that they were not learnt from.
+//! Accuracy of predictions for launches outside their evidence.
 #![forbid(unsafe_code)]
 
 use super::{Allocations, Launch, Predictor, Region, Touched, ranges};
 
-/// What was touched against what was predicted, in bytes of whole pages.
+/// Touched against predicted memory, in bytes of whole pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// Launches looked at.
+    /// Number of launches.
     pub launches: u64,
-    /// Of those, of kernels that were never observed, so that a guess stood for the prediction.
-    /// They count in everything below.
+    /// Launches of unobserved kernels, predicted by a guess; the other figures include them.
     pub unknown: u64,
-    /// What was touched.
+    /// Bytes touched.
     pub touched_bytes: u64,
-    /// What was predicted.
+    /// Bytes predicted.
     pub predicted_bytes: u64,
-    /// Touched and not predicted.
+    /// Bytes touched but not predicted.
     pub false_negative_bytes: u64,
-    /// Predicted and not touched.
+    /// Bytes predicted but not touched.
     pub false_positive_bytes: u64,
-    /// Sum over launches of the part that was not predicted, for the mean that MSched gives.
+    /// Sum over launches of the touched part that was not predicted, for MSched's mean.
     negative_parts: f64,
-    /// Sum over launches of the part of the prediction that was not touched.
+    /// Sum over launches of the predicted part that was not touched.
     positive_parts: f64,
 }
 
@@ -37,17 +36,17 @@ impl Evaluation {
         part(self.false_positive_bytes as f64, self.predicted_bytes as f64)
     }
 
-    /// The mean over launches of the part that was not predicted.
+    /// Mean over launches of the touched part that was not predicted.
     pub fn mean_false_negatives(&self) -> f64 {
         part(self.negative_parts, self.launches as f64)
     }
 
-    /// The mean over launches of the part of the prediction that was not touched.
+    /// Mean over launches of the predicted part that was not touched.
     pub fn mean_false_positives(&self) -> f64 {
         part(self.positive_parts, self.launches as f64)
     }
 
-    /// One launch more.
+    /// Adds a launch.
     pub fn add(&mut self, known: bool, predicted: &[Region], touched: &[Touched], page: u64) {
         let mut will: Vec<(u64, u64)> = predicted
             .iter()
@@ -74,8 +73,8 @@ fn part(some: f64, all: f64) -> f64 {
     if all == 0.0 { 0.0 } else { some / all }
 }
 
-/// Predicts launches and compares with what they touched, both rounded outwards to pages of `page`
-/// bytes (MSched's are 4096: what moves is pages).
+/// Compares predictions with what launches touched, both rounded outwards to pages of `page` bytes
+/// (MSched: 4096), since pages are what moves.
 pub fn evaluate<'a>(
     predictor: &mut Predictor,
     live: &Allocations,

@@ -1,53 +1,52 @@
-//! What tells which memory a kernel touched.
+//! Evidence: what tells which memory a kernel touched.
 //!
-//! [`Evidence`] is the trait, with a back end for each source. Each launch's evidence says whether
-//! it is [`Certainty::Exact`] or a guess:
+//! Each launch's [`Evidence`] is [`Certainty::Exact`] or a guess. There is a back end for each
+//! source:
 //!
-//! * [`SimulatedLedger`], of the simulated GPU: exact for the kernels whose parameters it
-//!   understands, a guess for the others.
-//! * [`HostResidency`], of a real one: the host's page table says which pages left the host while
-//!   the kernel ran. It tells pages, not bytes, and reads not from writes. Not every driver takes
-//!   pages off the host on the GPU's first touch, so its user tries that first.
+//! * [`SimulatedLedger`], of the simulated GPU: exact for kernels whose parameters it understands.
+//! * [`HostResidency`], of a real GPU: the host's page table tells which pages left the host during
+//!   the kernel. It tells pages, not bytes, and no access. Not every driver takes pages off the
+//!   host on first touch, so the caller tests that first.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use super::{Access, Touched};
 
-/// What tells which memory a kernel touched.
+/// Source of what kernels touched.
 pub trait Evidence {
-    /// Ranges are rounded outwards to multiples of this many bytes; 1 is exact.
+    /// Ranges are rounded outwards to multiples of this, bytes; 1 is exact.
     fn granule(&self) -> u64;
 
-    /// Whether [`Touched::access`] is known. Otherwise it is [`Access::ReadWrite`] throughout.
+    /// Whether [`Touched::access`] is known; otherwise it is always [`Access::ReadWrite`].
     fn tells_access(&self) -> bool;
 
-    /// Appends what the launch of this number touched. `None` if nothing is known about it: such a
-    /// launch is no observation, which is not the same as one that touched nothing.
+    /// Appends what a launch touched. `None` if nothing is known of it, unlike a launch that
+    /// touched nothing.
     fn touched(&mut self, launch: u64, into: &mut Vec<Touched>) -> Option<Certainty>;
 }
 
-/// What evidence of one launch is worth.
+/// Certainty of one launch's evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Certainty {
-    /// It touched this, up to [`Evidence::granule`], and nothing else.
+    /// The launch touched exactly this, up to [`Evidence::granule`].
     Exact,
-    /// Whoever tells it does not know the kernel: it may touch other parts, and evidence of an
-    /// equal launch may differ.
+    /// The source does not know the kernel: the launch may touch other parts, and equal launches
+    /// may differ.
     Guessed,
 }
 
-/// Launches that a [`SimulatedLedger`] remembers at most before they are asked for.
+/// Most launches that a [`SimulatedLedger`] holds until they are asked for.
 const REMEMBERED: usize = 1 << 16;
 
-/// What the simulated GPU wrote down.
+/// Ledger of the simulated GPU.
 #[derive(Debug, Default)]
 pub struct SimulatedLedger {
     launches: VecDeque<(u64, Certainty, Vec<Touched>)>,
 }
 
 impl SimulatedLedger {
-    /// The ledger's entry for a launch; numbers ascend.
+    /// Records a launch; numbers ascend.
     pub fn record(&mut self, launch: u64, certainty: Certainty, touched: Vec<Touched>) {
         if self.launches.len() >= REMEMBERED {
             self.launches.pop_front();
@@ -83,8 +82,8 @@ impl Evidence for SimulatedLedger {
     }
 }
 
-/// The host's page table before and after a launch: `/proc/self/pagemap`, whose entries are 64 bits
-/// a page with "present" in bit 63 and "swapped" in bit 62 (the kernel's
+/// The host's page table before and after a launch. `/proc/self/pagemap` has 64 bits a page, with
+/// "present" in bit 63 and "swapped" in bit 62 (kernel:
 /// `Documentation/admin-guide/mm/pagemap.rst`). The caller evicts a range to the host, reads its
 /// entries, launches, waits, and reads them again.
 #[derive(Debug, Default)]
@@ -94,16 +93,15 @@ pub struct HostResidency {
 }
 
 impl HostResidency {
-    /// A driver moves no less than this on a fault.
+    /// Least size that a driver moves on a fault, bytes.
     pub const GRANULE: u64 = 64 << 10;
 
-    /// A driver brings more than what faulted: it widens a fault to the largest aligned part (a
-    /// power of two of granules) of a block of this size of which more than half is there. So what
-    /// left the host is what was touched and more, up to twice as much, and never less;
-    /// [`super::Fitter::of_residency`] allows for that.
+    /// Size of an aligned block, bytes. A driver widens a fault to the largest aligned power of two
+    /// of granules in the block of which more than half is there. So up to twice what was touched
+    /// leaves the host, never less; [`super::Fitter::of_residency`] allows for that.
     pub const BLOCK: u64 = 2 << 20;
 
-    /// With pages of this many bytes.
+    /// Makes a reader for pages of `page` bytes.
     pub fn new(page: u64) -> HostResidency {
         HostResidency {
             page: page.max(1),
@@ -111,8 +109,8 @@ impl HostResidency {
         }
     }
 
-    /// The entries of the pages from `address` on, before and after this launch. Entries that are
-    /// in one alone say nothing.
+    /// Compares the entries of the pages from `address` on, before and after a launch. Surplus
+    /// entries on either side are ignored.
     pub fn compare(&mut self, launch: u64, address: u64, before: &[u8], after: &[u8]) {
         let mut touched: Vec<Touched> = Vec::new();
         let entries = before.as_chunks::<8>().0.iter().zip(after.as_chunks::<8>().0);
@@ -132,7 +130,7 @@ impl HostResidency {
             }
         }
         match self.ready.back_mut() {
-            // Another range of the same launch.
+            // Another range of the launch.
             Some((number, ranges)) if *number == launch => ranges.append(&mut touched),
             _ => self.ready.push_back((launch, touched)),
         }

@@ -1,10 +1,8 @@
 //! From launches and what they touched to templates.
 //!
-//! Per launch, what was touched is dealt out to the pointers: a piece belongs to the greatest
-//! pointer at or before its begin inside the same allocation, and is cut where another pointer
-//! begins. Per pointer word, the simplest template is taken that *all* launches agree with: fixed,
-//! linear, strided, and if no rule holds, what the same arguments touched before
-//! ([`super::table`]).
+//! A touched piece belongs to the greatest pointer at or before its begin in the allocation, and is
+//! cut where another pointer begins. Each pointer word gets the simplest template that *all*
+//! launches agree with: fixed, linear, strided, else a table by arguments ([`super::table`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -19,22 +17,21 @@ use super::{
     samples::{ExactSample, ExactSamples, PointerUse, pointers},
 };
 
-/// Of launches with the same arguments, so many are kept: two would do to see that they differ.
+/// Launches kept per set of arguments: two show whether they differ.
 const KEPT_ALIKE: usize = 2;
 
-/// Of launches that touched the same sizes, so many are kept, whatever else they were given: enough
-/// to see which numbers do not matter.
+/// Launches kept per set of touched sizes: enough to see which numbers do not matter.
 const KEPT_EQUAL: usize = 4;
 
-/// Rules that are tried on all launches at most: each that is contradicted leaves fewer.
+/// Most rules that are tried on all launches; each contradiction leaves fewer.
 const ROUNDS: usize = 8;
 
-/// Collects launches with what they touched and finds the templates.
+/// Collector of launches and what they touched, which finds the templates.
 #[derive(Debug)]
 pub struct Fitter {
-    /// Evidence comes in granules: then what was seen is in `coarse`.
+    /// Set if evidence comes in granules; samples are then in `coarse`.
     grain: Option<Grain>,
-    /// Evidence tells operands one by one: see [`Fitter::default`].
+    /// Whether evidence names operands one by one: see [`Fitter::default`].
     apart: bool,
     kernels: HashMap<u64, ObservedKernel>,
     coarse: HashMap<u64, coarse::CoarseSamples>,
@@ -43,17 +40,16 @@ pub struct Fitter {
 
 #[derive(Debug, Default)]
 struct ObservedKernel {
-    /// What is kept is exact evidence.
+    /// Whether the kept evidence is exact.
     exact: bool,
     seen: ExactSamples,
-    /// How many are kept of each outcome.
+    /// Number of kept launches by outcome.
     equal: HashMap<u64, usize>,
 }
 
 impl Default for Fitter {
-    /// For evidence that is exact and tells each operand by itself, even where they lie side by
-    /// side, as a ledger does. Another pointer into the middle of one does not divide it then: gaps
-    /// in parameters are full of pointers that nobody uses.
+    /// For exact evidence that names each operand, as a ledger does, even adjoining ones. A pointer
+    /// into an operand does not divide it: gaps in parameters are full of unused pointers.
     fn default() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.apart = true;
@@ -62,8 +58,8 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// For evidence that is rounded outwards to multiples of `granule` bytes (1: exact), and may
-    /// join operands that lie side by side.
+    /// For evidence rounded outwards to `granule` bytes (1: exact), which may join adjoining
+    /// operands.
     pub fn new(granule: u64) -> Fitter {
         let granule = granule.max(1);
         Fitter {
@@ -78,22 +74,21 @@ impl Fitter {
         }
     }
 
-    /// For evidence of [`super::HostResidency`]: granules, widened as a driver's prefetcher widens
-    /// faults. Sizes that it leaves open are taken to be the largest it allows: what is predicted
-    /// too much costs bandwidth, what is missed a fault.
+    /// For evidence of [`super::HostResidency`]: granules, widened by the driver's prefetcher. An
+    /// open size is the largest possible: excess costs bandwidth, a miss costs a fault.
     pub fn of_residency() -> Fitter {
         let mut fitter = Fitter::new(1);
         fitter.grain = Some(Grain::of_residency());
         fitter
     }
 
-    /// A launch, the allocations that were live, and what it touched.
+    /// Adds a launch, the live allocations and what the launch touched.
     pub fn observe(&mut self, launch: &Launch, live: &Allocations, touched: &[Touched]) {
         self.observe_as(Certainty::Exact, launch, live, touched);
     }
 
-    /// As [`Fitter::observe`], with what the evidence is worth: guesses count only for kernels of
-    /// which there is nothing exact.
+    /// As [`Fitter::observe`], with the evidence's certainty: guesses count only for kernels
+    /// without exact evidence.
     pub fn observe_as(&mut self, certainty: Certainty, launch: &Launch, live: &Allocations, touched: &[Touched]) {
         if self.grain.is_some() {
             let seen = self.coarse.entry(launch.kernel).or_default();
@@ -127,12 +122,12 @@ impl Fitter {
         }
     }
 
-    /// Kernels that were observed.
+    /// Number of observed kernels.
     pub fn kernels(&self) -> usize {
         self.kernels.len() + self.coarse.len()
     }
 
-    /// What was learnt. Only kernels of which something new came since are fitted anew.
+    /// Templates learnt. Only kernels with new evidence are fitted anew.
     pub fn fit(&mut self) -> WorkingSets {
         let each = self.kernels.iter_mut();
         let mut kernels: Vec<KernelWorkingSet> = each
@@ -147,7 +142,7 @@ impl Fitter {
     }
 }
 
-/// What a launch touched, apart from where.
+/// Hash of what a launch touched, without addresses.
 fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (launch.grid, launch.block).hash(&mut hasher);
@@ -157,7 +152,7 @@ fn outcome(launch: &Launch, words: &[(u16, PointerUse)]) -> u64 {
     hasher.finish()
 }
 
-/// Deals what was touched out to the launch's pointers.
+/// Assigns what was touched to the launch's pointers.
 fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -> Vec<(u16, PointerUse)> {
     let pointers = pointers(launch, live);
     let mut values: Vec<u64> = pointers.iter().map(|(value, ..)| *value).collect();
@@ -167,12 +162,12 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
         let Some((begin, end)) = live.find(one.address) else {
             continue;
         };
-        // No access goes beyond its allocation.
+        // No access exceeds its allocation.
         let (mut at, last) = (one.address, one.end().min(end));
         while at < last {
             let after = values.partition_point(|value| *value <= at);
             let before = after.checked_sub(1).filter(|owner| values[*owner] >= begin);
-            // Before all pointers into this allocation it is a negative offset.
+            // Before the first pointer into this allocation: a negative offset.
             let owner = before.or_else(|| values.get(after).is_some_and(|value| *value < end).then_some(after));
             let Some(owner) = owner else { break };
             let until = values.get(owner + 1).copied().filter(|_| !apart).unwrap_or(u64::MAX);
@@ -202,12 +197,11 @@ fn deal(launch: &Launch, live: &Allocations, touched: &[Touched], apart: bool) -
     words
 }
 
-/// The templates of one kernel's words.
 fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
     let offsets = seen.offsets();
     let owned = owned(seen);
     let mut found: Vec<WordTemplate> = Vec::new();
-    // Words that follow no rule, and how they are used.
+    // Words without a rule, and their access.
     let mut others: Vec<(u16, Access)> = Vec::new();
     for offset in offsets.iter().copied() {
         let all: Vec<(&ExactSample, &PointerUse)> = seen
@@ -215,15 +209,14 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
             .iter()
             .filter_map(|kept| Some((kept, kept.word(offset)?)))
             .collect();
-        // Where the word had a value of its own, what lies behind it is its own.
+        // Where the word's value was unique, what lies behind it is its own.
         let own: Vec<(&ExactSample, &PointerUse)> = all.iter().copied().filter(|(_, behind)| !behind.shared).collect();
         if own.is_empty() {
             let mut shared = seen.kept.iter().zip(&owned).filter_map(|(kept, owned)| {
                 kept.word(offset).filter(|behind| !behind.pieces.is_empty())?;
                 Some(owned.contains(&kept.value(offset)?))
             });
-            // What is left over in a gap: another word was seen to be used by itself whatever this
-            // one held.
+            // A leftover in a gap: it always equalled a word that is used by itself.
             if shared.all(|owned| owned) {
                 continue;
             }
@@ -241,8 +234,7 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
             None => others.push((offset, access)),
         }
     }
-    // A rule that was found where its word stood alone must hold where two words are the same
-    // pointer, too.
+    // A rule found where its word stood alone must also hold where two words are equal.
     for offset in contradicted(kernel, seen, &found, &others) {
         found.retain(|word| word.offset != offset);
         let all = seen.kept.iter().filter_map(|kept| kept.word(offset)?.access);
@@ -257,7 +249,7 @@ fn words(kernel: u64, seen: &ExactSamples) -> Vec<WordTemplate> {
     found
 }
 
-/// By launch: pointers in words that some launch used by themselves.
+/// Per launch: pointers in words that some launch used by themselves.
 fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     let words = seen.kept.iter().flat_map(|kept| &kept.words);
     let alone: HashSet<u16> = words
@@ -271,8 +263,8 @@ fn owned(seen: &ExactSamples) -> Vec<HashSet<u64>> {
     seen.kept.iter().map(pointers).collect()
 }
 
-/// Words for which rules say something else than what was touched in some launch. All words that
-/// were the same pointer in it: which of them is wrong, it does not show.
+/// Words whose rules contradict a launch, with all equal ones: evidence does not show which is
+/// wrong.
 fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others: &[(u16, Access)]) -> Vec<u16> {
     let mut wrong: Vec<u16> = Vec::new();
     for kept in &seen.kept {
@@ -312,7 +304,7 @@ fn contradicted(kernel: u64, seen: &ExactSamples, found: &[WordTemplate], others
     wrong
 }
 
-/// What a rule says of a launch, relative to the pointer: begin and end.
+/// Pieces that a rule predicts for a launch: begin and end, relative to the pointer.
 fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
     let piece = |begin: i64, bytes: i64| (begin, begin.saturating_add(bytes.max(0)));
     match template {
@@ -336,7 +328,7 @@ fn pieces(template: &Template, launch: &Launch) -> Vec<(i64, i64)> {
     }
 }
 
-/// Finds a formula for something that each sample bounds.
+/// Finds a formula for a number that each sample bounds.
 fn rule(
     kernel: u64,
     pointers: &[u16],
@@ -359,7 +351,7 @@ fn rule(
     if some.len() == samples.len() {
         return formula::find(&some, pointers);
     }
-    // What holds for some by chance, another one contradicts: that one is looked at too.
+    // A formula may hold for a few samples by chance; a sample that contradicts it joins them.
     for _ in 0..ROUNDS {
         let formula = formula::find(&some, pointers)?;
         match samples.iter().find(|sample| !formula::fits(&formula, &[**sample])) {
@@ -374,7 +366,7 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerU
     if samples.iter().any(|(_, behind)| behind.pieces.len() > 1) {
         return None;
     }
-    // A launch that touched nothing there says that the size is 0 and nothing of where it would be.
+    // A launch that touched nothing says that the size is 0, and nothing of the offset.
     let some: Vec<_> = samples
         .iter()
         .copied()
@@ -397,8 +389,8 @@ fn contiguous(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerU
 }
 
 fn strided(kernel: u64, pointers: &[u16], samples: &[(&ExactSample, &PointerUse)]) -> Option<Template> {
-    // Chunks that touch each other look like one; the rule is found where they do not, and must
-    // explain the others too.
+    // Adjoining chunks look like one. The rule comes from separate chunks and must explain the
+    // others.
     let apart: Vec<_> = samples
         .iter()
         .copied()

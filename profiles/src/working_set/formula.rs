@@ -1,41 +1,39 @@
 //! A number computed from a launch: a constant, or a rational multiple of a product of arguments.
 //!
-//! MSched's sizes are "proportional to the product of some launch arguments"; the factor is
-//! rational because formats are: a block of 32 quantised weights is 34 bytes. [`find`] takes bounds
-//! rather than values, because most evidence rounds outwards to pages: it finds the simplest factor
-//! that all observations allow.
+//! MSched's sizes are "proportional to the product of some launch arguments". The factor is
+//! rational: a block of 32 quantised weights is 34 bytes. [`find`] takes bounds, because most
+//! evidence rounds to pages, and returns the simplest factor within them.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
 use super::Launch;
 
-/// Factors in a product at most. MSched's products have up to three (rows, columns, size of an
-/// element is in the coefficient).
+/// Most factors in a product. MSched has up to three (rows, columns; the element size is in the
+/// coefficient).
 pub(super) const MAX_TERMS: usize = 3;
 
-/// Different arguments that are tried at most: products of three of them are some thousands.
+/// Most arguments that are tried: products of three are some thousands.
 const MAX_CANDIDATES: usize = 24;
 
-/// Samples that a rule is looked for in at most; what is found is tried on all. Fitting stays a
-/// matter of milliseconds.
+/// Most samples that a rule is searched in; the result is tried on all. Fitting takes milliseconds.
 const LOOKED_AT: usize = 48;
 
-/// A number that a launch comes with.
+/// A number of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Term {
-    /// The 32-bit word at this offset of the parameter buffer.
+    /// 32-bit word at this offset of the parameter buffer.
     Word32(u16),
-    /// The 64-bit word there.
+    /// 64-bit word at this offset.
     Word64(u16),
     /// Blocks along this axis, 0 to 2.
     Grid(u8),
-    /// Threads along this axis.
+    /// Threads along this axis, 0 to 2.
     Block(u8),
 }
 
 impl Term {
-    /// Its value in a launch; `None` if the launch has no such parameter.
+    /// Value in a launch; `None` if the launch has no such parameter.
     pub fn value(self, launch: &Launch) -> Option<u64> {
         match self {
             Term::Word32(offset) => launch.word32(offset).map(u64::from),
@@ -49,18 +47,18 @@ impl Term {
 /// `constant + numerator / denominator * product of terms`, rounded up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Formula {
-    /// What is always there.
+    /// Constant part.
     pub constant: i64,
-    /// Of the coefficient. Meaningless without terms.
+    /// Numerator of the coefficient. Meaningless without terms.
     pub numerator: u64,
-    /// Of the coefficient. 0 counts as 1.
+    /// Denominator of the coefficient. 0 counts as 1.
     pub denominator: u64,
-    /// What is multiplied; at most three. None: the formula is the constant.
+    /// Factors, at most three. Without any, the formula is the constant.
     pub terms: Vec<Term>,
 }
 
 impl Formula {
-    /// A constant.
+    /// Makes a constant formula.
     pub fn constant(constant: i64) -> Formula {
         Formula {
             constant,
@@ -70,12 +68,12 @@ impl Formula {
         }
     }
 
-    /// Whether it is one.
+    /// Whether the formula is a constant.
     pub fn is_constant(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Its value in a launch; `None` if a parameter is missing or the result is beyond all bounds.
+    /// Value in a launch; `None` if a parameter is missing or the result overflows.
     #[inline]
     pub fn value(&self, launch: &Launch) -> Option<i64> {
         if self.terms.is_empty() {
@@ -93,7 +91,7 @@ impl Formula {
     }
 }
 
-/// A launch and the bounds of the number that is looked for, both inclusive.
+/// A launch and inclusive bounds of the number that a formula must give.
 #[derive(Clone, Copy)]
 pub(super) struct BoundedSample<'a> {
     pub launch: Launch<'a>,
@@ -101,11 +99,11 @@ pub(super) struct BoundedSample<'a> {
     pub most: i64,
 }
 
-/// The simplest formula that all samples allow: a constant, else the fewest terms, without a
-/// constant part before with one. A constant part needs exact samples and three different values, a
-/// product two: with fewer, any formula fits.
+/// Simplest formula that all samples allow: a constant, else the fewest terms, first without a
+/// constant part. A product needs two different values, a constant part three and exact samples:
+/// any formula fits fewer.
 ///
-/// `pointers` are offsets of 64-bit words that are addresses: nothing is a multiple of them.
+/// `pointers` are offsets of 64-bit addresses, which are no factors.
 pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formula> {
     let least = samples.iter().map(|sample| sample.least).max()?;
     let most = samples.iter().map(|sample| sample.most).min()?;
@@ -119,7 +117,7 @@ pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formul
             let Some(formula) = proportional(samples, chosen, values) else {
                 return;
             };
-            // A small denominator is the likelier truth.
+            // A small denominator is likelier.
             if found
                 .as_ref()
                 .is_none_or(|best| (formula.denominator, formula.numerator) < (best.denominator, best.numerator))
@@ -141,14 +139,14 @@ pub(super) fn find(samples: &[BoundedSample], pointers: &[u16]) -> Option<Formul
     None
 }
 
-/// Terms that differ between the samples, each different from the others; what is constant is in
-/// the coefficient.
+/// Terms that differ between the samples and from each other; a constant argument is part of the
+/// coefficient.
 fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64>)> {
     let Some(first) = samples.first() else {
         return Vec::new();
     };
-    // 32-bit words before 64-bit ones before shapes: an element count is the likelier argument than
-    // a grid that was rounded up from it.
+    // 32-bit words, then 64-bit words, then shapes: an element count is likelier than a grid that
+    // was rounded up from it.
     let number = |offset: &u16| !pointers.contains(&(*offset / 8 * 8));
     let words = first.launch.word_offsets().filter(number).map(Term::Word32);
     let longs = first.launch.pointer_offsets().filter(number).map(Term::Word64);
@@ -158,8 +156,7 @@ fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64
         let values: Option<Vec<u64>> = samples.iter().map(|sample| term.value(&sample.launch)).collect();
         let Some(values) = values else { continue };
         let differ = values.iter().any(|value| *value != values[0]);
-        // Nothing is counted in billions of billions; such words are pointers or floating point
-        // numbers.
+        // No count reaches 2^48: such words are pointers or floating point.
         let sane = values.iter().all(|value| *value > 0 && *value < 1 << 48);
         if differ && sane && found.len() < MAX_CANDIDATES && found.iter().all(|(_, other)| *other != values) {
             found.push((term, values));
@@ -168,8 +165,8 @@ fn candidates(samples: &[BoundedSample], pointers: &[u16]) -> Vec<(Term, Vec<u64
     found
 }
 
-/// Calls `each` with every product of `terms` candidates (with repetition) and its values. What
-/// overflows is left out.
+/// Calls `each` with every product of `terms` candidates (with repetition) and its values.
+/// Overflowing products are left out.
 fn products(
     candidates: &[(Term, Vec<u64>)],
     terms: usize,
@@ -194,11 +191,10 @@ fn products(
     }
 }
 
-/// The multiple of these values that all samples allow.
+/// Multiple of these values that all samples allow.
 fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Option<Formula> {
-    // The coefficient lies between the greatest of the lower bounds and the least of the upper
-    // ones. Rounding up allows down to `least - 1`, exclusively; the closed interval is the
-    // stricter and holds for all formats that are.
+    // `max(least / value) <= coefficient <= min(most / value)`. Rounding up would allow more than
+    // `least - 1`; the closed interval is stricter and holds for all known formats.
     let mut low: (u128, u128) = (0, 1);
     let mut high: (u128, u128) = (u128::from(u64::MAX), 1);
     for (sample, value) in samples.iter().zip(values) {
@@ -216,7 +212,7 @@ fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Op
         return None;
     }
     let (mut numerator, mut denominator) = simplest(low, high)?;
-    // Evidence that leaves it open: among the largest, so that hardly anything is missed.
+    // If evidence leaves the factor open, one among the largest misses hardly anything.
     let near = (high.0.saturating_mul(15), high.1.saturating_mul(16));
     if u128::from(numerator).saturating_mul(near.1) < near.0.saturating_mul(u128::from(denominator)) {
         (numerator, denominator) = simplest(near, high)?;
@@ -230,7 +226,7 @@ fn proportional(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Op
     fits(&formula, samples).then_some(formula)
 }
 
-/// A constant and a multiple, from samples that are exact.
+/// Constant and multiple, from exact samples.
 fn with_constant(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> Option<Formula> {
     let mut different: Vec<u64> = values.to_vec();
     different.sort_unstable();
@@ -257,8 +253,7 @@ fn with_constant(samples: &[BoundedSample], terms: &[Term], values: &[u64]) -> O
     fits(&formula, samples).then_some(formula)
 }
 
-/// Some of the samples, from everywhere: kernels run layer by layer. All of them where they are
-/// few.
+/// Some samples, evenly spread, because kernels run layer by layer; all if they are few.
 pub(super) fn some<'a>(samples: &[BoundedSample<'a>]) -> Vec<BoundedSample<'a>> {
     if samples.len() <= LOOKED_AT {
         return samples.to_vec();
@@ -283,8 +278,8 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a.max(1)
 }
 
-/// The fraction with the smallest denominator between two fractions, both included (the
-/// Stern-Brocot tree, by continued fractions).
+/// Fraction of the smallest denominator in a closed interval (Stern-Brocot tree, by continued
+/// fractions).
 fn simplest(low: (u128, u128), high: (u128, u128)) -> Option<(u64, u64)> {
     let whole = low.0 / low.1;
     if whole * low.1 == low.0 {
@@ -293,8 +288,7 @@ fn simplest(low: (u128, u128), high: (u128, u128)) -> Option<(u64, u64)> {
     if whole < high.0 / high.1 {
         return Some((u64::try_from(whole + 1).ok()?, 1));
     }
-    // Both lie between the same two whole numbers: the simplest of what is behind the point, turned
-    // over.
+    // Both bounds lie between the same integers: recurse on the inverted fractional parts.
     let turned = |it: (u128, u128)| (it.1, it.0 - whole * it.1);
     let (numerator, denominator) = simplest(turned(high), turned(low))?;
     let top = whole

@@ -1,54 +1,54 @@
-//! A launch, as far as it says what will be touched.
+//! A launch, as far as it decides what is touched.
 #![forbid(unsafe_code)]
 
 use super::Allocations;
 
-/// Bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill it,
-/// with pointers all through the first third.
+/// Most bytes of parameters that are read: CUDA's limit since 12.1. PyTorch's lists of tensors fill
+/// it, with pointers throughout the first third.
 pub const MAX_PARAMETER_BYTES: usize = 32_764;
 
-/// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`]: here the shape is an
-/// argument, not a part of the identity.
+/// A launch. Its kernel is named by [`weft_kernel_id::SymbolKey::to_word`], as the shape is an
+/// argument here.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
     /// Module and symbol.
     pub kernel: u64,
-    /// The parameter buffer as the kernel sees it: each parameter at its offset, structs by value
-    /// in place.
+    /// Parameter buffer as the kernel sees it: each parameter at its offset, structs by value in
+    /// place.
     pub parameters: &'a [u8],
-    /// Blocks.
+    /// Grid, in blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, in threads.
     pub block: [u32; 3],
 }
 
 impl Launch<'_> {
-    /// The 64-bit word at this offset, if the buffer reaches so far.
+    /// 64-bit word at this offset, if the buffer holds it.
     pub fn word64(&self, offset: u16) -> Option<u64> {
         let bytes = self.parameters.get(usize::from(offset)..)?.first_chunk::<8>()?;
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// The 32-bit word at this offset, if the buffer reaches so far.
+    /// 32-bit word at this offset, if the buffer holds it.
     pub fn word32(&self, offset: u16) -> Option<u32> {
         let bytes = self.parameters.get(usize::from(offset)..)?.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*bytes))
     }
 
-    /// Offsets at which a pointer can lie: a pointer is aligned, in a struct too.
+    /// Possible offsets of a pointer, which is aligned even in a struct.
     pub fn pointer_offsets(&self) -> impl Iterator<Item = u16> + use<> {
         let bytes = self.parameters.len().min(MAX_PARAMETER_BYTES);
         (0..bytes / 8).map(|word| (word * 8) as u16)
     }
 
-    /// Hash of the arguments without the pointers: equal for launches of a kernel that differ only
-    /// in where their data lies. `scratch` is overwritten.
+    /// Hash of the arguments without pointers: equal for launches that differ only in addresses.
+    /// `scratch` is overwritten.
     pub fn shape(&self, live: &Allocations, scratch: &mut Vec<u8>) -> u64 {
         self.signature(scratch, |_, word| live.find(word).is_some())
     }
 
-    /// Hash of the arguments without those 64-bit words that `is_pointer` takes for pointers, told
-    /// their offset and value. `scratch` is overwritten; passing it in spares an allocation.
+    /// Hash of the arguments without the 64-bit words for which `is_pointer(offset, value)` holds.
+    /// `scratch` is overwritten; passing it saves an allocation.
     pub(super) fn signature(&self, scratch: &mut Vec<u8>, mut is_pointer: impl FnMut(u16, u64) -> bool) -> u64 {
         scratch.clear();
         scratch.extend_from_slice(self.parameters);
@@ -65,7 +65,7 @@ impl Launch<'_> {
         weft_kernel_id::image_hash(scratch)
     }
 
-    /// Offsets at which a 32-bit word can lie.
+    /// Possible offsets of a 32-bit word.
     pub fn word_offsets(&self) -> impl Iterator<Item = u16> + use<> {
         let bytes = self.parameters.len().min(MAX_PARAMETER_BYTES);
         (0..bytes / 4).map(|word| (word * 4) as u16)

@@ -1,18 +1,21 @@
-//! What each kernel touches, told from its launch arguments.
+//! Working sets: the memory that each kernel touches, as a function of its launch arguments.
 //!
-//! MSched (arXiv 2512.24637, section 4) found that what a kernel touches is a simple function of
-//! its arguments: a region that begins at a pointer argument and is of constant size (its T1, our
-//! [`Template::Fixed`]), of a size proportional to a product of other arguments (T2,
-//! [`Template::Linear`]), or several chunks at a regular stride (T3, [`Template::Strided`]). It
-//! learns them from a binary instrumentation tool; we learn them from any [`Evidence`].
+//! MSched (arXiv 2512.24637, section 4) found three kinds of regions that begin at a pointer
+//! argument:
 //!
-//! * [`Launch`]: a kernel with its parameter buffer, grid and block. [`Allocations`]: what the job
-//!   holds, against which words are tested for being pointers.
+//! * T1, [`Template::Fixed`]: of constant size;
+//! * T2, [`Template::Linear`]: of a size proportional to a product of other arguments;
+//! * T3, [`Template::Strided`]: several chunks at a regular stride.
+//!
+//! MSched learns them by binary instrumentation, weft from any [`Evidence`].
+//!
+//! * [`Launch`]: a kernel with parameters, grid and block. [`Allocations`] show what words are
+//!   pointers.
 //! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
-//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond and with no
-//!   allocation in the steady state.
-//! * [`evaluate`]: how much of what was touched is predicted, and how much of what is predicted was
-//!   not touched.
+//! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond, without
+//!   allocations in the steady state.
+//! * [`evaluate`]: touched memory that was not predicted, and predicted memory that was not
+//!   touched.
 #![forbid(unsafe_code)]
 
 mod allocations;

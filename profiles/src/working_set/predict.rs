@@ -1,4 +1,4 @@
-//! From a launch to what it will touch.
+//! Prediction of what a launch will touch.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,53 +12,52 @@ use super::{
     template::Pieces,
 };
 
-/// What is guessed behind a pointer of a kernel that was never observed: one granule of the
-/// driver's largest, cut at the allocation's end. A whole allocation would be 5 to 15 times too
-/// much on the average (MSched's ablation); nothing would cost a fault at every launch.
+/// Bytes guessed behind a pointer of an unobserved kernel: the driver's largest granule, cut at the
+/// allocation's end. A whole allocation would be 5 to 15 times too much on average (MSched's
+/// ablation); nothing would cost a fault at every launch.
 pub const GUESSED_BYTES: u64 = 2 << 20;
 
-/// Pointers of one unobserved launch that are guessed behind at most.
+/// Most pointers of an unobserved launch that get a guess.
 const MAX_GUESSES: usize = 64;
 
-/// Chunks of a region at most: more are one contiguous region to whoever moves memory.
+/// Most chunks of a region; more count as one contiguous region.
 const MAX_CHUNKS: i64 = 1 << 16;
 
-/// What is predicted of one launch.
+/// Prediction for one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predicted<'a> {
-    /// In no order; they may overlap.
+    /// In no order; regions may overlap.
     pub regions: &'a [Region],
-    /// False if the kernel was never observed, so that this is a guess.
+    /// Whether the kernel was observed; otherwise the regions are a guess.
     pub known: bool,
 }
 
-/// Predicts what launches touch. It keeps its memory from one launch to the next and allocates
-/// nothing once it has seen the largest.
+/// Predictor of touched memory. It reuses its memory, and allocates nothing after the largest
+/// launch.
 #[derive(Debug, Default)]
 pub struct Predictor {
     sets: WorkingSets,
-    /// Places in `ready`, by kernel.
+    /// Kernel to index in `ready`.
     places: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
     ready: Vec<ReadyKernel>,
     regions: Vec<Region>,
-    /// Of the launch at hand: which entry of each of its kernel's keys it is.
+    /// Entry of the current launch in each key of its kernel, once looked up.
     entries: Vec<Option<Option<usize>>>,
-    /// Where in the list of allocations addresses were found last, by some of their bits: a search
-    /// costs 30 ns, a look 3.
+    /// Indices of recently found allocations, by some address bits: a search costs 30 ns, a look 3
+    /// ns.
     near: Vec<u32>,
 }
 
-/// Places in `near`: allocations of a busy job, a few times over.
+/// Places in `near`: a few times the allocations of a busy job.
 const NEAR: usize = 1024;
 
-/// One kernel, ready to be looked up: tables whose keys are the same are asked once a launch.
+/// Working set of a kernel for look-ups: tables of equal keys are asked once a launch.
 #[derive(Debug, Default)]
 struct ReadyKernel {
     words: Vec<ReadyWord>,
     keys: Vec<TableKey>,
 }
 
-/// One of its pointers.
 #[derive(Debug)]
 struct ReadyWord {
     offset: u16,
@@ -71,7 +70,7 @@ enum ReadyRule {
     Fixed(i64, u64),
     Linear(Box<[Formula; 2]>),
     Strided(Box<[Formula; 4]>),
-    /// The number of its key, the pieces of each of the key's entries, and what all have in common.
+    /// Index of the key, pieces of each of its entries, pieces common to all.
     Table(usize, Vec<Option<Pieces>>, Pieces),
 }
 
@@ -127,7 +126,7 @@ impl ReadyKernel {
     }
 }
 
-/// Kernel numbers are hashes already.
+/// Hasher for kernel numbers, which are hashes already.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 
@@ -148,7 +147,7 @@ impl Hasher for AsItIs {
 }
 
 impl Predictor {
-    /// From what was learnt.
+    /// Makes a predictor of these working sets.
     pub fn new(sets: WorkingSets) -> Predictor {
         let places = sets
             .kernels
@@ -170,13 +169,13 @@ impl Predictor {
         }
     }
 
-    /// What it rests on.
+    /// Working sets of the predictor.
     pub fn sets(&self) -> &WorkingSets {
         &self.sets
     }
 
-    /// What this launch will touch. Copies and memsets need no prediction: [`Region::contiguous`]
-    /// of their own arguments.
+    /// Predicts what a launch will touch. Copies and memsets need no prediction: use
+    /// [`Region::contiguous`] of their arguments.
     pub fn predict(&mut self, launch: &Launch, live: &Allocations) -> Predicted<'_> {
         self.regions.clear();
         let Some(kernel) = self.places.get(&launch.kernel).and_then(|at| self.ready.get(*at)) else {
@@ -192,8 +191,8 @@ impl Predictor {
             let Some(pointer) = launch.word64(word.offset) else {
                 continue;
             };
-            // A null pointer, or one into memory that is not this job's. Large blocks are two
-            // megabytes and more; the higher bits keep neighbours in a big address space apart.
+            // Null pointers and others' memory have no bounds. Blocks are 2 MiB or more; the higher
+            // bits tell distant ones apart.
             let place = (pointer >> 21 ^ pointer >> 31) as usize % NEAR;
             let bounds = match self.near.get_mut(place) {
                 Some(near) => live.find_near(pointer, near),
@@ -252,7 +251,7 @@ impl Predictor {
     }
 }
 
-/// Where regions behind one pointer go.
+/// Destination of regions behind one pointer.
 struct Put {
     pointer: u64,
     bounds: (u64, u64),
@@ -260,7 +259,7 @@ struct Put {
 }
 
 impl Put {
-    /// One piece, cut at the bounds of the allocation: no access goes beyond them.
+    /// Adds a piece, cut at the allocation's bounds, which no access exceeds.
     fn piece(&self, regions: &mut Vec<Region>, offset: i64, bytes: u64) {
         let begin = self.pointer.saturating_add_signed(offset);
         let end = begin.saturating_add(bytes).min(self.bounds.1);
@@ -281,7 +280,7 @@ impl Put {
             .and_then(|last| last.checked_add(bytes));
         let inside = begin >= self.bounds.0 && last.is_some_and(|last| last >= 0 && last as u64 <= room);
         if !inside || stride <= bytes || chunks > MAX_CHUNKS {
-            // Touching or overlapping chunks, or so many that nobody would move them one by one.
+            // Chunks that touch or overlap, or too many to move one by one.
             let all = last.filter(|last| *last > 0).map_or(0, |last| last as u64);
             self.piece(regions, offset, all.max(bytes as u64));
             return;

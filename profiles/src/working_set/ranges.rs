@@ -1,4 +1,4 @@
-//! Arithmetic on sets of addresses, kept as sorted disjoint ranges.
+//! Sets of addresses, as sorted disjoint ranges.
 #![forbid(unsafe_code)]
 
 use super::{Access, Touched};
@@ -6,7 +6,7 @@ use super::{Access, Touched};
 /// Begin and end.
 pub(super) type Span = (u64, u64);
 
-/// Sorts and unites; ranges that touch become one. Empty ones vanish.
+/// Sorts and unites ranges, adjoining ones too; drops empty ones.
 pub(super) fn unite(spans: &mut Vec<Span>) {
     spans.retain(|(begin, end)| begin < end);
     spans.sort_unstable();
@@ -23,7 +23,7 @@ pub(super) fn unite(spans: &mut Vec<Span>) {
     spans.truncate(kept);
 }
 
-/// Widens each range outwards to multiples of `page`, then unites.
+/// Widens each range outwards to multiples of `page` bytes, then unites.
 pub(super) fn widen(spans: &mut Vec<Span>, page: u64) {
     let page = page.max(1);
     for (begin, end) in spans.iter_mut() {
@@ -33,19 +33,18 @@ pub(super) fn widen(spans: &mut Vec<Span>, page: u64) {
     unite(spans);
 }
 
-/// A span that is relative to a pointer, moved by half the address space so that nothing is
-/// negative.
+/// A span relative to a pointer, shifted by half the address space so that nothing is negative.
 pub(super) fn shifted((begin, end): (i64, i64)) -> Span {
     const MIDDLE: u64 = 1 << 63;
     ((begin as u64).wrapping_add(MIDDLE), (end as u64).wrapping_add(MIDDLE))
 }
 
-/// Bytes in all.
+/// Total size, bytes.
 pub(super) fn size(spans: &[Span]) -> u64 {
     spans.iter().map(|(begin, end)| end - begin).sum()
 }
 
-/// What is in both of two united sets.
+/// Intersection of two united sets.
 pub(super) fn common(one: &[Span], other: &[Span]) -> Vec<Span> {
     let (mut i, mut j) = (0, 0);
     let mut both = Vec::new();
@@ -59,12 +58,12 @@ pub(super) fn common(one: &[Span], other: &[Span]) -> Vec<Span> {
     both
 }
 
-/// How a united set was used as a whole.
+/// Access to a united set as a whole.
 pub(super) fn access_of(touched: impl Iterator<Item = Access>) -> Option<Access> {
     touched.reduce(Access::and)
 }
 
-/// The spans of what was touched, united.
+/// United spans of what was touched.
 pub(super) fn spans(touched: &[Touched]) -> Vec<Span> {
     let mut spans: Vec<Span> = touched.iter().map(|one| (one.address, one.end())).collect();
     unite(&mut spans);

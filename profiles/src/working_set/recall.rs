@@ -1,10 +1,9 @@
-//! Tables for the words of a kernel that follow no rule: what the same arguments touched before.
+//! Tables for a kernel's words without a rule: what equal arguments touched before.
 //!
-//! All such words of a kernel have one key if one tells what is touched behind all of them. A word
-//! that holds whatever its memory held before (a gap in a struct, the end of a list) follows no
-//! arguments, and where by chance it holds the same pointer as another one, it seems to be used:
-//! then what was touched is given to the word that was seen to be used by itself. Where words still
-//! have no key together, each is tried by itself.
+//! All such words share one key if one tells what is touched behind them all. A leftover word (a
+//! gap in a struct, the end of a list) follows no arguments, but may equal another pointer by
+//! chance. Then the word that is used by itself gets what was touched. Without a common key, each
+//! word is tried alone.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -17,14 +16,13 @@ use super::{
     template::{MAX_PIECES, MAX_RECALLED},
 };
 
-/// Different keys of one kernel at most: each costs a launch a hash.
+/// Most keys of a kernel: each costs a launch a hash.
 const KEYS: usize = 4;
 
-/// Words that are tried by themselves at most: a look for a key takes milliseconds where there are
-/// many launches.
+/// Most words that are tried alone: a search takes milliseconds if there are many launches.
 const ALONE: usize = 16;
 
-/// A word and how it is used.
+/// A word's offset and its access.
 type UsedWord = (u16, Access);
 
 /// What one launch touched behind some words, each relative to its pointer.
@@ -33,12 +31,12 @@ type TouchedPieces<'a> = Vec<&'a [(i64, i64)]>;
 /// What was touched behind each word of some launches.
 struct PointerView<'a> {
     kept: Vec<&'a ExactSample>,
-    /// By launch: words to which nothing is given.
+    /// Per launch: words that get no pieces.
     without: Vec<HashSet<u16>>,
 }
 
 impl<'a> PointerView<'a> {
-    /// As it was seen: what lies behind two words that are the same pointer counts for both.
+    /// View as seen: what lies behind two equal pointers counts for both.
     fn plain(seen: &'a ExactSamples) -> PointerView<'a> {
         PointerView {
             kept: seen.kept.iter().collect(),
@@ -46,9 +44,9 @@ impl<'a> PointerView<'a> {
         }
     }
 
-    /// Of words that are the same pointer, those that were seen to be used by themselves have it,
-    /// and of those the first: what is used stands before what is left over. `clear`: only launches
-    /// in which there is one.
+    /// View in which one of several equal pointers gets the pieces: the first that some launch used
+    /// by itself, as used words precede leftovers. `clear`: only launches in which no pointer has
+    /// two such words.
     fn owned(seen: &'a ExactSamples, clear: bool) -> PointerView<'a> {
         let words = seen.kept.iter().flat_map(|kept| &kept.words);
         let alone: HashSet<u16> = words
@@ -83,7 +81,7 @@ impl<'a> PointerView<'a> {
         self.kept.iter().map(|kept| kept.launch(kernel)).collect()
     }
 
-    /// Each launch's pieces behind a word: none where it was no pointer.
+    /// Each launch's pieces behind a word; none if the word was no pointer.
     fn pieces(&self, offset: u16) -> impl Iterator<Item = &'a [(i64, i64)]> {
         self.kept.iter().zip(&self.without).map(move |(kept, without)| {
             let behind = kept.word(offset).filter(|_| !without.contains(&offset));
@@ -91,7 +89,7 @@ impl<'a> PointerView<'a> {
         })
     }
 
-    /// What each launch touched behind these words: equal for equal numbers.
+    /// Number per launch for what it touched behind these words; equal numbers mean equal pieces.
     fn outcomes(&self, words: &[UsedWord]) -> Vec<usize> {
         let mut each: Vec<TouchedPieces> = vec![Vec::with_capacity(words.len()); self.kept.len()];
         for (offset, _) in words {
@@ -108,7 +106,7 @@ impl<'a> PointerView<'a> {
     }
 }
 
-/// The tables of these words.
+/// Makes the tables of these words.
 pub(super) fn tables(kernel: u64, seen: &ExactSamples, pointers: &[u16], words: &[UsedWord]) -> Vec<WordTemplate> {
     if words.is_empty() {
         return Vec::new();
@@ -125,7 +123,7 @@ pub(super) fn tables(kernel: u64, seen: &ExactSamples, pointers: &[u16], words: 
         .unwrap_or_else(|| one_by_one(kernel, &view, pointers, &words))
 }
 
-/// Tables of words that have a key together; `None` where they have none.
+/// Tables of words with a common key; `None` without one.
 fn together(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWord]) -> Option<Vec<WordTemplate>> {
     let launches = view.launches(kernel);
     let key = table::key(&launches, &view.outcomes(words), pointers)?;
@@ -138,7 +136,7 @@ fn together(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWord
     )
 }
 
-/// Tables of words that have no key together.
+/// Tables of words without a common key.
 fn one_by_one(kernel: u64, view: &PointerView, pointers: &[u16], words: &[UsedWord]) -> Vec<WordTemplate> {
     let launches = view.launches(kernel);
     let mut found = Vec::new();
@@ -167,8 +165,8 @@ fn hashes(launches: &[Launch], key: &[Term]) -> Vec<u64> {
     launches.iter().map(|launch| table::hash(launch, key)).collect()
 }
 
-/// One word's table, with the hash of each launch's key; without any, what all launches had in
-/// common. `None` where nothing is known.
+/// One word's table, with each launch's key hash; without hashes, the part common to all launches.
+/// `None` if nothing is known.
 fn table(view: &PointerView, (offset, access): UsedWord, key: &[Term], hashes: &[u64]) -> Option<WordTemplate> {
     let mut entries: Vec<(u64, Vec<(i64, u64)>)> = Vec::new();
     let mut common: Option<Vec<(i64, i64)>> = None;
@@ -199,7 +197,7 @@ fn table(view: &PointerView, (offset, access): UsedWord, key: &[Term], hashes: &
     })
 }
 
-/// Offset and bytes of pieces that are given by begin and end.
+/// Converts pieces from (begin, end) to (offset, bytes).
 fn sizes(pieces: &[(i64, i64)]) -> Vec<(i64, u64)> {
     pieces.iter().map(|(a, b)| (*a, b.abs_diff(*a))).collect()
 }

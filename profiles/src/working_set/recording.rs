@@ -1,17 +1,15 @@
-//! Launches with what they touched, as a file: templates are judged on launches that they were not
-//! learnt from.
+//! File of launches and what they touched, to test templates on launches outside their evidence.
 //!
-//! A file is [`MAGIC`], then records, each with a byte that says what it is: the job's allocations
-//! from there on, a kernel's symbol, or a launch. Numbers are little-endian. A file whose end is
-//! missing (the job was killed) is good up to there; anything else that is not as it should be is
-//! an error, never a panic.
+//! After [`MAGIC`], each record begins with a byte for its kind: the allocations from there on, a
+//! symbol, or a launch. Numbers are little-endian. A truncated file (the job was killed) is valid
+//! up to there; any other defect is an error, never a panic.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
 use super::{Access, Allocations, Certainty, Launch, Touched, launch::MAX_PARAMETER_BYTES};
 
-/// How a file begins. The last digit is its version.
+/// First bytes of a file; the last digit is its version.
 pub const MAGIC: &[u8; 8] = b"WEFTEV02";
 
 const ALLOCATIONS: u8 = 1;
@@ -19,20 +17,20 @@ const LAUNCH: u8 = 2;
 const NAME: u8 = 3;
 const GRANULE: u8 = 4;
 
-/// Bytes of a symbol at most; templates of C++ have some thousands. What is longer is cut.
+/// Longest symbol, bytes; C++ templates have some thousands. Longer ones are cut.
 const MAX_NAME_BYTES: usize = 1 << 14;
 
-/// Allocations or pieces of one record at most: beyond that the file is broken.
+/// Most allocations or pieces of a record; a file with more is broken.
 const MOST: u32 = 1 << 20;
 
-/// Why a file cannot be read.
+/// Reason for which a file cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordingError {
     /// Another kind of file, or another version.
     #[error("it is no recording of launches that this weft can read")]
     Foreign,
-    /// Not what was written.
+    /// Broken at this byte.
     #[error("broken at byte {0}")]
     Broken(usize),
 }
@@ -47,15 +45,15 @@ pub fn write_allocations(into: &mut Vec<u8>, live: &Allocations) {
     }
 }
 
-/// Appends that all evidence of the file is rounded outwards to multiples of so many bytes
-/// ([`super::Evidence::granule`]) and does not tell how memory was used. Without it evidence is
+/// Appends the granule to which all evidence of the file is rounded, bytes
+/// ([`super::Evidence::granule`]). Such evidence has no access. Without this record evidence is
 /// exact.
 pub fn write_granule(into: &mut Vec<u8>, granule: u64) {
     into.push(GRANULE);
     into.extend(granule.to_le_bytes());
 }
 
-/// Appends what a kernel is called.
+/// Appends a kernel's symbol.
 pub fn write_name(into: &mut Vec<u8>, kernel: u64, symbol: &str) {
     let symbol = symbol.as_bytes();
     let symbol = symbol.get(..MAX_NAME_BYTES).unwrap_or(symbol);
@@ -88,29 +86,29 @@ pub fn write_launch(into: &mut Vec<u8>, number: u64, launch: &Launch, certainty:
     }
 }
 
-/// One launch of a recording.
+/// A launch of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// The evidence's number of it; ascends.
+    /// The evidence's number of the launch; numbers ascend.
     pub number: u64,
-    /// What [`Recorded::touched`] is worth.
+    /// Certainty of [`Recorded::touched`].
     pub certainty: Certainty,
     /// As [`Launch::kernel`].
     pub kernel: u64,
     /// As [`Launch::parameters`].
     pub parameters: Vec<u8>,
-    /// Blocks.
+    /// Grid, in blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, in threads.
     pub block: [u32; 3],
-    /// What it touched.
+    /// What the launch touched.
     pub touched: Vec<Touched>,
-    /// Which of [`Recording::allocations`] the job had.
+    /// Index of the job's state in [`Recording::allocations`].
     pub allocations: usize,
 }
 
 impl Recorded {
-    /// As predictors take it.
+    /// The launch as predictors take it.
     pub fn launch(&self) -> Launch<'_> {
         Launch {
             kernel: self.kernel,
@@ -121,16 +119,16 @@ impl Recorded {
     }
 }
 
-/// A file's content.
+/// Content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// What the job held, one after the other.
+    /// States of the job's allocations, in order.
     pub allocations: Vec<Allocations>,
-    /// In their order.
+    /// Launches, in order.
     pub launches: Vec<Recorded>,
-    /// What evidence is rounded to, where it is not exact.
+    /// Granule of the evidence, bytes; `None` if exact.
     pub granule: Option<u64>,
-    /// Kernels' symbols, as far as they were told.
+    /// Symbols of kernels, as far as known.
     pub names: HashMap<u64, String>,
 }
 
@@ -140,7 +138,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `None` at the end.
+    /// Takes `count` bytes; `None` at the end.
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(count)?;
         let found = self.bytes.get(self.at..end)?;
@@ -166,7 +164,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Recording {
-    /// Reads a file's bytes.
+    /// Parses a file's bytes.
     pub fn read(bytes: &[u8]) -> Result<Recording, RecordingError> {
         let records = bytes.strip_prefix(MAGIC).ok_or(RecordingError::Foreign)?;
         let mut reader = Reader { bytes: records, at: 0 };
@@ -181,7 +179,7 @@ impl Recording {
         }
     }
 
-    /// One record more. `None`: the file ends before the record does. False: it is none.
+    /// Reads one record. `None` at a truncated record, `false` at an invalid one.
     fn record(&mut self, reader: &mut Reader) -> Option<bool> {
         let [what] = reader.number()?;
         match what {
@@ -326,7 +324,7 @@ mod tests {
         let mut broken = bytes.clone();
         broken[MAGIC.len()] = 9;
         assert_eq!(Recording::read(&broken), Err(RecordingError::Broken(MAGIC.len())));
-        // No byte that differs makes it panic.
+        // No changed byte makes it panic.
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 0xff;

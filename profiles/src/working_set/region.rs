@@ -1,74 +1,73 @@
-//! A part of memory and how it is used.
+//! A part of memory and its access.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// How memory is used.
+/// Kind of access to memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Access {
     /// Read only.
     Read,
-    /// Overwritten as a whole; nothing that was there before is read.
+    /// Overwritten as a whole, without reading the old content.
     Write,
-    /// Read and written, or written in part, or nobody knows: what was there before matters, and it
-    /// changes.
+    /// Read and written, written in part, or unknown: the old content matters, and changes.
     #[default]
     ReadWrite,
 }
 
 impl Access {
-    /// Both.
+    /// Union of two accesses.
     pub fn and(self, other: Access) -> Access {
         if self == other { self } else { Access::ReadWrite }
     }
 
-    /// Whether it changes the memory.
+    /// Whether the memory changes.
     pub fn writes(self) -> bool {
         self != Access::Read
     }
 
-    /// Whether what was there before matters.
+    /// Whether the old content matters.
     pub fn reads(self) -> bool {
         self != Access::Write
     }
 }
 
-/// What a kernel touched: a contiguous part of the job's address space.
+/// Contiguous part of the job's address space that a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Touched {
-    /// Where it begins.
+    /// Begin.
     pub address: u64,
-    /// Its size. 0 is nothing.
+    /// Size, bytes; may be 0.
     pub bytes: u64,
-    /// How it was used.
+    /// Access.
     pub access: Access,
 }
 
 impl Touched {
-    /// The first address behind it.
+    /// First address after the part.
     pub fn end(&self) -> u64 {
         self.address.saturating_add(self.bytes)
     }
 }
 
-/// What a kernel is predicted to touch: `chunks` parts of `bytes` bytes, each `stride` bytes behind
-/// the one before. A contiguous region is one chunk.
+/// Prediction of touched memory: `chunks` parts of `bytes` bytes, at distances of `stride` bytes. A
+/// contiguous region is one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Region {
-    /// Where the first chunk begins, in the job's address space.
+    /// Begin of the first chunk, in the job's address space.
     pub address: u64,
-    /// Size of a chunk.
+    /// Size of a chunk, bytes.
     pub bytes: u64,
-    /// From the begin of a chunk to the begin of the next.
+    /// Distance between begins of chunks, bytes.
     pub stride: u64,
-    /// How many. At least 1.
+    /// Number of chunks, at least 1.
     pub chunks: u32,
-    /// How it is used.
+    /// Access.
     pub access: Access,
 }
 
 impl Region {
-    /// One chunk.
+    /// Region of one chunk.
     pub fn contiguous(address: u64, bytes: u64, access: Access) -> Region {
         Region {
             address,
@@ -79,7 +78,7 @@ impl Region {
         }
     }
 
-    /// Its chunks, by address.
+    /// Chunks, by address.
     pub fn parts(self) -> impl Iterator<Item = Touched> {
         (0..u64::from(self.chunks)).map(move |chunk| Touched {
             address: self.address.saturating_add(chunk.saturating_mul(self.stride)),
@@ -88,13 +87,13 @@ impl Region {
         })
     }
 
-    /// The first address behind it.
+    /// First address after the region.
     pub fn end(&self) -> u64 {
         let last = u64::from(self.chunks.saturating_sub(1)).saturating_mul(self.stride);
         self.address.saturating_add(last).saturating_add(self.bytes)
     }
 
-    /// Bytes that it touches.
+    /// Bytes touched.
     pub fn touched(&self) -> u64 {
         self.bytes.saturating_mul(u64::from(self.chunks))
     }

@@ -1,8 +1,7 @@
-//! Launches that are kept of one kernel so that templates can be found in them: different ones, and
-//! no more than memory should hold.
+//! Samples of a kernel: distinct launches in bounded memory, in which templates are found.
 //!
-//! What is kept of a launch depends on the evidence ([`super::fit`], [`super::coarse`]); how many
-//! are kept, and that nothing is fitted anew of which nothing new came, does not.
+//! The evidence decides what is kept of a launch ([`super::fit`], [`super::coarse`]). This module
+//! decides how many, and fits a kernel again only after new evidence.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,54 +12,50 @@ use super::{
     template::{MAX_WORDS, offsets},
 };
 
-/// Launches that are kept of one kernel: as many different ones as a model has layers, twice and
-/// more.
+/// Most launches kept of a kernel: over twice the distinct ones of a model's layers.
 const MAX_SAMPLES: usize = 1024;
 
-/// Bytes that are kept of one kernel's launches at most: lists of tensors have 32 KB of parameters
-/// each.
+/// Most bytes kept of a kernel's launches: lists of tensors have 32 KB of parameters each.
 const MAX_SAMPLE_BYTES: usize = 8 << 20;
 
-/// What was seen of one kernel: launches with a `W` of each word that was a pointer, and an `E` of
-/// the whole launch.
+/// Samples of one kernel: launches with a `W` per pointer word, and an `E` per launch.
 #[derive(Debug)]
 pub(super) struct LaunchSamples<W, E = ()> {
     /// Launches that came, kept or not.
     pub(super) observed: u64,
     pub(super) kept: Vec<LaunchSample<W, E>>,
     bytes: usize,
-    /// How many are kept of each signature.
+    /// Number of kept launches by signature.
     alike: HashMap<u64, usize>,
-    /// Of what is kept; `None` since something came.
+    /// Templates of the kept launches; `None` after new evidence.
     fitted: Option<Vec<WordTemplate>>,
 }
 
-/// One launch.
+/// One kept launch.
 #[derive(Debug)]
 pub(super) struct LaunchSample<W, E = ()> {
     parameters: Vec<u8>,
     grid: [u32; 3],
     block: [u32; 3],
-    /// By offset: words that were pointers.
+    /// Words that were pointers, by offset.
     pub(super) words: Vec<(u16, W)>,
-    /// What was seen of the whole launch.
+    /// Evidence of the whole launch.
     pub(super) whole: E,
 }
 
-/// Exact evidence of one kernel: of each launch what was touched behind each word that was a
-/// pointer.
+/// Exact evidence of one kernel: per launch, what was touched behind each pointer word.
 pub(super) type ExactSamples = LaunchSamples<PointerUse>;
 
-/// One launch of exact evidence.
+/// A launch of exact evidence.
 pub(super) type ExactSample = LaunchSample<PointerUse>;
 
 /// What was touched behind one pointer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PointerUse {
-    /// Relative to the pointer.
+    /// Begin and end, relative to the pointer.
     pub(super) pieces: Vec<(i64, i64)>,
     pub(super) access: Option<Access>,
-    /// Another word of the launch had an equal value: what was touched may be the other's.
+    /// Whether another word had an equal value: what was touched may be the other's.
     pub(super) shared: bool,
 }
 
@@ -77,13 +72,13 @@ impl<W, E> Default for LaunchSamples<W, E> {
 }
 
 impl<W, E> LaunchSamples<W, E> {
-    /// Whether this launch may be kept, where of those with its signature `most` are.
+    /// Whether this launch may be kept: fewer than `most` of its signature are.
     pub(super) fn has_room(&self, launch: &Launch, signature: u64, most: usize) -> bool {
         let alike = self.alike.get(&signature).copied().unwrap_or(0);
         alike < most && self.kept.len() < MAX_SAMPLES && self.bytes + launch.parameters.len() <= MAX_SAMPLE_BYTES
     }
 
-    /// Keeps a launch. `bytes`: what it takes beside its parameters, where that counts.
+    /// Keeps a launch. `bytes`: its size beside the parameters, where that counts.
     pub(super) fn keep(&mut self, launch: &Launch, signature: u64, words: Vec<(u16, W)>, whole: E, bytes: usize) {
         *self.alike.entry(signature).or_default() += 1;
         self.bytes += launch.parameters.len() + bytes;
@@ -97,7 +92,7 @@ impl<W, E> LaunchSamples<W, E> {
         });
     }
 
-    /// Forgets the launches, not how many came.
+    /// Forgets the launches, but not their number.
     pub(super) fn forget(&mut self) {
         *self = LaunchSamples {
             observed: self.observed,
@@ -105,7 +100,7 @@ impl<W, E> LaunchSamples<W, E> {
         };
     }
 
-    /// What was learnt of the kernel; `fit` is asked only where something came since.
+    /// Working set of the kernel; calls `fit` only after new evidence.
     pub(super) fn learnt(&mut self, kernel: u64, fit: impl FnOnce(&Self) -> Vec<WordTemplate>) -> KernelWorkingSet {
         let words = match self.fitted.take() {
             Some(words) => words,
@@ -119,7 +114,7 @@ impl<W, E> LaunchSamples<W, E> {
         }
     }
 
-    /// Offsets of the words that were pointers in some launch.
+    /// Offsets of words that were pointers in some launch.
     pub(super) fn offsets(&self) -> Vec<u16> {
         offsets(self.kept.iter().flat_map(|kept| kept.words.iter().map(|(at, _)| *at)))
     }
@@ -135,19 +130,19 @@ impl<W, E> LaunchSample<W, E> {
         }
     }
 
-    /// The 64-bit word there.
+    /// The 64-bit word at `offset`.
     pub(super) fn value(&self, offset: u16) -> Option<u64> {
         self.launch(0).word64(offset)
     }
 
-    /// What is known of the word there; `None` where it was no pointer.
+    /// Evidence of the word at `offset`; `None` if it was no pointer.
     pub(super) fn word(&self, offset: u16) -> Option<&W> {
         let at = self.words.binary_search_by_key(&offset, |(known, _)| *known).ok()?;
         Some(&self.words[at].1)
     }
 }
 
-/// The launch's pointers into live memory, sorted: value, offset of the word, and the allocation.
+/// The launch's pointers into live memory, sorted: value, offset of the word, allocation.
 pub(super) fn pointers(launch: &Launch, live: &Allocations) -> Vec<(u64, u16, Span)> {
     let mut pointers: Vec<(u64, u16, Span)> = launch
         .pointer_offsets()

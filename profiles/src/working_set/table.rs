@@ -1,30 +1,28 @@
-//! What the same arguments touched before, for kernels whose sizes follow no rule that
-//! [`super::formula`] finds.
+//! Keys that recall what equal arguments touched, for kernels without a rule of [`super::formula`].
 //!
-//! A launch is told from others by few numbers ([`key`]): those that decide what is touched, and
-//! those that go along with them. What else stands in the parameters (scalars, seeds, what the
-//! compiler left in gaps, addresses of the host, which differ from process to process) is not
-//! looked at: it would make each launch a new one, and looking costs time.
+//! A [`key`] is a few numbers of a launch: those that decide what is touched, and those that go
+//! along with them. Other parameters (scalars, seeds, leftovers in gaps, host addresses) would make
+//! each launch new, and reading them costs time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 
 use super::{Launch, Term};
 
-/// Numbers that a key is made of at most.
+/// Most numbers of a key.
 pub(super) const MAX_KEY: usize = 16;
 
-/// Numbers that are tried at most, those with the fewest different values first.
+/// Most numbers that are tried, those with the fewest different values first.
 const MAX_TRIED: usize = 512;
 
-/// Upper halves of addresses in programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux:
-/// such a number says nothing about what is touched, if a great lower half shows that it is one.
+/// Upper halves of addresses of programs (0x5555…), libraries and stacks (0x7fff…) on x86-64 Linux.
+/// With a great lower half such a number is an address, and says nothing of what is touched.
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
-/// Numbers above this go along with what is touched by chance: parts of addresses, floating point.
+/// Numbers from here on match what is touched by chance: parts of addresses, floating point.
 const SMALL: u64 = 1 << 24;
 
-/// A key with what is known by it.
+/// A key with the hashes of its entries.
 #[derive(Debug)]
 pub(super) struct TableKey {
     terms: Vec<Term>,
@@ -33,7 +31,7 @@ pub(super) struct TableKey {
 }
 
 impl TableKey {
-    /// With entries of these hashes.
+    /// Makes a key with entries of these hashes.
     pub(super) fn new(terms: &[Term], hashes: impl Iterator<Item = u64>) -> TableKey {
         let mut hashes: Vec<u64> = hashes.collect();
         hashes.sort_unstable();
@@ -44,45 +42,42 @@ impl TableKey {
         }
     }
 
-    /// Its numbers.
     pub(super) fn terms(&self) -> &[Term] {
         &self.terms
     }
 
-    /// Whether it is of these.
+    /// Whether the key has these numbers.
     pub(super) fn is(&self, terms: &[Term]) -> bool {
         self.terms == terms
     }
 
-    /// How many entries it has.
     pub(super) fn entries(&self) -> usize {
         self.hashes.len()
     }
 
-    /// The entry of this hash.
+    /// Index of the entry with this hash.
     #[inline]
     pub(super) fn entry(&self, hash: u64) -> Option<usize> {
         self.hashes.binary_search(&hash).ok()
     }
 }
 
-/// One number of a key's launches.
+/// A number of the launches that may join a key.
 struct KeyCandidate {
     term: Term,
     values: Vec<u64>,
     different: usize,
-    /// All below [`SMALL`], and none may be half of a host's address.
+    /// Whether all values are below [`SMALL`] and none may be half of a host address.
     small: bool,
 }
 
-/// The numbers that tell what `launches` touched: two launches that agree in them have the same
-/// `outcome`. `None` where there are none such, because what is touched depends on something else.
-/// Words at `pointers` (offsets of 64-bit words) are not looked at.
+/// Numbers that tell what `launches` touched: launches that agree in them have equal `outcomes`.
+/// `None` if something else decides. Words at `pointers` (offsets of 64-bit words) are ignored.
 pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> Option<Vec<Term>> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
     let mut chosen: Vec<Term> = Vec::new();
-    // How many launches would not have the outcome of the first of their group.
+    // Number of launches whose outcome differs from the first of their group.
     let mut wrong = strays(&groups, outcomes);
     while wrong > 0 {
         let next = |one: &KeyCandidate| {
@@ -90,8 +85,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
             (strays(&split, outcomes), !one.small, one.different, split)
         };
         let tried = candidates.iter().filter(|one| !chosen.contains(&one.term));
-        // A great number only where no small one tells as much: half of an old address in a gap
-        // would be another one in each process.
+        // A great number only if no small one tells as much: half of an old address in a gap
+        // differs in each process.
         let (found, (left, .., split)) = tried
             .map(|one| (one, next(one)))
             .min_by_key(|(_, (left, great, different, _))| (*left, *great, *different))?;
@@ -101,13 +96,11 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
         chosen.push(found.term);
         (groups, wrong) = (split, left);
     }
-    // Most launches must have come again with the same numbers, and touched the same: else numbers
-    // were found that tell these launches apart by chance.
+    // Half of the launches must repeat; else the numbers tell them apart by chance.
     if 2 * come_again(&groups) < launches.len() {
         return None;
     }
-    // What goes along with them tells sizes that were never seen from those that were, and costs no
-    // launch its entry.
+    // Numbers that go along tell unseen sizes from seen ones, and cost no launch its entry.
     let count = groups.iter().max().map_or(0, |most| most + 1);
     for one in &candidates {
         let known = one.small && !chosen.contains(&one.term);
@@ -119,8 +112,8 @@ pub(super) fn key(launches: &[Launch], outcomes: &[usize], pointers: &[u16]) -> 
     Some(chosen)
 }
 
-/// The small numbers that tell launches apart as finely as they come again: what differs from
-/// launch to launch is not looked at. For evidence that does not show which of them decide.
+/// Small numbers that tell launches apart as finely as launches repeat. For evidence that does not
+/// show which numbers decide.
 pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     let candidates = candidates(launches, pointers);
     let mut groups: Vec<usize> = vec![0; launches.len()];
@@ -137,36 +130,35 @@ pub(super) fn finest(launches: &[Launch], pointers: &[u16]) -> Vec<Term> {
     chosen
 }
 
-/// How many launches are not alone in their group.
+/// Number of launches that are not alone in their group.
 fn come_again(groups: &[usize]) -> usize {
     let mut sizes: HashMap<usize, usize> = HashMap::new();
     groups.iter().for_each(|group| *sizes.entry(*group).or_default() += 1);
     sizes.values().filter(|size| **size > 1).sum()
 }
 
-/// Hash of a launch's key. It stands in profiles: another way to make it is another version of
-/// them.
+/// Hash of a launch's key. Profiles hold it, so another algorithm is another version of profiles.
 #[inline]
 pub(super) fn hash(launch: &Launch, key: &[Term]) -> u64 {
-    // As rustc's FxHash: a multiplication a number. Keys are a few small numbers and nobody attacks
-    // a profile of his own.
+    // rustc's FxHash: one multiplication a number. Keys are few small numbers, without an attacker:
+    // the profile is the user's own.
     const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
     let mixed = key.iter().fold(0u64, |hash, term| {
-        // A number that is not there is not 0.
+        // An absent number differs from 0.
         let value = term.value(launch).unwrap_or(u64::MAX);
         (hash.rotate_left(5) ^ value).wrapping_mul(FACTOR)
     });
     mixed ^ (mixed >> 32)
 }
 
-/// Whether launches whose keys have the same hash have the same outcome.
+/// Whether equal hashes mean equal outcomes.
 pub(super) fn tells(hashes: &[u64], outcomes: &[usize]) -> bool {
     let mut first: HashMap<u64, usize> = HashMap::new();
     let mut pairs = hashes.iter().zip(outcomes);
     pairs.all(|(hash, outcome)| *first.entry(*hash).or_insert(*outcome) == *outcome)
 }
 
-/// Whether the 64-bit word there ends as an address of the host does.
+/// Whether the upper half of the 64-bit word at `long` is that of a host address.
 fn is_host(launch: &Launch, long: u16) -> bool {
     launch.word32(long + 4).is_some_and(|upper| HOST.contains(&upper))
 }
@@ -179,8 +171,7 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     let shapes = (0..3).flat_map(|axis| [Term::Grid(axis), Term::Block(axis)]);
     let number = |offset: &u16| {
         let long = *offset / 8 * 8;
-        // Two small numbers of a list may look like it: an address whose lower half is small, too,
-        // is rare.
+        // Two small numbers may look like an address; a real one with a small lower half is rare.
         let lower = |launch: &Launch| launch.word32(long).is_some_and(|lower| u64::from(lower) >= SMALL);
         let host = |launch: &Launch| is_host(launch, long) && lower(launch);
         pointers.binary_search(&long).is_err() && !launches.iter().any(host)
@@ -216,7 +207,7 @@ fn candidates(launches: &[Launch], pointers: &[u16]) -> Vec<KeyCandidate> {
     found
 }
 
-/// The groups that are left when each is split by these values.
+/// Groups after splitting each by these values.
 fn split(groups: &[usize], values: &[u64]) -> Vec<usize> {
     let mut numbers: HashMap<(usize, u64), usize> = HashMap::new();
     groups
@@ -229,7 +220,7 @@ fn split(groups: &[usize], values: &[u64]) -> Vec<usize> {
         .collect()
 }
 
-/// Launches whose outcome is another than that of the first of their group.
+/// Number of launches whose outcome differs from the first of their group.
 fn strays(groups: &[usize], outcomes: &[usize]) -> usize {
     let mut first: HashMap<usize, usize> = HashMap::new();
     let pairs = groups.iter().zip(outcomes);
@@ -238,7 +229,7 @@ fn strays(groups: &[usize], outcomes: &[usize]) -> usize {
         .count()
 }
 
-/// Whether the groups tell these values, and some group has two launches that show it.
+/// Whether the groups determine these values, and a group of two launches shows it.
 fn follows(groups: &[usize], values: &[u64]) -> bool {
     let mut known: HashMap<usize, u64> = HashMap::new();
     let mut shown = false;
@@ -272,8 +263,7 @@ mod tests {
 
     #[test]
     fn the_key_is_what_decides_and_what_goes_along_and_no_noise() {
-        // Rows, columns, a number that goes along with them, noise, an address of the host in two
-        // halves.
+        // Rows, columns, a number that goes along, noise, a host address in two halves.
         let rows = buffers(&[
             &[3, 7, 21, 900, 5, 0x7ffd],
             &[3, 9, 27, 901, 6, 0x7ffd],
@@ -290,17 +280,17 @@ mod tests {
         let hashes: Vec<u64> = launches.iter().map(|launch| hash(launch, &found)).collect();
         assert_eq!(hashes[0], hashes[3]);
         assert_ne!(hashes[0], hashes[1]);
-        // The same arguments, another outcome: it depends on data.
+        // Equal arguments, other outcome: data decides.
         assert_eq!(key(&[launches[0], launches[0]], &[0, 1], &[]), None);
         assert_eq!(key(&[launches[0], launches[0]], &[0, 0], &[]), Some(Vec::new()));
-        // Each by itself: any number would tell them.
+        // Each alone: any number would tell them apart.
         assert_eq!(key(&launches[..3], &[0, 1, 2], &[]), None);
     }
 
     #[test]
     fn half_of_an_old_address_is_no_key_where_a_small_number_tells_as_much() {
-        // A size, and an address of the host in a gap, whose upper half something else overwrote:
-        // the same in this process by chance, another one in the next.
+        // A size, and a host address in a gap with an overwritten upper half: it differs by
+        // process.
         let old = 0x64b0_7740;
         let rows = buffers(&[&[3, 9, old, 1], &[4, 9, 0, 1], &[5, 9, old, 1]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
@@ -309,7 +299,7 @@ mod tests {
             Some(vec![Term::Word32(0)]),
             "not the one of fewer values"
         );
-        // Where nothing else tells, it may be a great number.
+        // If nothing else tells, a great number serves.
         let rows = buffers(&[&[3, 9, old, 1], &[3, 9, 0, 1]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         assert_eq!(key(&launches, &[0, 1, 0, 1], &[]), Some(vec![Term::Word32(8)]));
@@ -317,8 +307,7 @@ mod tests {
 
     #[test]
     fn two_sizes_that_look_like_an_address_are_sizes() {
-        // A list of sizes: 27 744 elements are 0x6c60, as the upper half of an address of the host
-        // may be.
+        // A list of sizes: 27 744 is 0x6c60, a possible upper half of a host address.
         let rows = buffers(&[&[110_976, 27_744], &[55_488, 27_744], &[55_488, 9_000]]);
         let launches: Vec<Launch> = rows.iter().chain(&rows).map(|row| launch(row)).collect();
         let found = key(&launches, &[0, 1, 2, 0, 1, 2], &[]);

@@ -1,4 +1,4 @@
-//! How what a kernel touches follows from its arguments, as it stands in a profile.
+//! Templates, as a profile holds them: how touched memory follows from a kernel's arguments.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -6,17 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::{Access, Formula, Term, formula::MAX_TERMS, table::MAX_KEY};
 use crate::MAX_KERNELS;
 
-/// Entries that a [`Template::Table`] keeps at most: DenseNet's layers have some two hundred sizes.
+/// Most entries of a [`Template::Table`]: DenseNet's layers have some two hundred sizes.
 pub(super) const MAX_RECALLED: usize = 512;
 
-/// Pieces of one entry at most.
+/// Most pieces of one entry.
 pub(super) const MAX_PIECES: usize = 64;
 
-/// Pointer words of one kernel at most; PyTorch's fused optimisers have some hundreds.
+/// Most pointer words of a kernel; PyTorch's fused optimisers have some hundreds.
 pub(super) const MAX_WORDS: usize = 1024;
 
-/// The words of a kernel that were pointers in any of its launches: their offsets, each once, in
-/// order, no more than templates are made for.
+/// Distinct offsets of words that were pointers in any launch, ascending, at most `MAX_WORDS`.
 pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
     let mut offsets: Vec<u16> = words.collect();
     offsets.sort_unstable();
@@ -25,60 +24,58 @@ pub(super) fn offsets(words: impl Iterator<Item = u16>) -> Vec<u16> {
     offsets
 }
 
-/// Parts behind a pointer: offset from it, and bytes.
+/// Pieces behind a pointer: offset from it, and bytes.
 pub(super) type Pieces = Vec<(i64, u64)>;
 
-/// What is touched behind one pointer.
+/// Rule for what is touched behind a pointer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Template {
-    /// Always the same (MSched's T1).
+    /// Always equal (MSched's T1).
     Fixed {
-        /// From the pointer to the region's begin.
+        /// From the pointer to the region's begin, bytes.
         offset: i64,
-        /// Its size.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// Contiguous, of a size that follows from the arguments (T2).
+    /// Contiguous, with a size that follows from the arguments (T2).
     Linear {
-        /// From the pointer to the region's begin.
+        /// From the pointer to the region's begin, bytes.
         offset: Formula,
-        /// Its size.
+        /// Size, bytes.
         bytes: Formula,
     },
     /// Chunks at a regular distance (T3).
     Strided {
-        /// From the pointer to the first chunk.
+        /// From the pointer to the first chunk, bytes.
         offset: Formula,
-        /// Size of a chunk.
+        /// Size of a chunk, bytes.
         bytes: Formula,
-        /// From the begin of one to the begin of the next.
+        /// Distance between begins of chunks, bytes.
         stride: Formula,
-        /// How many.
+        /// Number of chunks.
         chunks: Formula,
     },
-    /// Of profiles that older versions wrote, whose entries went by everything in the parameters:
-    /// what all had in common is still good.
+    /// Entries of older versions' profiles, keyed by all parameters. Their common part still holds.
     Recalled {
-        /// Hash of everything but the pointers, by value, and the pieces: offset and bytes.
+        /// Hash of everything but the pointers, ascending, and pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
-        /// What all had in common.
+        /// Pieces common to all entries.
         common: Vec<(i64, u64)>,
     },
-    /// No rule was found, but the same arguments always touched the same (not MSched's; it leaves
-    /// these to demand paging). For arguments that were never seen, what all that were seen had in
-    /// common.
+    /// No rule, but equal arguments touched equal pieces. Unseen arguments get the common part.
+    /// (MSched leaves such words to demand paging.)
     Table {
-        /// The numbers that launches are told apart by.
+        /// Numbers that tell launches apart.
         key: Vec<Term>,
-        /// Hash of their values, ascending, and the pieces: offset and bytes.
+        /// Hash of their values, ascending, and pieces: offset and bytes.
         seen: Vec<(u64, Vec<(i64, u64)>)>,
-        /// What all had in common.
+        /// Pieces common to all entries.
         common: Vec<(i64, u64)>,
     },
 }
 
 impl Template {
-    /// Bytes that it takes in memory beside itself.
+    /// Heap size, bytes.
     fn heap(&self) -> usize {
         let terms = |formula: &Formula| formula.terms.capacity() * size_of::<Term>();
         let pieces = |pieces: &Pieces| pieces.capacity() * size_of::<(i64, u64)>();
@@ -93,7 +90,6 @@ impl Template {
         key * size_of::<Term>() + entries + all + pieces(common)
     }
 
-    /// Its formulas.
     fn formulas(&self) -> impl Iterator<Item = &Formula> {
         let all = match self {
             Template::Linear { offset, bytes } => [Some(offset), Some(bytes), None, None],
@@ -108,7 +104,7 @@ impl Template {
         all.into_iter().flatten()
     }
 
-    /// For people: which one.
+    /// Name of the kind, for people.
     pub fn name(&self) -> &'static str {
         match self {
             Template::Fixed { .. } => "fixed",
@@ -119,29 +115,29 @@ impl Template {
     }
 }
 
-/// What is touched behind the pointer at one place of the parameter buffer.
+/// What is touched behind the pointer at one offset of the parameter buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordTemplate {
-    /// Where in the buffer.
+    /// Offset in the parameter buffer, bytes.
     pub offset: u16,
-    /// How.
+    /// Access.
     pub access: Access,
-    /// What.
+    /// Rule.
     pub template: Template,
 }
 
-/// What one kernel touches.
+/// Working set of one kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelWorkingSet {
     /// Module and symbol: [`weft_kernel_id::SymbolKey::to_word`].
     pub kernel: u64,
-    /// Launches that it was learnt from.
+    /// Number of launches observed.
     pub observed: u64,
-    /// By offset. A pointer behind which nothing was ever touched is not here.
+    /// Words by offset; pointers without any touched memory are left out.
     pub words: Vec<WordTemplate>,
 }
 
-/// What the kernels of a job touch.
+/// Working sets of a job's kernels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkingSets {
     /// By kernel.
@@ -149,7 +145,7 @@ pub struct WorkingSets {
 }
 
 impl WorkingSets {
-    /// Bytes that they take in memory beside themselves.
+    /// Heap size, bytes.
     pub(crate) fn heap(&self) -> usize {
         let kernels = self.kernels.capacity() * size_of::<KernelWorkingSet>();
         let words = |words: &Vec<WordTemplate>| {
@@ -159,13 +155,13 @@ impl WorkingSets {
         kernels + self.kernels.iter().map(|kernel| words(&kernel.words)).sum::<usize>()
     }
 
-    /// One kernel's.
+    /// Finds a kernel's working set.
     pub fn kernel(&self, kernel: u64) -> Option<&KernelWorkingSet> {
         let at = self.kernels.binary_search_by_key(&kernel, |known| known.kernel).ok()?;
         self.kernels.get(at)
     }
 
-    /// Templates of each kind: fixed, linear, strided, recalled.
+    /// Number of templates by kind: fixed, linear, strided, recalled.
     pub fn counts(&self) -> [usize; 4] {
         let mut counts = [0; 4];
         for word in self.kernels.iter().flat_map(|kernel| &kernel.words) {
@@ -179,7 +175,7 @@ impl WorkingSets {
         counts
     }
 
-    /// Takes what another run learnt: of a kernel that both know, what rests on more launches.
+    /// Takes up another run; of a kernel in both, the one with more launches stays.
     pub fn merge(&mut self, other: &WorkingSets) {
         for kernel in &other.kernels {
             match self.kernels.binary_search_by_key(&kernel.kernel, |known| known.kernel) {
@@ -191,7 +187,7 @@ impl WorkingSets {
         }
     }
 
-    /// Whether the parts agree with each other. Says what does not.
+    /// First inconsistency among the parts, if any.
     pub(crate) fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more working sets than a profile may have");

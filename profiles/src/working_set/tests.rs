@@ -1,12 +1,12 @@
-//! Kernels whose accesses are known exactly, launched with arguments of all sizes: what is learnt
-//! from some is tested on others.
+//! Kernels of exactly known accesses, launched with arguments of all sizes: templates from some
+//! launches are tested on others.
 #![forbid(unsafe_code)]
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A kernel: how its parameter buffer is laid out and what it touches.
+/// A kernel: layout of its parameter buffer, and what it touches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kernel {
     /// `f(a, b, out, n)`: out = a + b, floats.
@@ -58,7 +58,7 @@ fn touched(address: u64, bytes: u64, access: Access) -> Touched {
 }
 
 impl Job {
-    /// One allocation of 8 GB, as a caching allocator has, and a small one.
+    /// One allocation of 8 GB, as of a caching allocator, and a small one.
     fn new(seed: u64) -> Job {
         let mut live = Allocations::new();
         live.add(0x7f00_0000_0000, 8 << 30);
@@ -74,8 +74,8 @@ impl Job {
         self.chance % below
     }
 
-    /// A tensor somewhere in the allocation. Those of one launch never overlap: each has a gigabyte
-    /// of its own.
+    /// A tensor in the allocation. Tensors of a launch never overlap: each has a gigabyte of its
+    /// own.
     fn tensor(&mut self, number: u64) -> u64 {
         0x7f00_0000_0000 + (number << 30) + self.random(1 << 20) * 512
     }
@@ -167,7 +167,7 @@ const ALL: [Kernel; 7] = [
     Kernel::Gather,
 ];
 
-/// What is learnt from `learnt` launches of each kernel.
+/// Working sets from `learnt` launches of each kernel.
 fn learn(job: &mut Job, kernels: &[Kernel], learnt: usize) -> WorkingSets {
     let mut fitter = Fitter::default();
     for kernel in kernels {
@@ -312,8 +312,8 @@ fn evidence_in_pages_finds_the_same_rules() {
     );
 }
 
-/// As a driver with a density prefetcher moves what was touched: granules of 64 KB, widened inside
-/// their block of 2 MB to the largest aligned part of which more than half is there.
+/// Widens ranges as a driver's density prefetcher does: granules of 64 KB. In a block of 2 MB they
+/// grow to the largest aligned part of which more than half is there.
 fn widened(touched: &[Touched]) -> Vec<Touched> {
     const GRANULE: u64 = HostResidency::GRANULE;
     let mut blocks = std::collections::BTreeMap::<u64, u32>::new();
@@ -360,7 +360,7 @@ fn evidence_that_a_prefetcher_widened_misses_nothing() {
     let evaluation = held_out(&mut job, fitter.fit(), &kernels);
     assert_eq!(evaluation.unknown, 0);
     assert!(evaluation.false_negatives() < 0.001, "{evaluation:?}");
-    // Half a granule an operand at most, where the truth is some hundred KB.
+    // At most half a granule an operand, where the truth is some hundred KB.
     assert!(evaluation.false_positives() < 0.25, "{evaluation:?}");
 }
 
@@ -395,7 +395,7 @@ fn the_same_arguments_are_recalled_where_no_rule_is_found() {
 
 #[test]
 fn adjacent_tensors_are_told_apart() {
-    // out lies directly behind in, so that what is touched is one range.
+    // out adjoins in, so what is touched is one range.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let mut fitter = Fitter::new(1);
@@ -428,8 +428,8 @@ fn plain(parameters: &[u8]) -> Launch<'_> {
     }
 }
 
-/// A list of tensors, first all of them and then the first alone, whose parameters end with what
-/// their memory held before: the begin of one of the tensors in some launches.
+/// A list of 40 tensors, all used or only the first. `noise` is a leftover after the parameters, in
+/// some launches the address of a tensor.
 fn listed(base: u64, all: bool, noise: u64) -> (Vec<u8>, Vec<Touched>) {
     let tensors: Vec<u64> = (0..40).map(|n| base + n * 65_536).collect();
     let sizes = (0..40u32).map(|n| 100 + (n * 37) % 23);
@@ -470,8 +470,8 @@ fn a_list_is_recalled_whatever_lies_behind_it() {
 
 #[test]
 fn a_gap_that_held_a_used_pointer_in_some_launch_is_no_operand() {
-    // A gap behind an operand: nothing, or the operand's own begin, which an earlier launch left
-    // there. Later it is another tensor's.
+    // A gap after an operand: empty, or the operand's begin left by an earlier launch. Later it is
+    // another tensor's.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let launch = |n: u64, gap: u64| {
@@ -536,8 +536,8 @@ fn guesses_count_for_nothing_beside_what_is_exact() {
 
 #[test]
 fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
-    // A matrix product with a workspace: in parts, which it leaves there, or with the result in
-    // both words.
+    // A matrix product with a workspace: in parts, which stay there, or with the result in both
+    // words.
     let job = Job::new(1);
     let base = 0x7f00_0000_0000u64;
     let (result, sums) = (base, base + (1 << 19));
@@ -576,8 +576,7 @@ fn a_rule_holds_where_two_words_are_the_same_pointer_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However few launches there were, nothing that was not touched is predicted of launches with
-    /// the arguments that were seen, and nothing is missed.
+    /// After any number of launches, predictions for seen arguments are exact: no excess, no miss.
     #[test]
     fn what_was_seen_is_predicted(seed in 1u64.., learnt in 1usize..12, which in 0usize..6) {
         let mut job = Job::new(seed);
@@ -594,7 +593,7 @@ proptest! {
         prop_assert_eq!(evaluation.false_positive_bytes, 0);
     }
 
-    /// Anything may stand in parameters and in a file.
+    /// Parameters and files may hold anything.
     #[test]
     fn no_launch_is_a_panic(seed in 1u64.., bytes in prop::collection::vec(any::<u8>(), 0..200), shape in any::<[u32; 3]>()) {
         let mut job = Job::new(seed);

@@ -1,17 +1,15 @@
-//! From a recording to a trace. Pure.
+//! From a recording to a trace, as a pure function.
 //!
-//! * **Host gaps** are what lies between a call's coming in and the moment at which the job went on
-//!   after the call before it: what the recorder itself took is in neither, nor is time in which
-//!   the thread was ready to run but other work had its processor.
-//! * **Device times**: an event takes time on the device itself (`tick`), so work seems longer by
-//!   one. Where the device was idle, the event before the work is reached at once and the work
-//!   follows when the host has launched it: that part is no work.
-//! * **Threads**: an operation whose thread was silent while another thread's call began and ended
-//!   follows from that call ([`super::Operation::handed_over`]). Two threads that launch at will
-//!   look the same where their calls do not overlap; replayed, they keep the order that was seen.
-//! * **Events** that nothing waits for, and waits for events that were recorded before the first
-//!   mark, are left out. Those that remain are numbered anew in each step, recording by recording:
-//!   libraries take their events from pools, and a step would never repeat by their handles.
+//! * **Host gaps** run from the job's continuation after one call to the entry of the next. They
+//!   exclude the recorder's time, and time in which the ready thread had no processor.
+//! * **Device times**: an event takes device time itself (`tick`), so measured work is one tick
+//!   longer. On an idle device the launch latency after the first event is no work.
+//! * **Threads**: if a thread was silent during another thread's call, its next operation follows
+//!   that call ([`super::Operation::handed_over`]). Independent threads look alike where calls do
+//!   not overlap; a replay keeps their order.
+//! * **Events** without a wait are left out, as are waits for events from before the first mark.
+//!   The others are numbered per step and recording: handles come from pools, so steps would never
+//!   repeat.
 //! * Times are divided by the dilation of a simulated device.
 
 use std::collections::HashMap;
@@ -25,25 +23,25 @@ use super::{
 };
 use weft_profiles::Ns;
 
-/// No work is shorter, ns: the rest of an event pair is the instrument.
+/// Least device time of work, ns: the rest of an event pair is the instrument.
 const MIN_WORK_NS: f64 = 100.0;
 
-/// What is known of a recording beside what is in it.
+/// Facts about a recording that its file does not hold.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The trace's name.
+    /// Name of the trace.
     pub name: String,
-    /// One line on how it was made.
+    /// How the trace was made, one line.
     pub note: String,
-    /// Where its times come from.
+    /// Origin of the times.
     pub source: Source,
-    /// When, seconds since 1970.
+    /// Time of recording, seconds since 1970.
     pub taken: u64,
-    /// How much slower than it pretends a simulated device runs; 1 for a GPU.
+    /// Dilation of a simulated device; 1 for a GPU.
     pub dilation: f64,
 }
 
-/// A trace of a recording. Without a mark there is no step in it.
+/// Makes a trace of a recording. Without a mark it has no steps.
 pub fn trace(recording: &Recording, options: &Options) -> Trace {
     let mut assembly = Assembly::new(recording, options.dilation);
     let tick = least_tick(recording);
@@ -71,8 +69,7 @@ pub fn trace(recording: &Recording, options: &Options) -> Trace {
     trace
 }
 
-/// What an event takes on the device: the least that was seen between two in a row, which is what a
-/// busy device shows.
+/// Device time of an event: the least distance of two, as on a busy device.
 fn least_tick(recording: &Recording) -> f64 {
     let ticks = recording.events.iter().filter_map(|record| match record {
         Record::Operation(operation) => operation.tick.filter(|tick| *tick >= 0.0),
@@ -82,8 +79,7 @@ fn least_tick(recording: &Recording) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// Numbers of recordings that another step waits for have this bit: they are not used anew for
-/// long.
+/// Bit of recordings that another step awaits: their numbers are not soon reused.
 const ACROSS: EventIndex = 0x8000;
 
 #[derive(Debug)]
@@ -94,22 +90,22 @@ struct Assembly<'a> {
     by_hash: HashMap<u64, KernelIndex>,
     streams: HashMap<u64, StreamIndex>,
     threads: HashMap<u32, ThreadIndex>,
-    /// The number of each event's last recording.
+    /// Event handle to the number of its last recording.
     events: HashMap<u64, EventIndex>,
     waits: Waits,
-    /// Recordings so far that this step waits for, and that another one does.
+    /// Recordings so far that this step awaits, and that another one does.
     here: EventIndex,
     across: EventIndex,
     steps: Vec<Step>,
-    /// The step under way, and when the job went on after its mark.
+    /// The open step, and when the job continued after its mark.
     open: Option<(Step, Ns)>,
-    /// When the job went on after the last call, a thread.
+    /// Thread to the time at which the job continued after its last call.
     left: HashMap<u32, Ns>,
-    /// Time since then that is not the job's, with calls that are left out.
+    /// Thread to later time that is not the job's, from calls that are left out.
     aside: HashMap<u32, Ns>,
-    /// The operation before: its thread, and when the job went on after it.
+    /// The previous operation's thread, and when the job continued after it.
     before: Option<(u32, Ns)>,
-    /// When the device had ended all work so far, device ns.
+    /// End of all device work so far, device ns.
     ended: f64,
     launch_costs: Vec<Ns>,
 }
@@ -125,7 +121,7 @@ impl<'a> Assembly<'a> {
             },
             kernels: Vec::new(),
             by_hash: HashMap::new(),
-            // The default stream by both of its handles.
+            // Both handles of the default stream.
             streams: HashMap::from([(0, 0), (1, 0)]),
             threads: HashMap::new(),
             events: HashMap::new(),
@@ -182,8 +178,7 @@ impl<'a> Assembly<'a> {
             return;
         };
         let Some(call) = self.call(operation, duration) else {
-            // Left out: the call's own time counts to the gap before what comes next, the
-            // recorder's does not.
+            // A call that is left out adds its own time to the next gap, not the recorder's.
             let ours = operation.left.saturating_sub(operation.entered);
             let its = operation.returned.saturating_sub(operation.called);
             *self.aside.entry(operation.thread).or_default() += ours.saturating_sub(its) + operation.preempted;
@@ -214,12 +209,12 @@ impl<'a> Assembly<'a> {
         self.before = Some((operation.thread, operation.left));
     }
 
-    /// How long the device worked, without the instrument.
+    /// Device time of the work without the instrument, ns.
     fn duration(&mut self, operation: &raw::Operation, tick: f64) -> Ns {
         let Some((start, end)) = operation.device else { return 0 };
         let idle_before = start > self.ended + 2.0 * tick;
         let launching = operation.returned.saturating_sub(operation.called) as f64 / self.dilation;
-        // A call that waited took as long as the work: nothing of that is launching.
+        // A waiting call lasts as long as its work: no part of it is launching.
         let late = if idle_before && !matches!(operation.what, What::Copy { waits: true, .. }) {
             launching
         } else {
@@ -264,7 +259,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// The number of a recording, if anything waits for it.
+    /// Number of a recording, if anything waits for it.
     fn recorded(&mut self, event: u64, sequence: u64) -> Option<EventIndex> {
         let waits = &self.waits;
         let number = if waits.elsewhere.contains(&sequence) {
@@ -298,7 +293,7 @@ impl<'a> Assembly<'a> {
             nodes: Vec::new(),
         });
         for node in self.recording.graphs.get(&hash).into_iter().flatten() {
-            // A graph inside a graph was told with its kernels.
+            // A nested graph was already recorded with its kernels.
             let kernel = self.kernel(*node);
             if let Some(graph) = self.kernels.get_mut(index as usize) {
                 graph.nodes.push(Node { kernel, duration: 0 });
@@ -314,7 +309,7 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// The number of a handle: the next free one for a new one. Past the last number all share it.
+/// Number of a handle, a new one if needed. Beyond the last number all share it.
 fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u16 {
     if let Some(number) = known.get(&handle) {
         return *number;
@@ -325,7 +320,7 @@ fn number<K: std::hash::Hash + Eq>(known: &mut HashMap<K, u16>, handle: K) -> u1
     next
 }
 
-/// What a graph's kernels took where the job also launched them by themselves: the mean.
+/// Sets a node's time to the mean of the kernel's separate launches, if any.
 fn fill_nodes(trace: &mut Trace) {
     let mut times: HashMap<KernelIndex, (u128, u128)> = HashMap::new();
     for operation in trace.steps.iter().flat_map(|step| &step.operations) {

@@ -1,16 +1,15 @@
-//! The bytes of a trace. Nobody else knows them.
+//! The bytes of a trace, known to this module alone.
 //!
-//! [`weft_profiles::format`] has the header; the body is the packed trace by bincode 2's standard
+//! [`weft_profiles::format`] has the header; the body is the packed trace in bincode 2's standard
 //! configuration.
 //!
-//! The packed trace (`pack.rs`) rests on two facts. A job's steps repeat one sequence of calls
-//! exactly, so each sequence is kept once. A call's times vary little from step to step, so each is
-//! kept as its distance from that call's median, on a grid of 32 places an octave (`quantise.rs`),
-//! in half a byte where it is small (`nibbles.rs`). A ResNet-50 request of 160 launches takes some
-//! 200 bytes.
+//! Steps repeat sequences of calls, so `pack.rs` keeps each sequence once. A call's times vary
+//! little, so each is kept as its distance from the call's median, on a grid of 32 places an octave
+//! (`quantise.rs`). A small distance takes half a byte (`nibbles.rs`). A ResNet-50 request of 160
+//! launches takes some 200 bytes.
 //!
-//! Every operation of every step takes at least half a byte, so a small file cannot unfold into a
-//! large memory. What a body says is checked for sense.
+//! An operation of a step takes at least half a byte, so a small file cannot unfold into a large
+//! memory. A decoded body is checked for soundness.
 
 use std::{io::Write, path::Path};
 
@@ -18,13 +17,12 @@ use weft_profiles::format::{FileError, Format, Wording};
 
 use crate::{MAX_FILE_BYTES, Trace, pack::PackedTrace};
 
-/// Tells a trace from other files.
+/// First bytes of a trace file.
 pub const MAGIC: [u8; 8] = *b"weftTRAC";
 
-/// The format that this build writes and the only one that it reads.
+/// Format version that this build writes, and the only one that it reads.
 pub const VERSION: u8 = 1;
 
-/// The file of a trace.
 pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     magic: MAGIC,
     version: VERSION,
@@ -39,24 +37,24 @@ pub(crate) const FORMAT: Format<{ MAX_FILE_BYTES as usize }> = Format {
     },
 };
 
-/// What can be wrong with a trace. Each message is one line and says what, where and what to do.
+/// Errors of a trace. Each message is one line that says what, where and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// What was to be written makes no sense.
+    /// The trace to be written is unsound.
     #[error("the trace for {path} is not sound ({why}): it was not written")]
     Unsound {
-        /// The file that was to be.
+        /// Path of the file to be written.
         path: String,
         /// What is wrong with the trace.
         why: &'static str,
     },
-    /// Something is wrong with its file.
+    /// The trace's file is wrong.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// The bytes of a trace. `path` is for the message.
+/// Encodes a trace. `path` is for the message.
 pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
     if let Some(why) = trace.unsound() {
         return Err(TraceError::Unsound {
@@ -67,7 +65,7 @@ pub fn encode(trace: &Trace, path: &Path) -> Result<Vec<u8>, TraceError> {
     Ok(FORMAT.encode(&PackedTrace::of(trace), path)?)
 }
 
-/// The trace of these bytes. `path` is for the message.
+/// Decodes a trace. `path` is for the message.
 pub fn decode(file: &[u8], path: &Path) -> Result<Trace, TraceError> {
     let (_, body) = FORMAT.open(file, path)?;
     let packed: PackedTrace = FORMAT.decode(body, path)?;
@@ -84,7 +82,7 @@ impl Trace {
         decode(&FORMAT.read(path)?, path)
     }
 
-    /// Writes the trace, in the place of an older one: as a whole or not at all.
+    /// Writes the trace, replacing an older file atomically.
     pub fn save(&self, path: &Path) -> Result<(), TraceError> {
         let bytes = encode(self, path)?;
         Ok(FORMAT.replace(path, 0o666, |file| file.write_all(&bytes))?)
@@ -112,7 +110,7 @@ mod tests {
             let file = encode(&trace, path()).unwrap();
             let read = decode(&file, path()).unwrap();
             assert_eq!(read, trace.quantised());
-            // Once on the grid, times stay where they are.
+            // Times on the grid stay where they are.
             assert_eq!(encode(&read, path()).unwrap(), file);
         }
     }
@@ -173,7 +171,7 @@ mod tests {
             encode(&one, path()).unwrap().len(),
             encode(&many, path()).unwrap().len(),
         );
-        // At most a byte and a half for each further operation, and two for each further step.
+        // At most one and a half bytes for a further operation, two for a further step.
         let room = (many.operations() - one.operations()) * 3 / 2 + 2 * (many.steps.len() - one.steps.len());
         assert!(many_size <= one_size + room, "{one_size} {many_size}");
     }

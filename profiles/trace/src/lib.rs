@@ -1,27 +1,20 @@
-//! Launch traces: everything that one job asked of the device, step by step, so that the job can be
-//! played again without it.
+//! Launch traces: every call by which a job asked for device work, to be replayed without the job.
 //!
-//! * [`Trace`]: a job's kernels and its [`Step`]s. A step is a request of a service or an iteration
-//!   of a training job; the job marks its beginning (`torch.cuda.profiler.start()`), and what came
-//!   before the first mark is not in the trace.
-//! * [`Operation`]: one call in host order: a launch, a copy, a wait. It keeps the *host time
-//!   before it* and the *device time it takes*, never a wall-clock time: whoever replays it gets a
-//!   closed loop that a slower device makes slower and a faster one faster.
-//! * [`codec`]: the bytes, and nobody else knows them. [`Trace::load`] and [`Trace::save`] are the
+//! * [`Trace`]: a job's kernels and its [`Step`]s, each one request or training iteration. The job
+//!   marks their begin (`torch.cuda.profiler.start()`); earlier calls are not kept.
+//! * [`Operation`]: one call in host order. It keeps *host time before* and *device time*, no
+//!   wall-clock time, so a replay is a closed loop at the device's pace.
+//! * [`codec`]: the bytes, known to no other module. [`Trace::load`] and [`Trace::save`] are the
 //!   files.
-//! * [`raw`]: what a recorder writes while the job runs; [`assemble`] makes a trace of it.
-//! * [`timeline`]: the trace played alone on an ideal device: when each kernel runs and how long
-//!   the device idles after it.
-//! * [`show`]: for people and for programs; the types themselves also go through serde, for tools
-//!   that make or change traces.
+//! * [`raw`]: a recorder's file; [`assemble`] makes a trace of it.
+//! * [`timeline`]: the trace alone on an ideal device, with kernel times and idle times.
+//! * [`show`]: output for people and for programs. Other tools use the types through serde.
 //!
-//! How a replayer goes through a step, per host thread: wait for what the operation follows (see
-//! [`Operation::handed_over`]), let `host_before` pass, make the call. A launch and an asynchronous
-//! copy return after [`Trace::launch_cost`]; a [`Call::Sync`] and a copy that `waits` return when
-//! the device is that far.
+//! A replayer waits for an operation's predecessor ([`Operation::handed_over`]), lets `host_before`
+//! pass, and makes the call. A launch and an asynchronous copy return after [`Trace::launch_cost`];
+//! a [`Call::Sync`] and a copy that `waits` return when the device work has ended.
 //!
-//! Times are kept with six significant bits, at most 1.6 % off: [`codec`] says how. Nothing here
-//! holds in memory more than [`MAX_OPERATIONS`].
+//! Times are at most 1.6 % off ([`codec`]). A trace has at most [`MAX_OPERATIONS`].
 #![forbid(unsafe_code)]
 
 pub mod assemble;
@@ -40,36 +33,35 @@ use serde::{Deserialize, Serialize};
 use weft_kernel_id::KernelId;
 use weft_profiles::{Gpu, Ns};
 
-/// Operations in a trace at most: about 200 MB in memory, half an hour of a busy PyTorch job.
+/// Most operations of a trace: about 200 MB, half an hour of a busy PyTorch job.
 pub const MAX_OPERATIONS: usize = 4_000_000;
 
-/// The largest trace that is read, bytes: [`MAX_OPERATIONS`] with two times of a byte each, and
-/// room for the names.
+/// Largest trace file that is read, bytes: [`MAX_OPERATIONS`] with two bytes of times each, and
+/// names.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Kernels in a trace at most, as in a profile.
+/// Most kernels in a trace, as in a profile.
 pub const MAX_KERNELS: usize = weft_profiles::MAX_KERNELS;
 
-/// A kernel's place in [`Trace::kernels`].
+/// A kernel's index in [`Trace::kernels`].
 pub type KernelIndex = u32;
 
-/// A stream's number: 0 is the default stream, the others are numbered in the order in which the
-/// job used them first.
+/// A stream's number, by first use; 0 is the default stream.
 pub type StreamIndex = u16;
 
-/// A host thread's number: 0 is the thread that set the first mark.
+/// A host thread's number; thread 0 set the first mark.
 pub type ThreadIndex = u16;
 
 /// An event's number, in the order of first use.
 pub type EventIndex = u16;
 
-/// Where the times of a trace come from.
+/// Origin of a trace's times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// Measured on the GPU that the trace names.
     Measured,
-    /// Taken on a simulated GPU: order, shapes and counts are real, device times are estimates.
-    /// [`Trace::note`] says of what.
+    /// From a simulated GPU: device times are estimates ([`Trace::note`] names the GPU), all else
+    /// is real.
     #[default]
     Estimated,
     /// Made up by a generator.
@@ -77,7 +69,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// For people and for JSON.
+    /// Name in output and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Source::Measured => "measured",
@@ -87,41 +79,40 @@ impl Source {
     }
 }
 
-/// What one job asked of the device.
+/// Everything that one job asked of the device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Its name.
+    /// Name of the trace.
     pub name: String,
-    /// When it was taken, seconds since 1970.
+    /// Time of recording, seconds since 1970.
     pub taken: u64,
-    /// Where it was taken; for estimates the GPU whose times they are.
+    /// GPU of the recording; for estimates, the GPU whose times they are.
     pub gpu: Gpu,
-    /// Where its times come from.
+    /// Origin of the times.
     pub source: Source,
-    /// How it was made, one line.
+    /// How the trace was made, one line.
     pub note: String,
-    /// What one launch call takes of the host, ns: the median without the instrument.
+    /// Median host time of a launch call without the recorder, ns.
     pub launch_cost: Ns,
-    /// Its kernels and graphs.
+    /// Kernels and graphs.
     pub kernels: Vec<Kernel>,
-    /// Its requests or iterations.
+    /// Requests or iterations.
     pub steps: Vec<Step>,
 }
 
-/// A kernel, or a graph.
+/// A kernel or a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// The number that stands for it in records and profiles.
+    /// Hash that stands for the kernel in records and profiles.
     pub hash: u64,
-    /// What it is.
+    /// Identity of the kernel.
     pub id: KernelId,
-    /// What a graph launches, in an order that its edges allow. Empty for a kernel, and for a graph
-    /// that was never looked into.
+    /// A graph's kernels, in an order that its edges allow. Empty if unknown, and for a kernel.
     pub nodes: Vec<Node>,
 }
 
 impl Kernel {
-    /// A kernel with this identity.
+    /// Makes a kernel of this identity.
     pub fn of(id: KernelId) -> Kernel {
         Kernel {
             hash: id.hash64(),
@@ -134,32 +125,31 @@ impl Kernel {
 /// A kernel in a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Which. Never a graph.
+    /// The kernel; never a graph.
     pub kernel: KernelIndex,
-    /// How long it takes, ns. 0 where nobody knows: no event pair can be put around it.
+    /// Device time, ns; 0 if unknown: no event pair fits around a node.
     pub duration: Ns,
 }
 
-/// A request of a service, an iteration of a training job.
+/// One request or one training iteration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Host time between the end of the operation before the mark and the mark: the service waited
-    /// for its request, the job for its data.
+    /// Host time from the end of the last operation to the mark, ns: waiting for a request or for
+    /// data.
     pub think: Ns,
-    /// Its operations, in the order in which the host began them.
+    /// Operations, in the order in which the host began them.
     pub operations: Vec<Operation>,
 }
 
 /// One call of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// The host thread that made it.
+    /// Host thread of the call.
     pub thread: ThreadIndex,
-    /// What `host_before` counts from. `false`: from the end of the previous operation's call *on
-    /// this thread*, or from the step's mark where there is none in the step. `true`: this thread
-    /// had waited for another one (PyTorch's backward pass runs on a thread of its own), and it
-    /// counts from the end of the operation just before in [`Step::operations`], whose thread is
-    /// another.
+    /// Where `host_before` begins. `false`: the end of this thread's previous call in the step,
+    /// else the step's mark. `true`: the end of the previous operation in [`Step::operations`].
+    /// That one is of another thread, for which this one waited (PyTorch's backward pass has its
+    /// own).
     pub handed_over: bool,
     /// Host time before the call, ns.
     pub host_before: Ns,
@@ -167,53 +157,51 @@ pub struct Operation {
     pub call: Call,
 }
 
-/// What was called.
+/// Kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// A kernel or a graph.
     Launch {
-        /// Which.
+        /// Index of the kernel or graph.
         kernel: KernelIndex,
-        /// Where.
+        /// Stream of the launch.
         stream: StreamIndex,
-        /// How long the device took, ns.
+        /// Device time, ns.
         duration: Ns,
     },
     /// A copy or a fill.
     Copy {
-        /// Which way.
+        /// Direction.
         direction: Direction,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
-        /// Where.
+        /// Stream of the copy.
         stream: StreamIndex,
-        /// Whether the call returns only when it is done.
+        /// Whether the call waits for the copy's end.
         waits: bool,
-        /// How long the device took, ns.
+        /// Device time, ns.
         duration: Ns,
     },
-    /// The host waits.
+    /// The host waits for device work.
     Sync(Until),
-    /// An event that something waits for is recorded: it happens when what is in the stream by now
-    /// has ended.
+    /// Records an event that something awaits. It happens when the stream's work so far has ended.
     Record {
-        /// Which.
+        /// The event.
         event: EventIndex,
-        /// Where.
+        /// Stream of the recording.
         stream: StreamIndex,
     },
-    /// What comes later in the stream waits for an event's last recording. One that the trace has
-    /// not recorded is past.
+    /// Makes later work of the stream wait for the event's last recording, if the trace has one.
     Wait {
-        /// Which.
+        /// The event.
         event: EventIndex,
-        /// Where.
+        /// Stream that waits.
         stream: StreamIndex,
     },
 }
 
 impl Call {
-    /// Device time, where the call is work for the device.
+    /// Device time, ns, if the call is device work.
     pub fn duration(&self) -> Option<Ns> {
         match *self {
             Call::Launch { duration, .. } | Call::Copy { duration, .. } => Some(duration),
@@ -221,7 +209,7 @@ impl Call {
         }
     }
 
-    /// The same call with another device time.
+    /// Returns the call with device time `ns`, if it has one.
     pub fn with_duration(mut self, ns: Ns) -> Call {
         if let Call::Launch { duration, .. } | Call::Copy { duration, .. } = &mut self {
             *duration = ns;
@@ -229,38 +217,38 @@ impl Call {
         self
     }
 
-    /// Whether the host goes on only when the device is that far.
+    /// Whether the call waits for device work.
     pub fn waits(&self) -> bool {
         matches!(self, Call::Sync(_) | Call::Copy { waits: true, .. })
     }
 }
 
-/// What the host waits for.
+/// Work for which a host thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Until {
-    /// Everything that it asked for.
+    /// All work of the job.
     All,
-    /// Everything in a stream.
+    /// All work of a stream.
     Stream(StreamIndex),
-    /// An event's last recording.
+    /// The event's last recording.
     Event(EventIndex),
 }
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Direction {
-    /// To the device.
+    /// Host to device.
     HostToDevice,
-    /// From the device.
+    /// Device to host.
     DeviceToHost,
-    /// On the device.
+    /// Within the device.
     DeviceToDevice,
-    /// No copy: memory of the device is filled.
+    /// A fill of device memory.
     Fill,
 }
 
 impl Direction {
-    /// For people and for JSON.
+    /// Name in output and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Direction::HostToDevice => "host to device",
@@ -272,18 +260,17 @@ impl Direction {
 }
 
 impl Trace {
-    /// Operations in all.
+    /// Number of operations.
     pub fn operations(&self) -> usize {
         self.steps.iter().map(|step| step.operations.len()).sum()
     }
 
-    /// Launches in all.
+    /// Number of launches.
     pub fn launches(&self) -> usize {
         self.steps.iter().map(Step::launches).sum()
     }
 
-    /// The same trace with every time as a file keeps it: what [`codec::decode`] gives for what
-    /// [`codec::encode`] wrote.
+    /// Rounds all times as [`codec::encode`] and [`codec::decode`] do.
     pub fn quantised(mut self) -> Trace {
         let grid = |time: &mut Ns| *time = quantise::value(quantise::code(*time));
         for step in &mut self.steps {
@@ -298,8 +285,7 @@ impl Trace {
         self
     }
 
-    /// Whether the parts agree with each other: what was read from a file may say anything. Says
-    /// what does not.
+    /// First inconsistency, if any; a file may hold anything.
     pub fn unsound(&self) -> Option<&'static str> {
         if self.kernels.len() > MAX_KERNELS {
             return Some("more kernels than a trace may have");
@@ -338,13 +324,13 @@ impl Trace {
 }
 
 impl Step {
-    /// How many of its operations are launches.
+    /// Number of launches.
     pub fn launches(&self) -> usize {
         let launch = |operation: &&Operation| matches!(operation.call, Call::Launch { .. });
         self.operations.iter().filter(launch).count()
     }
 
-    /// Device time of its operations, one after another.
+    /// Sum of the operations' device times, ns.
     pub fn device_time(&self) -> Ns {
         self.operations
             .iter()

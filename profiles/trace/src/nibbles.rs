@@ -1,10 +1,9 @@
-//! Small signed numbers, four bits each where they are small.
+//! Signed numbers in groups of four bits, one group if small.
 //!
-//! A number is folded (0, -1, 1, -2, ...) so that its sign costs nothing. Below 15 it is one
-//! nibble; 15 says that what is above follows in groups of three bits, least significant first, the
-//! fourth bit telling that more come.
+//! A number is folded (0, -1, 1, -2, ...), so a sign costs nothing. Below 15 it is one nibble. A
+//! nibble of 15 means that the rest above 15 follows in groups of three bits, least significant
+//! first; the fourth bit says that more follow.
 
-/// Numbers go in.
 #[derive(Debug, Default)]
 pub(super) struct NibbleWriter {
     bytes: Vec<u8>,
@@ -20,7 +19,6 @@ impl NibbleWriter {
         self.half = !self.half;
     }
 
-    /// One number.
     pub(super) fn push(&mut self, number: i32) {
         let folded = ((i64::from(number) << 1) ^ (i64::from(number) >> 63)) as u64;
         if folded < 15 {
@@ -38,13 +36,11 @@ impl NibbleWriter {
         }
     }
 
-    /// All of them.
     pub(super) fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Numbers come out.
 #[derive(Debug)]
 pub(super) struct NibbleReader<'a> {
     bytes: &'a [u8],
@@ -52,7 +48,6 @@ pub(super) struct NibbleReader<'a> {
 }
 
 impl<'a> NibbleReader<'a> {
-    /// Over what a [`NibbleWriter`] made.
     pub(super) fn new(bytes: &'a [u8]) -> NibbleReader<'a> {
         NibbleReader { bytes, at: 0 }
     }
@@ -68,7 +63,7 @@ impl<'a> NibbleReader<'a> {
         Some(value)
     }
 
-    /// The next number. `None` at the end, and for one that no [`NibbleWriter`] writes.
+    /// Next number. `None` at the end, and for a code that no [`NibbleWriter`] writes.
     pub(super) fn next(&mut self) -> Option<i32> {
         let first = u64::from(self.nibble()?);
         let folded = if first < 15 {
@@ -89,7 +84,7 @@ impl<'a> NibbleReader<'a> {
         i32::try_from(number).ok()
     }
 
-    /// Whether everything was read, but for the half byte that fills the last one.
+    /// Whether everything was read, except the padding of the last byte.
     pub(super) fn finished(&self) -> bool {
         self.at.div_ceil(2) == self.bytes.len()
     }

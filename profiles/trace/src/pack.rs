@@ -1,6 +1,6 @@
 //! A trace as it lies in a file: names once, sequences once, times as small numbers.
 //!
-//! It holds no promise to anybody but [`super::codec`]; a change here is a new version there.
+//! Private to [`super::codec`]; a change here is a new version there.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,6 @@ use super::{
 };
 use weft_profiles::{Gpu, Ns};
 
-/// A trace, packed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PackedTrace {
     name: String,
@@ -24,14 +23,14 @@ pub(super) struct PackedTrace {
     source: Source,
     note: String,
     launch_cost: Ns,
-    /// Symbols, sorted; each says how many bytes it shares with the one before it.
+    /// Symbols, sorted, each with the number of bytes it shares with its predecessor.
     symbols: Vec<(u32, String)>,
     kernels: Vec<PackedKernel>,
     shapes: Vec<StepShape>,
-    /// Which shape each step has.
+    /// Index of each step's shape.
     steps: Vec<u32>,
-    /// Each step's times: `think`, then for each call `host_before` and, where it is work,
-    /// `duration`; all as the distance of the code from that of the shape.
+    /// Per step `think`, then per call `host_before` and, for work, `duration`: code minus the
+    /// shape's code.
     times: Vec<u8>,
 }
 
@@ -56,10 +55,10 @@ struct StepShape {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct ShapeCall {
-    /// Twice the thread, and one more where it was handed over.
+    /// `2 * thread + handed_over`.
     thread: u32,
     what: PackedCall,
-    /// Codes of the medians.
+    /// Codes of the median times.
     host_before: u32,
     duration: u32,
 }
@@ -116,7 +115,7 @@ impl PackedCall {
     }
 }
 
-/// What makes two steps one sequence.
+/// Two steps of equal keys have one sequence.
 type Key = Vec<(ThreadIndex, bool, PackedCall)>;
 
 fn key(step: &Step) -> Key {
@@ -125,10 +124,9 @@ fn key(step: &Step) -> Key {
 }
 
 impl PackedTrace {
-    /// Packs a trace.
     pub(super) fn of(trace: &Trace) -> PackedTrace {
         let mut by_key: HashMap<Key, usize> = HashMap::new();
-        // For each shape, the steps that have it.
+        // Steps of each shape.
         let mut members: Vec<Vec<&Step>> = Vec::new();
         let mut steps = Vec::with_capacity(trace.steps.len());
         for step in &trace.steps {
@@ -160,7 +158,7 @@ impl PackedTrace {
         }
     }
 
-    /// The trace again, or what is wrong with it.
+    /// Unpacks the trace; the error says what is wrong.
     pub(super) fn unpack(self) -> Result<Trace, &'static str> {
         let kernels = unpack_kernels(&self.symbols, self.kernels)?;
         let mut operations = 0usize;
@@ -194,7 +192,7 @@ impl PackedTrace {
 }
 
 impl StepShape {
-    /// The shape of steps that have one sequence: its calls, with the medians of their times.
+    /// Shape of steps with one sequence: the calls, with their median times.
     fn of(members: &[&Step]) -> StepShape {
         let median = |time: &dyn Fn(&Step) -> Ns| {
             let mut codes: Vec<u32> = members.iter().map(|step| quantise::code(time(step))).collect();
@@ -218,7 +216,7 @@ impl StepShape {
     }
 
     fn push_times(&self, step: &Step, times: &mut NibbleWriter) {
-        // Codes are below 2^11: their difference is small whatever they are.
+        // Codes are below 2^11, so any difference is small.
         let mut push = |time: Ns, reference: u32| times.push(quantise::code(time) as i32 - reference as i32);
         push(step.think, self.think);
         for (operation, call) in step.operations.iter().zip(&self.calls) {

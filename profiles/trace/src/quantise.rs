@@ -1,29 +1,28 @@
 //! Times on a grid: exact below 64 ns, six significant bits above.
 //!
-//! A duration that was measured is never truer than some percent, so a trace keeps it within 1.6 %;
-//! in return a step's times differ from the last step's by small whole numbers. The grid is
-//! absolute: what was on it stays where it is.
+//! A measured duration is never truer than some percent; the grid is within 1.6 %. In return, a
+//! step's times differ from the last step's by small integers. The grid is absolute: a time on it
+//! stays where it is.
 
 use weft_profiles::Ns;
 
-/// Bits behind the leading one: 32 places an octave.
+/// Bits after the leading one: 32 places an octave.
 const BITS: u32 = 5;
 
-/// The largest code: [`code`] of the largest time.
+/// Largest code, of the largest time.
 pub(super) const MAX_CODE: u32 = ((63 - BITS) << BITS) + (2 << BITS) - 1;
 
-/// The time's place on the grid.
+/// Grid place of a time in ns.
 pub(super) fn code(time: Ns) -> u32 {
     let Some(shift) = time.checked_ilog2().map(|log| log.saturating_sub(BITS)) else {
         return 0;
     };
-    // The mantissa still has its leading one, which counts the octave up by one: codes follow each
-    // other without a hole.
+    // The mantissa keeps its leading one, which adds 1 to the octave: codes have no holes.
     let mantissa = (time >> shift) as u32;
     (shift << BITS) + mantissa
 }
 
-/// The time in the middle of a place. A place that is none is the last one.
+/// Time in the middle of a grid place, ns. A code above `MAX_CODE` counts as `MAX_CODE`.
 pub(super) fn value(code: u32) -> Ns {
     let code = code.min(MAX_CODE);
     let shift = (code >> BITS).saturating_sub(1);

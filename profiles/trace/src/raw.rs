@@ -1,10 +1,9 @@
-//! What a recorder writes while the job runs: one record after another, each whole or not there.
+//! File of a recorder, written while the job runs.
 //!
-//! The job's process writes these (it may be killed at any moment, and should spend little time on
-//! it); [`super::assemble`] makes a [`super::Trace`] of them afterwards. A file begins with
-//! [`MAGIC`]; each record is its length (two bytes, little-endian) and that many bytes of bincode.
-//! A torn record at the end is left out. The format is private to one version of weft: its files
-//! live for the time of a run.
+//! The job's process writes it at little cost, and may be killed at any moment; [`super::assemble`]
+//! makes a [`super::Trace`] of it. After [`MAGIC`], a record is its length (two bytes,
+//! little-endian) and that many bytes of bincode. A torn last record is left out. The format is
+//! private to one version of weft.
 
 use std::{
     collections::HashMap,
@@ -19,131 +18,129 @@ use weft_profiles::{Gpu, Ns, format::Problem};
 
 use super::{Direction, TraceError, codec::FORMAT};
 
-/// The first bytes of a file: what it is, and of which format.
+/// First bytes of a file: its kind and its format.
 pub const MAGIC: [u8; 8] = *b"weftRAW3";
 
-/// The longest record: a graph of [`MOST_NODES`] kernels, or a symbol of the greatest length.
+/// Longest record: a graph of [`MOST_NODES`] kernels, or the longest symbol.
 const LONGEST: usize = u16::MAX as usize;
 
-/// Kernels of a graph that are told: ten bytes each must fit a record.
+/// Most kernels that a graph's record names: ten bytes each must fit.
 pub const MOST_NODES: usize = 6_000;
 
-/// One record.
+/// A record of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    /// The device that the process uses.
+    /// Device of the process.
     Device(Gpu),
     /// A kernel's identity.
     Kernel {
-        /// Its number.
+        /// Hash of the kernel.
         hash: u64,
-        /// What it is.
+        /// Identity of the kernel.
         id: KernelId,
     },
-    /// What a graph is made of.
+    /// Content of a graph.
     Graph {
-        /// Its number.
+        /// Hash of the graph.
         hash: u64,
-        /// Its kernels' numbers, the first [`MOST_NODES`].
+        /// Hashes of its kernels, the first [`MOST_NODES`].
         kernels: Vec<u64>,
     },
-    /// A step begins.
+    /// Begin of a step.
     Mark(Moment),
-    /// A step ends, and none begins.
+    /// End of a step; none begins.
     Stop(Moment),
     /// A call.
     Operation(Operation),
-    /// The recorder gave up, and why: what follows is not recorded.
+    /// The recorder gave up, for this reason; later calls are missing.
     Ended(String),
 }
 
-/// When a mark was set.
+/// Time of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// On which thread.
+    /// Host thread.
     pub thread: u32,
-    /// Its place among the operations.
+    /// Place among the operations.
     pub sequence: u64,
-    /// The call came in, host nanoseconds.
+    /// When the call came in, host ns.
     pub entered: Ns,
-    /// The job went on.
+    /// When the job continued, host ns.
     pub left: Ns,
-    /// Of the time since the thread's call before, what it was ready to run but had no processor:
-    /// other work's time, not the job's.
+    /// Time since the thread's previous call in which the ready thread had no processor, ns: not
+    /// the job's.
     pub preempted: Ns,
 }
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// On which thread.
+    /// Host thread.
     pub thread: u32,
-    /// Its place among the operations: by when it came in.
+    /// Place among the operations, by entry.
     pub sequence: u64,
-    /// What.
+    /// Kind of the call.
     pub what: What,
-    /// The call came in, host nanoseconds.
+    /// When the call came in, host ns.
     pub entered: Ns,
     /// See [`Moment::preempted`].
     pub preempted: Ns,
-    /// It went to the driver.
+    /// When the driver was called, host ns.
     pub called: Ns,
-    /// It came back from the driver.
+    /// When the driver returned, host ns.
     pub returned: Ns,
-    /// The job went on.
+    /// When the job continued, host ns.
     pub left: Ns,
-    /// Where it is work: device nanoseconds of the events before and behind it, on one axis. `None`
-    /// where it could not be timed.
+    /// Device times of the events around the work, ns, if it was timed.
     pub device: Option<(f64, f64)>,
-    /// Device nanoseconds between this event behind it and one more, where one was recorded: what
-    /// an event takes.
+    /// Device time of an event, ns: from the later event to one more, if recorded.
     pub tick: Option<f64>,
 }
 
-/// What a call does. Streams and events go by their handles.
+/// Kind of a call. Streams and events are given by handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// A kernel or a graph; 0 where nothing is known of it.
+    /// A kernel or a graph; hash 0 if unknown.
     Launch {
-        /// Its number.
+        /// Hash of the kernel or graph.
         hash: u64,
-        /// Where.
+        /// Stream of the launch.
         stream: u64,
     },
     /// A copy or a fill.
     Copy {
-        /// Which way.
+        /// Direction.
         direction: Direction,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
-        /// Where.
+        /// Stream of the copy.
         stream: u64,
-        /// Whether it returns only when it is done.
+        /// Whether the call waits for the copy's end.
         waits: bool,
     },
-    /// The host waits for everything.
+    /// The host waits for all work.
     SyncAll,
     /// The host waits for a stream.
     SyncStream(u64),
     /// The host waits for an event.
     SyncEvent(u64),
-    /// An event is recorded.
+    /// Records an event.
     Record {
-        /// Which.
+        /// The event.
         event: u64,
-        /// Where.
+        /// Stream of the recording.
         stream: u64,
     },
     /// A stream waits for an event.
     Wait {
-        /// Which.
+        /// The event.
         event: u64,
-        /// Where.
+        /// Stream that waits.
         stream: u64,
     },
 }
 
-/// Appends a record to `bytes`. One that is too long is left out: `false`.
+/// Appends a record to `bytes`. Leaves a record out that is too long, and returns `false`.
 pub fn append(bytes: &mut Vec<u8>, record: &Record) -> bool {
     let begin = bytes.len();
     bytes.extend_from_slice(&[0; 2]);
@@ -163,18 +160,18 @@ pub fn append(bytes: &mut Vec<u8>, record: &Record) -> bool {
     }
 }
 
-/// A file of records.
+/// Content of a recorder's file.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// The device.
     pub gpu: Gpu,
-    /// Kernels by their numbers.
+    /// Hash to kernel.
     pub kernels: HashMap<u64, KernelId>,
-    /// Graphs by theirs.
+    /// Hash to the hashes of a graph's kernels.
     pub graphs: HashMap<u64, Vec<u64>>,
     /// Marks, stops and operations, by sequence.
     pub events: Vec<Record>,
-    /// Why the recorder gave up, if it did.
+    /// Reason for which the recorder gave up, if it did.
     pub ended: Option<String>,
 }
 
@@ -191,7 +188,7 @@ impl Recording {
         let mut buffer = Vec::new();
         loop {
             let mut length = [0; 2];
-            // The end, or a record that a kill has torn.
+            // End of file, or a record torn by a kill.
             if file.read_exact(&mut length).is_err() {
                 break;
             }
@@ -226,7 +223,7 @@ impl Recording {
         }
     }
 
-    /// Operations in it.
+    /// Number of operations.
     pub fn operations(&self) -> usize {
         let operation = |record: &&Record| matches!(record, Record::Operation(_));
         self.events.iter().filter(operation).count()

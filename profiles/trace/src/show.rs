@@ -1,4 +1,4 @@
-//! A trace for people and for programs: its steps in figures, its kernels as a profile has them.
+//! A trace for people and for programs: its steps in figures, its kernels as a profile.
 
 use std::fmt::Write;
 
@@ -10,13 +10,13 @@ use super::{
 };
 use weft_profiles::{Aggregator, Ns, Profile, Sketch, json as profile_json, show};
 
-/// What is to be seen of a trace.
+/// Figures of a trace, times in ns.
 #[derive(Debug, Default)]
 struct TraceFigures {
     launches: Sketch,
     copies: Sketch,
     waits: Sketch,
-    /// Host time in the job's own hands, between calls.
+    /// Host time between calls.
     host: Sketch,
     /// Device time of the kernels.
     device: Sketch,
@@ -26,8 +26,7 @@ struct TraceFigures {
 }
 
 impl Trace {
-    /// The profile that a stage 1 of this trace would have given: kernel times as they are in the
-    /// trace, gaps as they are when it is played alone.
+    /// Profile as of stage 1, with gaps of the trace played alone.
     pub fn profile(&self) -> Profile {
         let mut aggregator = Aggregator::new();
         aggregator.device(self.gpu.clone());
@@ -70,8 +69,7 @@ impl Trace {
     }
 }
 
-/// The whole text: heading, steps, kernels (those with most time first, at most `limit`), histogram
-/// of gaps.
+/// Text: heading, steps, the top `limit` kernels by total time, histogram of gaps.
 pub fn table(trace: &Trace, limit: usize) -> String {
     let mut out = String::new();
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));
@@ -121,7 +119,7 @@ fn row(out: &mut String, name: &str, sketch: &Sketch, text: impl Fn(Ns) -> Strin
     writeln!(out, "{name:<28}  {:>9} {:>9} {:>9}", value(0.1), value(0.5), value(0.9))
 }
 
-/// The same as one JSON object. Times are nanoseconds. Field names are kept; new ones may come.
+/// JSON of `table`'s content. Times are ns. Field names stay; new fields may come.
 pub fn to_json(trace: &Trace) -> Value {
     let figures = trace.figures(&timeline::alone(trace, Costs::default()));
     let sketch = |sketch: &Sketch| {
@@ -181,7 +179,7 @@ mod tests {
         assert_eq!(value["steps"], 3);
         assert_eq!(value["step"]["launches"]["p50"], 5);
         assert_eq!(value["profile"]["launches"], 18);
-        // Every launch but the last one has a gap behind it.
+        // Every launch but the last has a gap after it.
         let kernels = value["profile"]["kernels"].as_array().unwrap();
         let gaps: u64 = kernels
             .iter()

@@ -1,4 +1,4 @@
-//! What a trace says about itself, and a sample for its neighbours' tests.
+//! Tests of traces, and a sample for other modules' tests.
 
 use super::*;
 
@@ -105,7 +105,7 @@ fn a_trace_goes_to_a_file_and_comes_back() {
     let path = directory.path().join("resnet.trace");
     sample().save(&path).unwrap();
     assert_eq!(Trace::load(&path).unwrap(), sample().quantised());
-    // Nothing is left beside it.
+    // No other file is left.
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 

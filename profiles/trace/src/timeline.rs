@@ -1,31 +1,29 @@
-//! A trace played alone on an ideal device: when each piece of work runs, and how long the device
-//! idles after it.
+//! A trace alone on an ideal device: when its work runs, and how long the device idles after it.
 //!
-//! The device runs one piece at a time, in the order in which pieces become ready (streams are in
-//! order; a [`Call::Wait`] holds its stream); copies in either direction have an engine each. The
-//! host lets `host_before` pass before each call, a call takes [`Trace::launch_cost`], a call that
-//! waits ends when the device is that far. So a trace's gaps follow from the trace alone, and two
-//! readers of one file agree on them. It is no scheduler: whoever shares a device has an engine of
-//! its own.
+//! The device runs one piece at a time, as pieces become ready. Streams are in order; a
+//! [`Call::Wait`] holds its stream; copies have one engine per direction. A call begins
+//! `host_before` after its predecessor and takes [`Trace::launch_cost`]; a waiting call ends with
+//! its work. So gaps follow from the trace alone. This is no scheduler: a replayer on a shared
+//! device has its own engine.
 
 use std::collections::HashMap;
 
 use super::{Call, Direction, Operation, Trace, Until};
 use weft_profiles::Ns;
 
-/// What the host and the device need for a call, beyond what the trace says.
+/// Costs of a call that the trace does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// From the begin of a launch call to the kernel's begin on an idle device, ns.
+    /// From a launch call's begin to the kernel's begin on an idle device, ns.
     pub latency: Ns,
-    /// From the end of work to the return of the host that waited for it, ns.
+    /// From the end of work to the return of the host's wait, ns.
     pub wake: Ns,
 }
 
 impl Default for Costs {
-    /// What literature says of an A100 with a current driver: a launch is seen by the device after
-    /// about 4 us, a waiting host spins and goes on after about 2 us. `weft-gpu-probe calibration`
-    /// measures both.
+    /// From literature, for an A100 with a current driver: about 4 us until the device sees a
+    /// launch, about 2 us until a spinning host continues. `weft-gpu-probe calibration` measures
+    /// both.
     fn default() -> Costs {
         Costs {
             latency: 4_000,
@@ -37,38 +35,38 @@ impl Default for Costs {
 /// A piece of work on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which step, and which of its operations.
+    /// Index of the step.
     pub step: usize,
-    /// See `step`.
+    /// Index of the operation in the step.
     pub operation: usize,
-    /// When it begins, ns since the trace's beginning.
+    /// Begin, ns since the trace's begin.
     pub begin: Ns,
-    /// When it ends.
+    /// End, ns since the trace's begin.
     pub end: Ns,
-    /// How long the device then has nothing of this job to do: until the next piece begins, however
-    /// long that is. `None` for the last one, and for copies, which run beside kernels.
+    /// Time until the next kernel begins, ns. `None` after the last, and for copies, which run
+    /// beside kernels.
     pub gap: Option<Ns>,
 }
 
-/// When a step began and ended on the host.
+/// Host times of a step, ns since the trace's begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSpan {
-    /// The mark.
+    /// Time of the mark.
     pub begin: Ns,
-    /// Its last call returned.
+    /// Return of the last call.
     pub end: Ns,
 }
 
 /// A trace played alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// Work in the order in which it was asked for.
+    /// Work in the order of its calls.
     pub spans: Vec<Span>,
-    /// Steps.
+    /// Host times of the steps.
     pub steps: Vec<StepSpan>,
 }
 
-/// Engines of the device: kernels (and copies on the device), copies in, copies out.
+/// Engines of the device: kernels (and copies within the device), copies in, copies out.
 #[derive(Debug, Default)]
 struct IdealDevice {
     engines: [Ns; 3],
@@ -104,7 +102,7 @@ impl IdealDevice {
 pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
     let mut timeline = Timeline::default();
     let mut device = IdealDevice::default();
-    // Where each host thread is, and the operation before in the list ended.
+    // Per host thread its current time; `before` is the end of the previous operation.
     let mut mark: Ns = 0;
     for (number, step) in trace.steps.iter().enumerate() {
         let mut threads: HashMap<u16, Ns> = HashMap::new();
@@ -137,7 +135,7 @@ pub fn alone(trace: &Trace, costs: Costs) -> Timeline {
     timeline
 }
 
-/// One call that begins at `called`; when it returns.
+/// Plays one call that begins at `called`; returns the time of its return.
 fn call(
     trace: &Trace,
     device: &mut IdealDevice,
@@ -185,7 +183,7 @@ fn call(
         }
         Call::Sync(until) => {
             let reached = device.reached(until);
-            // Nothing to wait for costs nothing.
+            // A wait for ended work costs nothing.
             if reached > called {
                 reached.saturating_add(costs.wake)
             } else {
@@ -207,7 +205,7 @@ fn call(
     }
 }
 
-/// The time from each kernel's end to the begin of the next one.
+/// Sets the gap from each kernel's end to the next one's begin.
 fn fill_gaps(trace: &Trace, timeline: &mut Timeline) {
     let is_kernel = |span: &Span| {
         let operation = trace
@@ -293,7 +291,7 @@ mod tests {
             then(0, Call::Wait { event: 9, stream: 2 }),
             then(0, Call::Sync(Until::Stream(1))),
         ]);
-        // The event is over at 210, the stream at 1210; event 9 was never recorded.
+        // The event happens at 210, the stream ends at 1210; event 9 has no recording.
         assert_eq!(timeline.steps, [StepSpan { begin: 100, end: 1215 }]);
     }
 

@@ -1,20 +1,20 @@
-//! Which recordings of events something waits for, and whether in the step they were recorded in.
+//! Recordings of events for which something waits, in the same step or another.
 
 use std::collections::{HashMap, HashSet};
 
 use super::raw::{Record, Recording, What};
 
-/// Which recordings of events are waited for, by sequence.
+/// Sequence numbers of recordings for which something waits.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// In their own step alone.
+    /// Awaited in their own step alone.
     pub here: HashSet<u64>,
-    /// In another one.
+    /// Awaited in another step.
     pub elsewhere: HashSet<u64>,
 }
 
 impl Waits {
-    /// Of this recording.
+    /// Finds the waits of a recording.
     pub fn of(recording: &Recording) -> Waits {
         let mut waits = Waits::default();
         let mut last: HashMap<u64, (u64, u64)> = HashMap::new();

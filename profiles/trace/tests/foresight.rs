@@ -1,7 +1,7 @@
-//! The predictor on the recorded models: gaps of steps that it was not trained on, beside the mean
-//! by kernel.
+//! The predictor on the recorded models: gaps of steps outside its training, against the mean by
+//! kernel.
 //!
-//! For people: `cargo test -p weft-trace-format --test foresight -- --nocapture`.
+//! Output for people: `cargo test -p weft-trace-format --test foresight -- --nocapture`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use weft_profiles::predictor::{Evaluation, evaluate};
 use weft_trace_format::timeline::{Costs, alone};
 use weft_trace_format::{Call, Trace};
 
-/// Trained on the first half of the steps, judged by the second.
+/// Trains on the first half of the steps and evaluates the second.
 fn judge(trace: &Trace) -> Evaluation {
     let half = trace.steps.len() / 2;
     let (mut known, mut new) = (Vec::new(), Vec::new());
@@ -60,7 +60,7 @@ fn gaps_of_recorded_models_are_foreseen() {
         over.gain(),
         gains.exp()
     );
-    // The project's aim is 2 over all gaps (`scripts/lab --kind predictor` judges it); this guards
-    // what is reached.
+    // The aim is 2 over all gaps (`scripts/lab --kind predictor` judges it); this test guards the
+    // present value.
     assert!(all.len() >= 12 && over.gain() >= 1.7 && gains.exp() >= 2.0, "{over:?}");
 }

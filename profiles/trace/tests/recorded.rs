@@ -1,5 +1,4 @@
-//! The traces that the repository keeps: all there, readable, small, and of the kind that the
-//! README beside them says.
+//! The repository's traces: complete, readable, small, and as their README describes them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,7 +7,7 @@ use std::path::{Path, PathBuf};
 use weft_trace_format::timeline::{self, Costs};
 use weft_trace_format::{Call, Source, Step, Trace};
 
-/// What a repository bears: `scripts/traces` says so too.
+/// Size limit for a repository, also in `scripts/traces`.
 const MAX_TRACE_BYTES: u64 = 400_000;
 const MAX_TOTAL_BYTES: u64 = 6_000_000;
 
@@ -45,7 +44,7 @@ fn traces() -> Vec<(String, Trace)> {
     found
 }
 
-/// What a step asks for, without its times.
+/// A step's calls without their times.
 fn sequence(step: &Step) -> Vec<(u16, bool, String)> {
     let call = |call: &Call| format!("{:?}", call.with_duration(0));
     step.operations
@@ -73,7 +72,7 @@ fn each_says_what_it_is() {
     for (name, trace) in traces() {
         assert_eq!(trace.name, name);
         assert_eq!(trace.unsound(), None, "{name}");
-        // Nobody shall take them for measured.
+        // Estimates must not pass for measured times.
         assert_eq!(trace.source, Source::Estimated, "{name}");
         assert!(
             trace.note.contains("estimates for an A100") && trace.note.contains("seed"),
@@ -111,8 +110,8 @@ fn every_kernel_has_a_name_and_every_piece_of_work_a_time() {
             .iter()
             .flat_map(|step| &step.operations)
             .filter_map(|op| op.call.duration());
-        // Half a microsecond is the least of an estimate, ten milliseconds more than any kernel of
-        // these takes but a graph.
+        // Half a microsecond is the least estimate. Ten milliseconds exceed every kernel of these
+        // models; a graph may take longer.
         assert!(durations.clone().all(|time| time >= 490), "{name}");
         assert!(
             durations.clone().max() < Some(40_000_000),
@@ -145,7 +144,7 @@ fn training_runs_on_two_threads_that_hand_over_and_inference_on_one() {
 
 #[test]
 fn one_identity_has_many_durations() {
-    // What no mean per identity can tell: the same kernel at two places of a model, with other
+    // A mean per identity cannot tell these: one kernel at two places of a model, with other
     // tensors.
     let (_, trace) = traces().into_iter().find(|(name, _)| name == "resnet50-train").unwrap();
     let mut by_kernel: HashMap<u32, Vec<u64>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What becomes of recordings made by hand.
+//! Traces of recordings made by hand.
 
 use super::*;
 use crate::Direction;
@@ -31,7 +31,7 @@ fn mark(thread: u32, at: Ns) -> Record {
     })
 }
 
-/// A call that takes 100 ns, with 50 ns of the recorder before it and 150 behind.
+/// A call of 100 ns, with 50 ns of the recorder before it and 150 ns after.
 fn call(thread: u32, at: Ns, what: What, device: Option<(f64, f64)>) -> Record {
     Record::Operation(raw::Operation {
         thread,
@@ -98,7 +98,7 @@ fn a_processor_that_others_had_is_no_gap() {
 #[test]
 fn launching_onto_an_idle_device_is_no_work_and_an_event_is_none() {
     let mut events = vec![mark(1, 0)];
-    // Idle before the first; the second begins where the first has ended.
+    // Idle before the first; the second begins at the first one's end.
     events.push(call(1, 1_000, LAUNCH, Some((1_000.0, 11_000.0))));
     events.push(call(1, 2_000, LAUNCH, Some((11_020.0, 21_020.0))));
     if let Record::Operation(operation) = &mut events[2] {
@@ -117,7 +117,7 @@ fn a_thread_that_waited_for_another_follows_it() {
     let steps = steps(vec![
         mark(1, 0),
         call(1, 1_000, LAUNCH, None),
-        // The backward thread begins after the forward one's launch, and the other way round.
+        // The backward thread begins after the forward thread's launch, and the reverse.
         call(2, 2_000, LAUNCH, None),
         call(2, 2_500, LAUNCH, None),
         call(1, 9_000, LAUNCH, None),
@@ -169,7 +169,7 @@ fn only_events_that_matter_are_kept() {
             Call::Sync(Until::Event(0))
         ]
     );
-    // What was left out is host time: the gaps before both calls, and 100 ns in the driver.
+    // Calls left out are host time: the gaps before both, and 100 ns in the driver.
     assert_eq!(steps[0].operations[0].host_before, 990 + 100 + 700);
 }
 
@@ -181,7 +181,7 @@ fn events_from_a_pool_do_not_make_steps_differ() {
     for step in 0..3 {
         let at = step * 10_000;
         events.push(mark(1, at));
-        // Another handle in each step; 0xf is waited for in the step after.
+        // A new handle in each step; the next step waits for 0xf.
         events.push(call(1, at + 1_000, on(0xa0 + step), None));
         events.push(call(1, at + 2_000, wait(0xa0 + step), None));
         events.push(call(1, at + 3_000, wait(0xf), None));
