@@ -25,7 +25,7 @@
 //!   weft's table, or, on newer devices, an unknown private table ([`tables`]).
 //! * The queue is bounded in launches, bytes and predicted work ([`fifo`]). A push to a full queue
 //!   waits.
-//! * A foreground job, or a job with an open gate, pays one load per call.
+//! * A job not in the background, or with an open gate, pays one load per call.
 //!
 //! `WEFT_QUEUE=off` turns the queue off; so does managed memory. Then calls without a hook lead
 //! straight to the driver.
