@@ -24,7 +24,6 @@ use crate::{deferred, hooks, internal_error, thread, throttle, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
-/// Symbols bound so far. `weft doctor` and the tests see by it that calls come through weft.
 static BOUND: AtomicU64 = AtomicU64::new(0);
 
 /// Address of the stub of symbol `at`: 16 bytes each.
@@ -43,7 +42,7 @@ extern "C" fn not_yet() -> CuResult {
     CuResult::NOT_INITIALIZED
 }
 
-/// Symbols bound so far.
+/// Symbols bound so far: `weft doctor` and the tests see by it that calls come through weft.
 pub fn bound() -> u64 {
     BOUND.load(Ordering::Relaxed)
 }

@@ -9,7 +9,6 @@ use crate::thread;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Called at each internal error.
 static LISTENER: OnceLock<fn()> = OnceLock::new();
 
 /// Registers `listener` for internal errors. The first caller's counts.
@@ -17,7 +16,6 @@ pub fn listen(listener: fn()) {
     let _ = LISTENER.set(listener);
 }
 
-/// Whether a panic was logged.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Counts an internal error.

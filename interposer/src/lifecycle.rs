@@ -20,7 +20,7 @@ use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
 use crate::{deferred, paging, process, throttle, trace};
 
-/// Whether the driver was initialised: 0 = no, 1 = yes.
+/// 0 = not initialised, 1 = initialised.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 /// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker

@@ -1,13 +1,13 @@
 //! The C library's turning points of a process: a fork and the end.
 //!
-//! A forked child owns nothing of its parent's session. Its handler has one thread and may find
-//! locks held: it makes one system call per mapping and stores a few words. It closes and joins
-//! nothing, because descriptors and threads are the parent's. The child is then as without driver
-//! use; if it initialises CUDA it gets its own session.
+//! A forked child owns nothing of its parent's session. Its handler runs in one thread among locks
+//! that others held: it makes one system call per mapping and stores a few words. It closes and
+//! joins nothing; descriptors and threads are the parent's. If the child initialises CUDA it gets
+//! its own session.
 //!
-//! An orderly end stores one word in the lane, so that `weft status` can tell it from a kill. It
-//! sends and closes nothing: exit handlers of other libraries may still launch kernels. It waits
-//! only for queued launches, within a bound.
+//! An orderly end stores one word in the lane, by which `weft status` tells it from a kill. It
+//! sends and closes nothing: other exit handlers may still launch kernels. It waits only for queued
+//! launches, within a bound.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

@@ -1,9 +1,9 @@
 //! The lane's clock: `CLOCK_MONOTONIC`, equal in all processes of a machine.
 //!
-//! A vDSO read of the system's clock takes 20 to 60 ns (measured; most in a virtual machine): more
-//! than the rest of a launch. If the kernel keeps time by the processor's counter, weft reads the
-//! counter too (5 to 20 ns). The helper thread compares both a few times a second and sets the line
-//! between them. Before the first line, or with another kernel clock, the system's is read.
+//! A vDSO read takes 20 to 60 ns (measured; most in a virtual machine): more than the rest of a
+//! launch. The processor's counter takes 5 to 20 ns and is read if the kernel keeps time by it. The
+//! helper thread compares both a few times a second and sets the line between them. Without a line,
+//! or with another kernel clock, the system's is read.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -135,7 +135,6 @@ impl Comparison {
     }
 }
 
-/// Counter and clock at one moment.
 fn both() -> Option<(u64, Ns)> {
     (0..5).find_map(|_| {
         let before = system();

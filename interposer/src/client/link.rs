@@ -41,7 +41,6 @@ pub struct BrokerLink {
     pub costs: Costs,
 }
 
-/// The link of a process on one device; null with no device or several.
 static ONLY: AtomicPtr<BrokerLink> = AtomicPtr::new(ptr::null_mut());
 
 /// The link of a process on one device.

@@ -17,7 +17,6 @@ const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 /// Time to spin at the gate before sleeping: under one wake-up of a sleeping core (25-65 us).
 const SPIN: Ns = 20_000;
 
-/// Longest useful spin.
 const LONGEST_SPIN: Ns = 10_000_000;
 
 /// With this few cores, spinning blocks the awaited thread.

@@ -1,8 +1,8 @@
 //! Issues the launches in the queue.
 //!
-//! The drain thread does, and sleeps while the queue is empty. A thread of the job that needs the
-//! queue empty issues them itself if the drain thread is idle. One thread issues at a time
-//! ([`ISSUING`]), from the front. A launch stays counted until the driver has taken it.
+//! The drain thread issues, and sleeps while the queue is empty. A thread of the job that needs the
+//! queue empty issues if the drain thread does not. One thread issues at a time ([`ISSUING`]), from
+//! the front. A launch counts as queued until the driver has taken it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -59,7 +59,6 @@ static LEFT: AtomicU32 = AtomicU32::new(0);
 /// Number of launches that ever left the queue.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
-/// Number of waiting threads.
 static WAITERS: AtomicU32 = AtomicU32::new(0);
 
 /// For each waiting thread the time from which it opens the gate.
@@ -117,8 +116,7 @@ pub fn push(left: Left) -> bool {
     true
 }
 
-/// Starts the drain thread, with the session rather than at the first deferral: the launching
-/// thread may by then be in a seccomp sandbox.
+/// Starts the drain thread, with the session: later a seccomp sandbox may forbid it.
 pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
@@ -135,7 +133,6 @@ pub fn stop() {
     BROKEN.store(true, Ordering::SeqCst);
 }
 
-/// The drain thread.
 fn work() {
     loop {
         let called = CALLED.load(Ordering::Acquire);
@@ -243,9 +240,9 @@ impl Drop for Own {
     }
 }
 
-/// Waits until all that is now in the queue has left it; issues it here if no other thread does.
-/// Later launches of other threads are not waited for. Waits at the gate at most as long as a
-/// launch; then all is issued at once. The driver's own time is unbounded, as without weft.
+/// Empties the queue of what is in it now, issuing if no other thread does. Later launches are not
+/// waited for. The wait at the gate is at most a launch's; then all is issued at once. The driver's
+/// own time is unbounded, as without weft.
 pub fn empty() {
     wait(throttle::longest_wait(), Ns::MAX, all_gone());
 }
@@ -255,10 +252,9 @@ pub fn empty_at_once() {
     wait(0, AT_EXIT, all_gone());
 }
 
-/// Has all issued at once, for a caller that may hold any lock or be within any call, such as a
-/// signal handler. The drain thread issues, or the current issuer. If that is the calling thread,
-/// nothing can wait. Nor does a child that shares the parent's memory: the launches are the
-/// parent's.
+/// Has all issued at once for a caller in any state, such as a signal handler: it takes no lock.
+/// The drain thread or the current issuer issues. The issuer itself cannot wait here. Nor does a
+/// child that shares the parent's memory: the launches are the parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
@@ -311,7 +307,6 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     }
 }
 
-/// A waiting thread.
 struct Waiter {
     hurry_by: Ns,
 }
@@ -378,8 +373,8 @@ pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     pending() > 0 && inside.goes_to(stream, context)
 }
 
-/// Serves a thread that polled a stream for the longest wait: issues all at once. Returns whether
-/// the work ended within `longest` / [`SERVED`].
+/// Issues all at once for a thread that polled a stream for the longest wait. Returns whether that
+/// work ended within `longest` / [`SERVED`].
 pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     wait(0, Ns::MAX, all_gone());
     if capture::any() {
@@ -415,8 +410,8 @@ fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     }
 }
 
-/// Whether deferral has ended. A forked child calls this before any lock, which an absent thread
-/// may hold.
+/// Whether deferral has ended. Checked before any lock: in a forked child an absent thread may hold
+/// it.
 pub fn broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }

@@ -13,9 +13,9 @@ const MOST: usize = 1_024;
 /// Most bytes. Parameters take some hundred bytes per launch.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Most predicted work is `longest_wait / PART`. After the longest wait all of it is issued at once
-/// and may delay a foreground job: by at most 0.8 % of its time. Beside a real device 8 ms, more
-/// than a background job fits into most gaps.
+/// Most predicted work is `longest_wait / PART`. It may delay a foreground job once per longest
+/// wait: by at most 0.8 % of its time. Beside a real device 8 ms, more than a background job fits
+/// into most gaps.
 const PART: Ns = 128;
 
 /// Most contexts whose failures are kept.
@@ -60,7 +60,6 @@ pub struct Weight {
 #[derive(Debug)]
 pub struct Line<T> {
     launches: VecDeque<(Weight, T)>,
-    /// Number of launches ever added.
     pushed: u64,
     bytes: usize,
     work: Ns,

@@ -1,8 +1,7 @@
-//! Fills and device copies that are deferred behind waiting launches: four words each, without host
-//! memory.
+//! Fills and device copies deferred behind waiting launches: four words each, without host memory.
 //!
-//! Training jobs zero a gradient or workspace every ten launches or so. If these emptied the queue,
-//! it would never hold more than ten.
+//! Training jobs zero memory every ten launches or so. If that emptied the queue, it would never
+//! hold more than ten.
 
 use super::deferred_launch::current;
 use super::validated;

@@ -1,33 +1,31 @@
-//! The launch queue: launches of a background job that are deferred at a closed gate, so that the
+//! The launch queue: launches of a background job that are deferred at a closed gate, so that its
 //! host goes on.
 //!
-//! Without the queue the job's thread waits at the gate with one launch. In a gap its kernels then
-//! come only as fast as its own code makes them. With the queue a launch that would wait is copied
-//! and its call returns. When the gate opens, the kernels are issued back to back, by the drain
-//! thread ([`drain`]) or by a thread of the job.
+//! Without the queue the job's thread waits at the gate with one launch, and a gap gets kernels
+//! only as fast as the job makes them. With the queue a launch that would wait is copied and its
+//! call returns. At an open gate the kernels are issued back to back, by the drain thread
+//! ([`drain`]) or a thread of the job.
 //!
 //! What holds:
-//! * CUDA's order. While the queue holds anything ([`busy`]), every other call first empties it
-//!   ([`settle`]). Exceptions: calls that cannot tell the difference ([`harmless`]), and attributes
-//!   set again to their last value. Launches of all threads and streams are issued in the order
-//!   they were made.
-//! * Only calls expected to succeed are deferred. A kernel was launched before in this shape, to a
-//!   stream of its context, and nothing has changed since ([`validated`]). The driver told its
-//!   parameters' layout ([`deferred_launch`]). Fills and device copies are deferred behind a
-//!   launch, within existing allocations ([`fill`]). The stream is not a thread's own and not
-//!   captured. If one fails, the next call that waits for the queue returns its error, unless that
+//! * CUDA's order. While the queue is [`busy`], every other call first empties it ([`settle`]).
+//!   Exceptions: [`harmless`] calls, which cannot tell the difference, and attributes set again to
+//!   their last value. Launches of all threads and streams keep their order.
+//! * Only calls expected to succeed are deferred: kernels launched before in this shape and context
+//!   ([`validated`]) with known parameter layout ([`deferred_launch`]), and behind them fills and
+//!   device copies within allocations ([`fill`]). The stream is neither captured nor a thread's
+//!   own. The error of a failed launch replaces the next call that waits for the queue, unless that
 //!   call gives something back.
 //! * Nothing is lost. A call that needs the queue empty waits at the gate at most as long as a
-//!   launch of its own; then all is issued at once. It does not wait for later launches of other
-//!   threads. A job that ends by `exit` or `_exit`, or loses its broker, issues the rest without
-//!   waiting. A signal that kills the job drops the rest.
+//!   launch would; then all is issued at once. It does not wait for later launches of other
+//!   threads. `exit`, `_exit` and a lost broker issue the rest without waiting; a fatal signal
+//!   drops it.
 //! * Nothing overtakes the queue unseen. Deferral ends once the job gets a driver function outside
 //!   weft's table, or, on newer devices, an unknown private table ([`tables`]).
 //! * The queue is bounded in launches, bytes and predicted work ([`fifo`]). A push to a full queue
 //!   waits.
 //! * A job not in the background, or with an open gate, pays one load per call.
 //!
-//! `WEFT_QUEUE=off` turns the queue off; so does managed memory. Then calls without a hook lead
+//! The queue is off with `WEFT_QUEUE=off` and with managed memory. Then calls without a hook lead
 //! straight to the driver.
 
 mod deferred_launch;
@@ -71,7 +69,6 @@ pub fn busy() -> bool {
     STATE.load(Ordering::Acquire) != 0
 }
 
-/// Launches in the queue.
 fn pending() -> u32 {
     STATE.load(Ordering::Acquire) & !FAILED
 }
@@ -87,7 +84,7 @@ pub enum Offered {
     Failed(CuResult),
 }
 
-/// Offers a launch that must wait at the gate with an empty queue.
+/// Offers a launch that must wait at the gate, with an empty queue.
 ///
 /// # Safety
 /// `launch` is what the client gives the driver.
@@ -96,7 +93,7 @@ pub unsafe fn offer(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
 }
 
-/// Offers a launch while the queue holds others: it is queued, or the queue is emptied first.
+/// Offers a launch while the queue holds others: queues it, or empties the queue.
 ///
 /// # Safety
 /// As [`offer`].
@@ -130,8 +127,8 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     }
 }
 
-/// Offers a fill or device copy while the queue holds launches: it is queued, or the queue is
-/// emptied first. Returns the answer if the call is not to be made.
+/// Offers a fill or device copy while the queue holds launches: queues it, or empties the queue.
+/// Returns the answer of a call not to be made.
 pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     if let Some(error) = drain::failure() {
         return Some(error);
@@ -148,7 +145,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     }
 }
 
-/// Learns from a launch that succeeded directly: the next one like it may be deferred.
+/// Learns a directly launched success: the next launch like it may be deferred.
 pub fn learn(launch: &Launch) {
     if on() {
         // SAFETY: the client gave this to the driver, which took it.
@@ -156,8 +153,8 @@ pub fn learn(launch: &Launch) {
     }
 }
 
-/// Empties the queue before an attribute is set, unless it has that value: many programs set the
-/// same before each launch. Returns the answer if the call is not to be made.
+/// Empties the queue before an attribute changes. Setting its present value again, as many programs
+/// do before each launch, does not. Returns the answer of a call not to be made.
 #[inline]
 pub fn before_attribute(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
     if busy() { changes(named, attribute, value) } else { None }
@@ -185,8 +182,7 @@ pub fn stream_ending(stream: CuStream) {
     }
 }
 
-/// Forgets an ended context and its failures, which a new context must not return. 0: an unknown
-/// context.
+/// Forgets an ended context and its failures. 0: an unknown context.
 pub fn context_ended(context: CuContext) {
     if drain::broken() {
         return;
@@ -195,14 +191,12 @@ pub fn context_ended(context: CuContext) {
     drain::forgive(context);
 }
 
-/// Forgets all validated launches: code was unloaded or a context's limit changed, so handles may
-/// differ and launches fail.
+/// Forgets all validated launches, after code was unloaded or a limit changed.
 pub fn forget_known() {
     validated::clear();
 }
 
-/// Empties the queue. Returns the error of a deferred launch, which the caller returns instead of
-/// making its call.
+/// Empties the queue. A returned error of a deferred launch replaces the caller's call.
 #[cold]
 pub fn settle() -> Option<CuResult> {
     guarded(drain::empty);
@@ -216,8 +210,7 @@ pub fn waits(at: usize) -> bool {
         .is_some_and(|entry| !harmless(entry.base) && !by_itself(entry.base))
 }
 
-/// Whether this function's hook handles the queue itself. Const, so that such a hook contains no
-/// check.
+/// Whether this function's hook handles the queue itself. Const: such a hook contains no check.
 pub const fn by_itself(name: &str) -> bool {
     const fn starts(name: &[u8], with: &[u8]) -> bool {
         if name.len() < with.len() {
@@ -258,8 +251,8 @@ pub fn before(at: usize) -> Option<CuResult> {
     settle()
 }
 
-/// Whether a call of this name ends something or gives it back. Such a call is made despite an
-/// earlier failure: if refused, the memory would be kept forever. The error waits for another call.
+/// Whether a call of this name ends something or gives it back. It is made despite an earlier
+/// failure, because a refusal would keep the memory forever. The error waits for another call.
 pub fn ends_something(base: &str) -> bool {
     [
         "Destroy",
@@ -275,10 +268,9 @@ pub fn ends_something(base: &str) -> bool {
     .any(|end| base.contains(end))
 }
 
-/// Answers a query whether a stream's work has ended: "not ready" while the queue holds some;
-/// `None` if it holds none. A thread that polls for [`throttle::longest_wait`] is served like a
-/// waiting call: all is issued. It gets success if that work ends soon, despite later launches of
-/// other threads.
+/// Answers whether a stream's work has ended: "not ready" while the queue holds some of it, `None`
+/// if none. After [`throttle::longest_wait`] of polling all is issued, as for a waiting call. The
+/// answer is success if that work ends soon, despite later launches of other threads.
 #[cold]
 pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     guarded(|| {
@@ -303,8 +295,7 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     .unwrap_or(Some(CuResult::NOT_READY))
 }
 
-/// The stream a thread last polled and heard "not ready" about; times of the first and last such
-/// query.
+/// The stream of a thread's last "not ready" answer; times of the first and last such query.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     stream: CuStream,
@@ -345,15 +336,14 @@ pub fn failed(error: CuResult) -> *const () {
     answer as *const ()
 }
 
-/// Starts the queue with the session. Later the job may have entered a sandbox in which a new
-/// thread would kill it.
+/// Starts the queue with the session. Later a sandbox may kill the job for a new thread.
 pub fn start() {
     if on() {
         guarded(drain::start);
     }
 }
 
-/// Issues the rest at once as the process ends. Later launches of exit handlers bypass the queue.
+/// Issues the rest as the process ends. Later launches of exit handlers bypass the queue.
 pub fn at_exit() {
     drain::stop();
     if busy() {
@@ -361,15 +351,14 @@ pub fn at_exit() {
     }
 }
 
-/// Issues the rest without a lock: for `_exit`, which may be called anywhere.
+/// Issues the rest without a lock, because `_exit` may be called anywhere.
 pub fn at_once() {
     if pending() > 0 {
         drain::leave_at_once();
     }
 }
 
-/// Ends deferral: the job got a driver function that weft's table lacks, whose calls could overtake
-/// the queue.
+/// Ends deferral: calls of this driver function outside weft's table could overtake the queue.
 pub fn passed_by(name: &str) {
     if on() && !drain::broken() {
         give_up(Why::Newer(name.to_owned()));
@@ -394,11 +383,10 @@ fn give_up(why: Why) {
     });
 }
 
-/// Why deferral ended.
 static GIVEN_UP: OnceLock<Why> = OnceLock::new();
 
-/// Logs once why a launch is not deferred. Private tables are logged at info only: on some devices
-/// nearly every job has them.
+/// Logs once why a launch is not deferred. Private tables only at info: on some devices nearly
+/// every job has them.
 #[cold]
 fn say_why_not() {
     static SAID: Once = Once::new();

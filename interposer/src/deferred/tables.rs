@@ -1,22 +1,19 @@
-//! Private driver tables (`cuGetExportTable`): which the process got, and whether launches may
-//! still be deferred.
+//! Private driver tables (`cuGetExportTable`) of the process, and whether launches may still be
+//! deferred.
 //!
-//! CUDA's libraries ask for tables of functions that no header names. They are handed out
-//! unchanged, and calls through them are unseen. So:
-//! * On devices below [`NEWER`], all work of the tested clients arrives by API functions, whatever
-//!   tables they have.
+//! CUDA's libraries ask for tables of functions that no header names. They pass unchanged, and
+//! calls through them are unseen. So:
+//! * On devices below [`NEWER`], all work of the tested clients arrives by API functions.
 //! * On sm_90 cuBLAS asks for one more (1734dc26-...), of unpublished contents: 15 functions by its
 //!   size, in drivers 535 to 555. A stream-ordered call through it would overtake the queue: wrong
-//!   numbers, no error. So on such a device a table outside [`KNOWN`] ends deferral, and the queue
-//!   is emptied before the table is handed out. cuBLAS is part of nearly every PyTorch job, so
-//!   nearly all of them lose the queue there.
+//!   numbers, no error. So there a table outside [`KNOWN`] empties the queue and ends deferral. As
+//!   nearly every PyTorch job uses cuBLAS, nearly all lose the queue.
 //!
-//! Piece 1 of the GPU suite decides this. Its background jobs run with `WEFT_QUEUE=always`, which
-//! skips this rule, beside a foreground job. The tables are safe on sm_90 if the data equal those
-//! without weft, with `launches.left_behind` > 0, and weft counts as many launches as the profiler
-//! sees kernels. Then add them to [`KNOWN`] (the fact `tables` names those in use) and remove the
-//! sentence from docs/configuration.md. If data differ, they stay out, and the calls through them
-//! must be found.
+//! Piece 1 of the GPU suite decides this, with background jobs under `WEFT_QUEUE=always`, which
+//! skips the rule, beside a foreground job. Pass: data equal those without weft,
+//! `launches.left_behind` > 0, and as many launches as the profiler's kernels. Then add the tables
+//! (fact `tables`) to [`KNOWN`] and remove the sentence from docs/configuration.md. Otherwise they
+//! stay out, and the calls through them must be found.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -33,7 +30,7 @@ const NEWER: i32 = 9;
 /// A table's identity, a `CUuuid`.
 pub type Identity = [u8; 16];
 
-/// Tables that offer no stream-ordered call, named as in open-source projects. Drivers 535 to 555
+/// Tables without a stream-ordered call, by their names in open-source projects. Drivers 535 to 555
 /// refuse f8cff951-..., which every runtime asks for before `cuInit`.
 const KNOWN: [Identity; 8] = [
     // CUDART_INTERFACE: contexts and modules.

@@ -1,6 +1,6 @@
-//! Validated launches: those known to succeed. A launch is a function, block, shared memory and
-//! attributes in a context, launched once directly with success, to a stream of that context.
-//! Unloaded code, an ended context or stream, and a changed function attribute invalidate it.
+//! Validated launches: those known to succeed. Key: function, block, shared memory and attributes
+//! in a context. One direct success to a stream of that context validates it. Unloaded code, an
+//! ended context or stream, and a changed function attribute invalidate it.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -37,16 +37,14 @@ impl Hasher for AsIs {
 struct Known {
     /// Keys by context and function.
     launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
-    /// Launches of all functions.
     count: usize,
     streams: HashMap<CuStream, Stream>,
-    /// Last values of attributes, of functions or of kernels on a device. Only one of the two at a
-    /// time: a kernel and a function may name the same code.
+    /// Last values of attributes, of functions or of kernels on a device. Never both: a kernel and
+    /// a function may name the same code.
     attributes: HashMap<(Named, u32), i32>,
     of_kernels: bool,
 }
 
-/// A stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream {
     context: CuContext,
@@ -167,9 +165,9 @@ pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
         .is_some_and(|known| known.is_set(named, attribute, value))
 }
 
-/// Notes an attribute's value. A new value invalidates the function's launches. A kernel has one
-/// function per context; `here` is the current context's. If launches of several contexts are kept,
-/// all are dropped.
+/// Notes an attribute's value. A new value invalidates the function's launches. A kernel has a
+/// function per context; `here` is the current context's. With launches of several contexts, all
+/// are dropped.
 pub fn changed(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     known().get_or_insert_default().changed(named, attribute, value, here);
 }

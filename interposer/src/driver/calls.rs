@@ -1,11 +1,10 @@
 //! The real driver's functions, typed, for weft's own calls.
 //!
-//! The first call looks its symbol up and opens the driver if need be. A function that the driver
-//! lacks answers `NOT_FOUND`. Calls bypass weft's hooks, so they are neither counted nor held.
+//! The first call looks the symbol up, opening the driver if need be. A missing function answers
+//! `NOT_FOUND`. Calls bypass weft's hooks: they are neither counted nor held.
 //!
-//! Callers obey two rules. While any thread captures a stream, only `cuStreamIsCapturing` may be
-//! called. A hook makes no call of its own kind while it holds a lock that a driver callback could
-//! want.
+//! Callers obey two rules. While any thread captures, only `cuStreamIsCapturing` may be called. A
+//! hook makes no call of its own kind under a lock that a driver callback could want.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};

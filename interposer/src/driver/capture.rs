@@ -1,11 +1,11 @@
 //! Which streams are being captured.
 //!
-//! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During any
-//! capture weft makes only one driver call, which asks whether a stream is captured and is always
-//! legal. Any other could spoil the client's capture. Without a capture the check costs one load.
+//! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a
+//! capture weft makes only the driver call that asks about one, which is always legal; others could
+//! spoil it. Without a capture the check costs one load.
 //!
-//! A stream also joins a capture by waiting for one of its events. So during captures the driver is
-//! asked about every stream.
+//! A stream also joins a capture by waiting for one of its events, so during captures every stream
+//! is asked about.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,7 +19,6 @@ static ON: AtomicUsize = AtomicUsize::new(0);
 /// The streams they began on.
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Called when a capture begins (true) or ends (false).
 static LISTENER: OnceLock<fn(bool)> = OnceLock::new();
 
 /// Registers `listener` for captures that begin (true) or end (false). The first caller's counts.

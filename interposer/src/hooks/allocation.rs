@@ -1,15 +1,14 @@
 //! Device memory that a process allocates and frees.
 //!
-//! Counted: allocations of every kind, and physical memory for mapping. Not counted: address ranges
-//! (clients reserve tens of gigabytes) and host memory. A context that ends returns its memory.
-//! Physical memory is returned once it has no handle and no mapping. The oldest versions of these
-//! functions have 32-bit device addresses, which no current device uses.
+//! Counted: allocations of every kind, and physical memory for mapping. Not counted: host memory,
+//! and address ranges, of which clients reserve tens of gigabytes. An ended context returns its
+//! memory; physical memory returns without handle and mapping. The oldest versions of these
+//! functions have 32-bit addresses, which no current device uses.
 //!
-//! Managed memory that the job asks for itself is not device memory, because the driver evicts it
-//! under pressure. It is counted apart.
+//! The job's own managed memory counts apart: the driver evicts it under pressure.
 //!
-//! For a job on managed memory (see [`crate::paging`]) these calls allocate and free managed memory
-//! instead. They answer as the driver would.
+//! For a job on managed memory (see [`crate::paging`]) these calls allocate and free managed
+//! memory, and answer as the driver would.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -31,13 +30,12 @@ use crate::paging::ranges::Origin;
 use crate::paging::{self, pool};
 use crate::throttle::{self, Where};
 
-/// Kind of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Device memory of a pool, taken in stream order. Pools belong to the device; the driver says
-    /// whether the memory ends with a context.
+    /// Device memory of a pool, in stream order. Pools are the device's; the driver says whether it
+    /// ends with a context.
     Ordered,
     /// Managed memory in place of device memory, for a job on managed memory.
     Backed,
@@ -49,7 +47,6 @@ enum Kind {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     bytes: u64,
-    /// Which of the process's devices.
     at: Where,
     kind: Kind,
     /// The thread's context at allocation.
@@ -64,7 +61,6 @@ static ENDS: AtomicU64 = AtomicU64::new(0);
 /// Blocks by address.
 static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
 
-/// Physical memory.
 #[derive(Debug, Clone, Copy)]
 struct Physical {
     bytes: u64,
@@ -76,7 +72,6 @@ struct Physical {
 /// Physical memory by handle. The memory lives, and its handle is not reused, while `uses > 0`.
 static HANDLES: LazyLock<DashMap<u64, Physical>> = LazyLock::new(DashMap::new);
 
-/// Mappings by start address.
 static MAPPED: Mutex<BTreeMap<u64, Mapped>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +102,6 @@ fn given_back(address: u64) {
     });
 }
 
-/// The block at an address.
 fn place(address: u64) -> Option<Block> {
     ADDRESSES.get(&address).map(|block| *block)
 }
@@ -151,7 +145,6 @@ pub fn context_ended(context: CuContext, ends: u64) {
     }
 }
 
-/// Bytes that a job on managed memory still holds as device memory.
 static PLAIN: AtomicI64 = AtomicI64::new(0);
 
 /// Bytes that a job on managed memory still holds as device memory.
@@ -218,7 +211,6 @@ fn take_back(handle: u64, last: Option<Physical>) {
     }
 }
 
-/// The mapping that contains an address.
 fn mapped_at(address: u64) -> Option<Mapped> {
     let mapped = lock(&MAPPED);
     let (start, found) = mapped.range(..=address).next_back()?;
@@ -270,9 +262,8 @@ unsafe fn allocate(
     })
 }
 
-/// Allocates if the job may have `bytes` more, else answers out of memory. `count` books what was
-/// taken together with its claim, so that no other thread's claim sees it twice. It returns false
-/// if it booked nothing.
+/// Allocates if the job may have `bytes` more, else answers out of memory. `count` books the
+/// allocation together with its claim, so that no other claim sees it twice. False: nothing booked.
 fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
     if paging::settled() {
         let result = take();
@@ -293,8 +284,8 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
     drop(moving);
     // Free memory is asked of the current context's device.
     if result.ok() && !capture::any() && throttle::here() == at {
-        // With a process's first memory its context exists too: used memory without a known owner
-        // is the context's.
+        // A process's first memory comes with its context, which owns used memory without a known
+        // owner.
         if let Some(look) = guarded(|| throttle::looks(at)).flatten() {
             let (mut free, mut total) = (0, 0);
             // SAFETY: both out-parameters are valid.
@@ -306,8 +297,7 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
     result
 }
 
-/// Writes managed memory to the out-parameter if the job is to have it. `None`: the job's own call
-/// is to be made.
+/// Allocates managed memory, if the job is to have it. `None`: make the job's own call.
 ///
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.

@@ -66,7 +66,7 @@ fn describe(device: CuDevice) -> Device {
     }
 }
 
-/// Begins at the process's first context if a private table of the driver initialised it, past
+/// Begins the session at the first context if a private table initialised the driver, past
 /// `cuInit`.
 fn begin() {
     let mut count = 0;
@@ -202,8 +202,8 @@ fn primary(device: CuDevice) -> CuContext {
     context
 }
 
-/// Whether a device's primary context lives; false if the driver does not say. Allowed during a
-/// capture: a device query does not affect it.
+/// Whether a device's primary context lives; false if unknown. Allowed during a capture, which a
+/// device query does not affect.
 fn is_active(device: CuDevice) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both out-parameters are valid.
@@ -218,9 +218,8 @@ fn current() -> CuContext {
     if asked.ok() { context } else { 0 }
 }
 
-/// Makes a call that may end a context, and forgets the context only if it really ended. Otherwise,
-/// because it is retained or the driver refused, its memory is held, its errors are still due and
-/// its events live.
+/// Makes a call that may end a context, and forgets the context if it ended. If it is retained or
+/// the driver refused, its memory, pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     guarded(lifecycle::context_ending);

@@ -1,23 +1,21 @@
-//! Graph identities: the kernels of each executable graph, read at instantiation and kept current.
+//! Graph identities: each executable graph's kernels, read at instantiation and kept current.
 //!
-//! A graph's identity hashes its kernels in node order, so two captures of one model step are one
-//! kind of work. The identity belongs to the executable graph: clients rewrite every kernel node
-//! before each launch, or update the whole from a new capture. Kernels of child graphs count.
-//! Bodies of a conditional node count once each, because the device decides how often they run. A
-//! graph that could not be read (capture active, old driver) has no identity; its launches count as
-//! unnamed. A kernel without a name is counted as such and hashed as 0; the graph keeps an
-//! identity.
+//! An identity hashes the kernels in node order, so two captures of one model step are one kind of
+//! work. It belongs to the executable graph, whose nodes clients rewrite before each launch or
+//! update from a new capture. Child graphs count with their kernels, bodies of conditional nodes
+//! once: the device decides how often they run. An unreadable graph (capture active, old driver)
+//! has no identity; its launches count as unnamed. A kernel without a name is counted and hashed as
+//! 0.
 //!
-//! **Updates.** llama.cpp updates an executable graph from a new capture for each token. Reading
-//! thousands of nodes each time would cost more than the update. The driver accepts only a graph of
-//! the same nodes in the same order; parameters, grids and functions may differ. An identity says
-//! how long the graph runs, which parameters do not change. So each update checks some nodes, and
-//! [`ROUND`] updates check all of them ([`Watch`]). If a node's kernel or the number of nodes
-//! differs, all nodes are read. A graph that differs after every update is read once in [`ROUND`]
-//! updates and keeps its last identity meanwhile. Where identities are learnt from (stage 1,
-//! traces), every update reads all nodes.
+//! **Updates.** llama.cpp updates a graph for each token; reading thousands of nodes would cost
+//! more than the update. The driver accepts only the same nodes in the same order; parameters,
+//! grids and functions may differ. An identity says how long a graph runs, which parameters do not
+//! change. So each update checks some nodes, and [`ROUND`] updates check all ([`Watch`]). A
+//! different kernel or number of nodes causes a full read. A graph that always differs is read once
+//! in [`ROUND`] updates and keeps its identity meanwhile. Where identities are learnt from (stage
+//! 1, traces), every update reads all nodes.
 //!
-//! A single changed node costs no read of the others: the next launch computes the identity anew.
+//! A single changed node needs no read of the others: the next launch computes the identity.
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
@@ -37,19 +35,16 @@ use crate::internal_error::guarded;
 use crate::kernels::index::Index;
 use crate::{kernels, throttle};
 
-/// Slots for executable graphs alive at once; three quarters are usable. A serving engine keeps
-/// hundreds, a program that never destroys graphs thousands. An unused slot costs only address
-/// space.
+/// Slots for live executable graphs; three quarters are usable. A serving engine keeps hundreds, a
+/// program that never destroys graphs thousands. Unused slots cost only address space.
 const GRAPHS: usize = 1 << 16;
 
 /// Depth to which nested child graphs are followed.
 const DEEPEST: usize = 8;
 
-/// Largest number of nodes read of one graph.
 const MOST_NODES: usize = 1 << 20;
 
-/// Updates within which all nodes are checked. A graph that differs after each update is read once
-/// in as many.
+/// Updates within which all nodes are checked, and per full read of a graph that always differs.
 const ROUND: u32 = 64;
 
 /// Least number of kernels checked after an update: some microseconds of driver calls.
@@ -72,7 +67,6 @@ const MOST_BODIES: u32 = 1 << 10;
 /// Nodes of each executable graph.
 static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap::new);
 
-/// An executable graph.
 #[derive(Debug, Default)]
 struct Made {
     nodes: Vec<Node>,
@@ -123,11 +117,10 @@ struct Node {
 /// Chooses the nodes to check after updates.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The next node to check.
     next: usize,
     /// Kernels that may be checked. Unused credit is saved for a node of many kernels.
     credit: usize,
-    /// Updates since all nodes were read, and updates required before the next full read.
+    /// Updates since the last full read, and before the next.
     since: u32,
     pause: u32,
     /// An update could not be followed: the next one reads all nodes.
@@ -141,8 +134,7 @@ impl Watch {
         self.since >= self.pause
     }
 
-    /// Counts a full read after a difference. `pause` doubles up to `ROUND` for a graph that
-    /// keeps differing.
+    /// Counts a full read. `pause` doubles up to `ROUND` while the graph keeps differing.
     fn has_read(&mut self) {
         self.pause = match self.since > 2 * self.pause {
             true => 1,
@@ -179,7 +171,7 @@ pub fn identity(exec: CuGraphExec) -> u64 {
     if known == CHANGED { identity_anew(exec) } else { known }
 }
 
-/// Computes the identity of a graph whose nodes changed since its last launch.
+/// Identity after changes of nodes since the last launch.
 #[cold]
 #[inline(never)]
 fn identity_anew(exec: CuGraphExec) -> u64 {
@@ -187,13 +179,13 @@ fn identity_anew(exec: CuGraphExec) -> u64 {
     guarded(anew).flatten().unwrap_or(0)
 }
 
-/// Identity of a kernel node. The session hears of a new identity, as at a launch.
+/// Identity of a kernel node, reported when new.
 fn kernel(node: &KernelNode) -> u64 {
     let handle: CuFunction = if node.function != 0 { node.function } else { node.kernel };
     kernels::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
-/// Nodes of a graph. `about` is the previous number of nodes; a good guess saves a call.
+/// Nodes of a graph. `about`: the previous number, which saves a call.
 fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
     // Room for one more shows whether there are more.
     let room = about + 1;
@@ -331,8 +323,8 @@ fn forget(exec: CuGraphExec) {
     GRAPHS_MADE.remove(&exec);
 }
 
-/// Handles an update of an executable graph from another of the same shape. Later changes still
-/// name the first graph's nodes.
+/// Follows an update from a graph of the same shape. Later changes still name the first graph's
+/// nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
         // Out of the map: no lock is held over a driver call.
@@ -393,15 +385,14 @@ fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -
         let Some(found) = at.and_then(|at| made.nodes.get_mut(at)) else {
             return;
         };
-        // Clients rewrite the arguments of every kernel before each launch; kernels rarely change.
-        // If they do, many nodes change, so the identity waits for the next launch.
+        // Clients rewrite all arguments before each launch; kernels rarely change, but then many at
+        // once. So the next launch computes the identity.
         if change(found) {
             IDENTITIES.set(exec, CHANGED);
         }
     });
 }
 
-/// Sets the kernel that a node launches.
 fn change_kernel(exec: CuGraphExec, node: CuGraphNode, launch: &KernelNode) {
     let hash = kernel(launch);
     change(exec, node, |node| {

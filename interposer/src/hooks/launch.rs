@@ -1,9 +1,9 @@
 //! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no
 //! formatting.
 //!
-//! The list of hooks stands here once, for each [`Way`] of telling the session: [`Straight`], and
-//! [`super::deferred_launch`] for jobs whose launches may be deferred at the gate. Each way has its
-//! own set of hooks, so a launch of another job pays no check.
+//! One list of hooks serves each [`Way`] of telling the session: [`Straight`], and
+//! [`super::deferred_launch`] for jobs whose launches may be deferred. Each way has its own hooks,
+//! so other jobs pay no check.
 
 use std::ffi::c_void;
 

@@ -1,13 +1,12 @@
 //! The calls that weft looks at. All others go straight to the driver.
 //!
-//! A hook has the driver function's signature. It calls the driver exactly once with the client's
-//! own arguments and returns the driver's result. Bookkeeping may fail without effect on the call.
-//! Hooks allocate or lock only around calls that load code, build graphs, begin captures or take
-//! memory; the launch path does neither.
+//! A hook has the driver function's signature, calls the driver exactly once with the client's
+//! arguments, and returns its result. Its bookkeeping may fail without effect on the call. Hooks
+//! allocate or lock only around calls that load code, build graphs, begin captures or take memory,
+//! never at launches.
 //!
-//! Every hook but a launch's first waits until deferred launches are issued ([`crate::deferred`]).
-//! Stream-ordered functions without their own hook pass [`stream_ordered`], which tells the session
-//! before the driver is called.
+//! Every hook but a launch's first empties the launch queue ([`crate::deferred`]). Stream-ordered
+//! functions without a hook pass [`stream_ordered`], which tells the session first.
 
 mod allocation;
 mod capture;

@@ -109,9 +109,9 @@ unsafe fn look_up(
 
 /// Asks the driver for the names of listed kernels.
 ///
-/// The client says how many handles fit; words beyond the last kernel are its own. So the driver is
-/// asked for the number, by functions as old as those that list. If it does not answer, names are
-/// asked for at the first launches.
+/// The client states only the room; words behind the last kernel are its own. So the driver is
+/// asked for the number, by functions as old as those that list. Without an answer, names are asked
+/// for at the first launches.
 ///
 /// # Safety
 /// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many

@@ -1,9 +1,9 @@
-//! `cuGetProcAddress` in both versions. If the driver answers with a function that weft exports,
-//! the client gets weft's entry point.
+//! `cuGetProcAddress` in both versions: a function that weft exports is answered with weft's entry
+//! point.
 //!
-//! The symbol table maps name, CUDA version and per-thread flag to an entry point. The driver's
-//! address is compared with it, because a driver newer than the table may mean another function.
-//! The empty name, with which the CUDA runtime probes, and unknown names keep the driver's answer.
+//! The symbol table maps name, CUDA version and per-thread flag to an entry point. It is checked
+//! against the driver's address, because a newer driver may mean another function. The empty name
+//! (the CUDA runtime's probe) and unknown names keep the driver's answer.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};

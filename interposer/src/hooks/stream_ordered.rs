@@ -1,9 +1,9 @@
 //! Stream-ordered calls other than launches: copies, fills, events, waits, host functions, memory
 //! operations.
 //!
-//! They are ordered among launches, so they are held wherever launches are, in order. The hook
-//! tells the session first. It then jumps to the driver with untouched arguments. Bytes moved are
-//! read from the argument that the symbol table names, or from the structure passed.
+//! They are held wherever launches are, in order. The hook tells the session, then jumps to the
+//! driver with untouched arguments. The bytes moved are in the argument named by the symbol table,
+//! or in the structure passed.
 
 use weft_profiles::working_set::Access;
 

@@ -1,13 +1,12 @@
-//! Kernel parameters read from loaded images, for drivers that do not tell them (before CUDA 12.4).
+//! Kernel parameters read from images, for drivers that do not tell them (before CUDA 12.4).
 //!
 //! What holds:
 //! * Images are kept only in jobs that are or may become managed, and only if the driver lacks the
 //!   call.
 //! * An image is read at the first launch of one of its kernels, when the client may have freed it.
-//!   So a plain image is copied: up to [`COPY`] bytes each, [`COPIES`] in all. Images from the CUDA
-//!   runtime are part of a program and too large to copy. They are read in place by
-//!   `process_vm_readv`, which fails if nothing is mapped there, and accepted only with an
-//!   unchanged hash.
+//!   So plain images are copied, up to [`COPY`] bytes each and [`COPIES`] in all. The CUDA
+//!   runtime's images, part of a program and too large, are read in place by `process_vm_readv`.
+//!   That fails if nothing is mapped there; a changed hash is refused.
 //! * An unreadable image costs its kernels only their layouts.
 
 use std::collections::HashMap;

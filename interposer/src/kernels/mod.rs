@@ -52,7 +52,6 @@ const IDENTITIES: usize = 1 << 17;
 
 static SEEN: Index<IDENTITIES> = Index::new();
 
-/// Called at each identity's first launch.
 static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
 
 /// Registers `listener` for the first launch of each identity. The first caller's counts.

@@ -1,14 +1,13 @@
 //! Wraps `dlopen`: opening the driver by any of its names returns weft.
 //!
-//! The wrapper ends in a jump, not a call. The dynamic linker derives the caller's RUNPATH from the
-//! return address, so other libraries are found as without weft. Every `dlopen` of the process
-//! passes here (Python makes hundreds); a name other than the driver's costs a comparison of its
-//! end.
+//! The wrapper ends in a jump: the dynamic linker derives the caller's RUNPATH from the return
+//! address, so other libraries are found as without weft. Every `dlopen` of the process passes here
+//! (Python makes hundreds); another name costs a comparison of its end.
 //!
-//! A library opened with `RTLD_DEEPBIND` calls the C library's own `dlopen`, past this wrapper. It
-//! still gets weft by `libcuda.so.1`, weft's SONAME, and by the bare name, which [`claim`] has made
-//! weft's. By an absolute path, or from its own namespace (`dlmopen`), it gets the driver; that is
-//! reported at the process's end ([`super::past`]).
+//! A library opened with `RTLD_DEEPBIND` calls the C library's `dlopen` instead. It still gets weft
+//! by `libcuda.so.1`, weft's SONAME, and by the bare name, after [`claim`]. By an absolute path, or
+//! from its own namespace (`dlmopen`), it gets the driver, which is reported at the end
+//! ([`super::past`]).
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

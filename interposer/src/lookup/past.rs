@@ -1,10 +1,9 @@
 //! Reports at the process's end that the driver was opened past weft.
 //!
 //! A library opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`; one in its own
-//! namespace (`dlmopen`) finds nothing of weft. Their calls are neither seen nor held. Before the
-//! end nothing of weft runs for this; then one look at the dynamic linker's list suffices, without
-//! a system call unless there is something to report. Not detected: a library that opens in these
-//! ways the very file that weft has opened.
+//! namespace (`dlmopen`) finds nothing of weft. Their calls are neither seen nor held. One look at
+//! the dynamic linker's list at the end detects it, without a system call unless there is something
+//! to report. Undetected: opening the very file that weft has opened.
 
 use std::ffi::{c_int, c_void};
 

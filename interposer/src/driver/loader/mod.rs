@@ -1,8 +1,8 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
-//! It never opens in a constructor: shells and compilers that a job starts inherit the preload. It
-//! opens by absolute path, because `libcuda.so.1` by name would find weft. It never opens weft
-//! itself, under any name or copy on the library path. It never closes the handle.
+//! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by
+//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy. The
+//! handle is never closed.
 
 mod cache;
 mod search;
@@ -55,9 +55,9 @@ thread_local! {
 
 /// The driver, opened at the first call.
 ///
-/// Threads whose first calls coincide each open it; the linker gives them one handle and the first
-/// result counts. No thread may wait for another, which may wait for the linker's lock that a
-/// thread in a constructor holds.
+/// Concurrent first calls each open it; the linker gives them one handle and the first result
+/// counts. None may wait for another, which may wait for the linker's lock, held by a thread in a
+/// constructor.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
         if OPENING.get() {
