@@ -147,9 +147,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(folder.join("exports.rs"), out)?;
 
     // SONAME: `dlopen("libcuda.so.1")` finds weft. -Bsymbolic: weft's references to its own names
-    // stay its own. nodelete: a client that closes its handle must not unload running code. RPATH,
-    // the old kind, precedes LD_LIBRARY_PATH: the driver's bare name, opened from here, is found
-    // beside weft first (`lookup/open.rs`).
+    // stay its own. nodelete: closing a handle must not unload running code. RPATH, the old kind,
+    // precedes LD_LIBRARY_PATH: the driver's bare name, opened from here, leads to weft
+    // (`lookup/open.rs`).
     for option in [
         "-soname,libcuda.so.1",
         "--disable-new-dtags,-rpath,$ORIGIN/lib",

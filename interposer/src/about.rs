@@ -13,10 +13,13 @@ pub extern "C" fn weft_interposer() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// A counter by name: `bound` (entry points called at least once), `lookups` (answers of
-/// `cuGetProcAddress` and `dlsym` with weft's functions), `unknown` (driver functions handed out
-/// beyond the symbol table), `opened` (1 once the real driver is open), `troubles` (internal
-/// errors). -1 for another name.
+/// A counter by name; -1 for another name.
+///
+/// * `bound`: entry points called at least once
+/// * `lookups`: answers of `cuGetProcAddress` and `dlsym` with weft's functions
+/// * `unknown`: driver functions handed out beyond the symbol table
+/// * `opened`: 1 once the real driver is open
+/// * `troubles`: internal errors
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -25,7 +28,7 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     if name.is_null() {
         return -1;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let value = match name.to_bytes() {
         b"bound" => exports::bound(),
@@ -48,7 +51,7 @@ pub unsafe extern "C" fn weft_called(symbol: *const c_char) -> c_int {
     if symbol.is_null() {
         return -1;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     symbols::find(symbol).map_or(-1, |at| c_int::from(exports::is_bound(at)))
 }
@@ -59,10 +62,13 @@ pub extern "C" fn weft_graph(exec: usize) -> u64 {
     hooks::graph::identity(exec)
 }
 
-/// Writes a text as a C string of at most `size` bytes; returns its full length. `what` is `driver`
-/// (path of the real driver), `unknown` (driver functions handed out beyond the symbol table),
-/// `tables` (private tables asked for) or `beyond` (all functions of the open driver beyond the
-/// table). Lists have one entry per line.
+/// Writes a text as a C string of at most `size` bytes; returns its full length. `what` names the
+/// text; lists have one entry per line.
+///
+/// * `driver`: path of the real driver
+/// * `unknown`: driver functions handed out beyond the symbol table
+/// * `tables`: private tables asked for
+/// * `beyond`: functions of the open driver beyond the symbol table
 ///
 /// # Safety
 /// `what` is null or a C string, `buffer` has `size` writable bytes.
@@ -71,7 +77,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
     if what.is_null() {
         return 0;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let what = unsafe { CStr::from_ptr(what) };
     let text = match what.to_bytes() {
         b"driver" => loader::opened()

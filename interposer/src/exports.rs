@@ -4,11 +4,12 @@
 //! 1. until the symbol's first call at its stub: the binder then opens the driver and looks the
 //!    symbol up;
 //! 2. at weft's hook, if there is one and the driver has the symbol;
-//! 3. else at the driver's function, so that a pass-through costs one jump. A call that must not
-//!    overtake launches goes to a stub that first checks the [queue](deferred);
+//! 3. else at the driver's function: a pass-through costs one jump. A stream-ordered call goes to a
+//!    stub that tells the session, a call that must not overtake launches to one that checks the
+//!    [queue](deferred);
 //! 4. at weft's own answer if the symbol or the driver is missing.
 //!
-//! A slot changes from 1 to another, and back once if its hook depends on a later decision
+//! A slot leaves 1 once, and returns once if its hook depends on a later decision
 //! ([`choose_anew`]). Stack arguments stay untouched, so any signature passes. No function here may
 //! panic; nothing runs before the first call of an entry point.
 

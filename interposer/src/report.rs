@@ -9,7 +9,6 @@ use std::sync::Once;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Variable of the level.
 const VARIABLE: &str = "WEFT_LOG";
 
 /// Values of the variable; unset is `warn`.

@@ -2,11 +2,11 @@
 //! ending by itself when idle.
 //!
 //! * The job cannot notice it as a child. A child without an exit signal, unseen by SIGCHLD and
-//!   `wait()`, starts the broker and ends. (An exec restores the exit signal, hence the child in
-//!   between.) The broker gets its own session, /dev/null as standard descriptors, no other
+//!   `wait()`, starts the broker and ends. An exec restores the exit signal, hence the child in
+//!   between. The broker gets its own session, /dev/null as standard descriptors, no other
 //!   descriptor, no `LD_PRELOAD`.
-//! * Of many jobs that start at once, one starts the broker; the others see the lock and wait for
-//!   an answer.
+//! * Of jobs that start at once, one starts the broker; the others see the lock and wait for an
+//!   answer.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -88,7 +88,6 @@ fn program() -> Option<PathBuf> {
         })
 }
 
-/// The path this library was loaded from.
 fn library() -> Option<PathBuf> {
     let mut facts = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address is of this very function; the pointer is to a local.

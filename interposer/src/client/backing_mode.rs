@@ -1,7 +1,7 @@
-//! Whether this process's memory is managed: the request, and the decision where that is `auto`.
+//! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
 //! `auto` is decided once per process: by the broker at admission, before the first context.
-//! Without the broker's word, or if memory is allocated earlier, the decision is device memory.
+//! Without the broker's word, or at an earlier allocation, it becomes device memory.
 //!
 //! Until then the hooks for managed jobs are in place. A decision for device memory removes them:
 //! no call is looked at that would not be in a job that never asked.
@@ -37,7 +37,6 @@ impl Backing {
     }
 }
 
-/// One of the constants below.
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 const UNREAD: u8 = 0;
 const DEVICE: u8 = 1;

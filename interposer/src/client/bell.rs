@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::fstat;
 
-/// No doorbell.
 const NONE: RawFd = -1;
 
 /// The doorbell, if there is one.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_protocol::Ns;
 
-/// Shortest span of a line: an interruption between readings (some us) then bends it by under 1 in
-/// 10,000.
+/// Shortest span of a line: an interruption between readings (some us) then bends it by less than 1
+/// in 10,000.
 const SHORTEST_SPAN: Ns = 20_000_000;
 
 /// Longest span before a new line: the system's clock is steered.

@@ -16,9 +16,9 @@ pub fn on() -> bool {
     *WANTED && !backing_mode::managed()
 }
 
-/// Whether a launch must return only when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, to find a
-/// failing line), or a profiler is injected (Nsight, compute-sanitizer), which matches kernels with
-/// calls and threads.
+/// Whether launches are debugged or profiled. `CUDA_LAUNCH_BLOCKING`, set to find a failing line,
+/// returns only when the kernel has ended. Injected profilers (Nsight, compute-sanitizer) match
+/// kernels with calls and threads.
 fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
     let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
     blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()

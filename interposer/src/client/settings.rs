@@ -14,7 +14,7 @@ pub const DEFAULT_PRIORITY: u8 = 5;
 /// important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
-/// Time to spin at the gate before sleeping: under one wake-up of a sleeping core (25-65 us).
+/// Time to spin at the gate before sleeping: below one wake-up of a sleeping core (25-65 us).
 const SPIN: Ns = 20_000;
 
 const LONGEST_SPIN: Ns = 10_000_000;

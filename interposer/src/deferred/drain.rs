@@ -42,7 +42,6 @@ const SERVED: Ns = 32;
 /// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
-/// Time between two event queries.
 const BETWEEN: Duration = Duration::from_micros(50);
 
 static LINE: Mutex<Line<Left>> = Mutex::new(Line::new());
@@ -367,7 +366,7 @@ pub fn failure() -> Option<CuResult> {
     error
 }
 
-/// Whether the queue holds work for this stream or for one that it waits for.
+/// Whether the queue holds work for this stream or a stream that it waits for.
 pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     let inside = line();
     pending() > 0 && inside.goes_to(stream, context)

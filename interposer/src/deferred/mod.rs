@@ -365,7 +365,6 @@ pub fn passed_by(name: &str) {
     }
 }
 
-/// Why deferral ended.
 #[derive(Debug)]
 enum Why {
     /// Calls of this function bypass weft.

@@ -58,7 +58,6 @@ const fn id(digits: u128) -> Identity {
 /// Most distinct requests kept.
 const KEPT: usize = 64;
 
-/// Tables asked for, and whether they were handed out.
 static ASKED: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
 /// An unknown table was handed out.
@@ -74,7 +73,6 @@ fn always() -> bool {
     *ALWAYS
 }
 
-/// Usual notation of an identity.
 fn text(identity: &Identity) -> String {
     let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();

@@ -251,7 +251,7 @@ mod tests {
             assert!(!known.is_set(other, 8, 1024), "{other:?}");
         }
         assert!(!known.is_set(Kernel(1, 0), 9, 1024) && !known.is_set(Kernel(1, 0), 8, 2048));
-        // The same code by another name: the kernel's value is unknown.
+        // Code by another name: the kernel's value is unknown.
         known.changed(Function(2), 8, 2048, None);
         assert!(known.is_set(Function(2), 8, 2048) && !known.is_set(Kernel(1, 0), 8, 1024));
         known.changed(Kernel(1, 0), 8, 1024, Some(2));

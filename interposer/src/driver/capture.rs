@@ -16,7 +16,6 @@ use crate::driver::calls;
 /// Number of active captures. Changed together with [`STREAMS`], under its lock.
 static ON: AtomicUsize = AtomicUsize::new(0);
 
-/// The streams they began on.
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
 static LISTENER: OnceLock<fn(bool)> = OnceLock::new();

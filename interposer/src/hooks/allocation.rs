@@ -58,7 +58,6 @@ struct Block {
 /// Number of calls so far that may end a context. Orders a block before or after such a call.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
-/// Blocks by address.
 static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
 
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +119,7 @@ pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
 
-/// Returns the memory of an ended context: blocks taken there before [`context_ending`] returned
+/// Books the memory of an ended context as freed: blocks taken there before [`context_ending`] returned
 /// `ends`.
 pub fn context_ended(context: CuContext, ends: u64) {
     if context == 0 {
@@ -166,7 +165,7 @@ fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
 }
 
 impl Physical {
-    /// Books this memory as taken or returned.
+    /// Books this memory as taken or freed.
     fn changed(&self, taken: bool, claimed: u64) {
         let block = Block {
             bytes: self.bytes,
@@ -326,7 +325,6 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
     }
 }
 
-/// Warns once about memory that cannot be managed.
 fn unmanageable(what: &str, said: &AtomicBool) {
     if paging::managed() {
         backing::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));

@@ -138,7 +138,6 @@ fn sight(device: CuDevice) -> Sight {
     }
 }
 
-/// What a call may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     /// This context.

@@ -292,7 +292,6 @@ fn all_kernels(nodes: &[Node]) -> Vec<u64> {
         .collect()
 }
 
-/// Sets an executable graph's identity from its nodes.
 fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
     let kernels = all_kernels(nodes);
     let hash = graph_hash(kernels.iter().copied());
@@ -323,8 +322,7 @@ fn forget(exec: CuGraphExec) {
     GRAPHS_MADE.remove(&exec);
 }
 
-/// Follows an update from a graph of the same shape. Later changes still name the first graph's
-/// nodes.
+/// Follows an update from a graph of equal shape. Later changes still name the first graph's nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
         // Out of the map: no lock is held over a driver call.
@@ -530,11 +528,11 @@ hooks! {
         result
     }
     fn cuGraphExecKernelNodeSetParams(exec: CuGraphExec, node: CuGraphNode, launch: *const KernelNode) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { set_kernel(exec, node, launch, true, real) }
     }
     fn cuGraphExecKernelNodeSetParams_v2(exec: CuGraphExec, node: CuGraphNode, launch: *const KernelNode) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { set_kernel(exec, node, launch, false, real) }
     }
     fn cuGraphExecNodeSetParams(exec: CuGraphExec, node: CuGraphNode, parameters: *const NodeParams) |real| {

@@ -173,14 +173,14 @@ macro_rules! launches {
             fn cuLaunchKernelEx(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                // SAFETY: the client's promise to the driver.
+                // SAFETY: the client's promise.
                 unsafe { launch_ex::<$way>(config, function, as_is, (arguments, extra), real) }
             }
 
             fn cuLaunchKernelEx_ptsz(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                // SAFETY: the client's promise to the driver.
+                // SAFETY: the client's promise.
                 unsafe { launch_ex::<$way>(config, function, per_thread, (arguments, extra), real) }
             }
 

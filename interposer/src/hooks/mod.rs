@@ -1,12 +1,13 @@
 //! The calls that weft looks at. All others go straight to the driver.
 //!
-//! A hook has the driver function's signature, calls the driver exactly once with the client's
-//! arguments, and returns its result. Its bookkeeping may fail without effect on the call. Hooks
-//! allocate or lock only around calls that load code, build graphs, begin captures or take memory,
-//! never at launches.
+//! A hook has the driver function's signature, calls the driver once with the client's arguments,
+//! and returns its result. Exceptions: deferred launches, allocations beyond the quota, managed
+//! memory. Bookkeeping may fail without effect on the call. Hooks allocate or lock only around
+//! calls that load code, build graphs, begin captures or take memory, never at launches.
 //!
-//! Every hook but a launch's first empties the launch queue ([`crate::deferred`]). Stream-ordered
-//! functions without a hook pass [`stream_ordered`], which tells the session first.
+//! A hook whose call must not overtake deferred launches first empties the launch queue
+//! ([`crate::deferred`]). Stream-ordered functions without a hook pass [`stream_ordered`], which
+//! tells the session first.
 
 mod allocation;
 mod capture;

@@ -10,7 +10,6 @@ use crate::driver::capture;
 use crate::driver::symbols::StreamOp;
 use crate::throttle::{self, Synced};
 
-/// A call that waits.
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(what, real)
@@ -129,27 +128,27 @@ hooks! {
         copy_out(bytes as u64, per_thread(0), real)
     }
     fn cuMemcpy2D_v2(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, LEGACY, real) }
     }
     fn cuMemcpy2D_v2_ptds(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, per_thread(0), real) }
     }
     fn cuMemcpy2DUnaligned_v2(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, LEGACY, real) }
     }
     fn cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, per_thread(0), real) }
     }
     fn cuMemcpy3D_v2(copy: *const Copy3d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_3d(copy, LEGACY, real) }
     }
     fn cuMemcpy3D_v2_ptds(copy: *const Copy3d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_3d(copy, per_thread(0), real) }
     }
 }

@@ -1,8 +1,8 @@
 //! Layouts of kernel parameters, and the parameter block of a launch.
 //!
-//! The driver tells a layout since CUDA 12.4 (`cuFuncGetParamInfo`), for older drivers the image
-//! does ([`super::images`]). A launch without a known layout counts as touching no known memory.
-//! Each kernel is asked about once; the answer is kept until its code is unloaded.
+//! The driver tells layouts since CUDA 12.4 (`cuFuncGetParamInfo`), before that the image
+//! ([`super::images`]). Without a layout a launch counts as touching no known memory. Each kernel
+//! is asked about once, until its code is unloaded.
 //!
 //! A launch passes parameters one by one (`kernelParams`) or in one buffer (`extra`).
 
@@ -19,7 +19,6 @@ use crate::driver::capture;
 /// Bytes of the largest parameter block since CUDA 12.1; PyTorch's tensor lists fill it.
 const BLOCK: usize = 32_764;
 
-/// Most parameters of a kernel.
 const MOST: usize = 4096;
 
 /// CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.

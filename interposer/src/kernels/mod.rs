@@ -1,10 +1,9 @@
 //! Kernel identities: from the handle that a client launches to the kernel's identity.
 //!
-//! Names are learnt where handles are made: code is loaded and kernels are looked up in it. A
-//! launch then costs one look into an append-only table ([`index`]) and two multiplications. The
-//! table holds every launchable handle: functions of modules, and library kernels, which the CUDA
-//! runtime passes as functions. A registry holds the names; it is read at the first launch of an
-//! identity.
+//! Names are learnt where handles are made: code is loaded, kernels are looked up. A launch then
+//! costs one look into an append-only table ([`index`]) and two multiplications. The table holds
+//! functions of modules, and library kernels, which the CUDA runtime passes as functions. A
+//! registry of names is read at an identity's first launch.
 //!
 //! A handle that reached the client past weft is looked up once by the driver's `cuFuncGetName`.
 //!

@@ -56,7 +56,7 @@ static CODE: Map<Code> = LazyLock::new(DashMap::default);
 /// with which it ends.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
-        // The same view is handed out repeatedly.
+        // A view is handed out repeatedly.
         if CODE.get(&handle).is_some_and(|code| code.hash == hash) {
             return;
         }

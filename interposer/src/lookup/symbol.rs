@@ -1,9 +1,9 @@
-//! Wraps `dlsym` and `dlvsym`. A lookup in a driver handle returns weft's entry point. A function
-//! that the driver lacks is absent for the client, although weft exports the name.
+//! Wraps `dlsym` and `dlvsym`. A lookup in a driver handle returns weft's entry point; a function
+//! that the driver lacks is absent, although weft exports the name.
 //!
 //! Other lookups jump to the real function with an untouched return address: RTLD_NEXT and
-//! RTLD_DEFAULT depend on the caller. A name that does not start with `cu` jumps after three
-//! instructions and runs nothing of weft: allocators call `dlsym` while they initialise.
+//! RTLD_DEFAULT depend on the caller. A name without `cu` in front jumps after three instructions:
+//! allocators call `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -12,7 +12,6 @@ use crate::driver::loader::{self, Driver};
 use crate::driver::{counts, symbols};
 use crate::{deferred, exports};
 
-/// The verdict on a lookup.
 #[repr(C)]
 struct Verdict {
     /// [`PASS`], [`ANSWER`].
@@ -23,7 +22,6 @@ struct Verdict {
 
 /// Go on to the real function with `value` as the handle.
 const PASS: usize = 0;
-/// Return `value`.
 const ANSWER: usize = 1;
 
 /// Whether a handle is RTLD_DEFAULT or RTLD_NEXT, whose search depends on the caller.

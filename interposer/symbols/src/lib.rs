@@ -1,11 +1,11 @@
 //! The driver API's symbol table: the checked-in list of entry points (`driver-api.tsv`), and its
 //! parser.
 //!
-//! Build scripts generate trampolines (interposer), exports (the simulated and the null driver) and
-//! checks from it. The table and `beyond.tsv` (names without a header) are the repository's only
-//! lists of driver names. Each line is parsed whole or refused with its number.
-//! `scripts/symbols check` compares the table with the public header. This crate has no
-//! dependencies and reads only the text given.
+//! Build scripts generate trampolines (interposer), exports (simulated and null driver) and checks
+//! from it. The table and `beyond.tsv` (names without a header) are the repository's only lists of
+//! driver names. Each line is parsed whole or refused with its number. `scripts/symbols check`
+//! compares the table with the public header. This crate has no dependencies and reads only the
+//! text given.
 #![forbid(unsafe_code)]
 
 mod beyond;

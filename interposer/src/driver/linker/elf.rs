@@ -1,8 +1,8 @@
 //! Symbol tables of loaded objects.
 //!
-//! [`after_us`] finds a function in later objects, as `dlsym(RTLD_NEXT, name)` does, for the case
-//! that `dlsym` itself is sought. It allocates nothing. [`functions`] lists what an object defines.
-//! Only memory that the dynamic linker mapped and relocated is read.
+//! [`after_us`] finds a function in later objects, as `dlsym(RTLD_NEXT, name)` would, for `dlsym`
+//! itself; it allocates nothing. [`functions`] lists what an object defines. Only memory that the
+//! dynamic linker mapped and relocated is read.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -129,7 +129,6 @@ struct Debug {
 
 unsafe extern "C" {
     static _r_debug: Debug;
-    /// This object's dynamic section.
     static _DYNAMIC: Dynamic;
 }
 
@@ -225,7 +224,6 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     names.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
 }
 
-/// An object's symbol table.
 struct Table {
     base: u64,
     texts: *const u8,

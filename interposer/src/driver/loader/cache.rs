@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 
-/// Bytes before the entries, and bytes per entry.
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 

@@ -35,7 +35,6 @@ pub enum Driver {
     Opening,
 }
 
-/// Why there is no driver.
 #[derive(Debug)]
 enum Error {
     /// No file of that name anywhere.
