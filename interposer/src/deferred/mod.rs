@@ -252,7 +252,7 @@ pub fn before(at: usize) -> Option<CuResult> {
 }
 
 /// Whether a call of this name ends something or gives it back. It is made despite an earlier
-/// failure, because a refusal would keep the memory forever. The error waits for another call.
+/// failure, because a refusal would leak the resource. The error waits for another call.
 pub fn ends_something(base: &str) -> bool {
     [
         "Destroy",

@@ -119,8 +119,8 @@ pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
 
-/// Books the memory of an ended context as freed: blocks taken there before [`context_ending`] returned
-/// `ends`.
+/// Books the memory of an ended context as freed: blocks taken there before [`context_ending`]
+/// returned `ends`.
 pub fn context_ended(context: CuContext, ends: u64) {
     if context == 0 {
         return;
