@@ -164,8 +164,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// An export that only jumps to the driver. `cuGetProcAddress` offers no version of it, so its
-/// answers match only by address.
+/// An export that only jumps to the driver. `cuGetProcAddress` has no version of it: answers match
+/// only by address.
 fn passed_on(name: &'static str) -> Entry<'static> {
     Entry {
         symbol: name,

@@ -1,5 +1,4 @@
-//! Queries that other programs may make: whether this library is in a process, and what passed
-//! through it.
+//! Queries by other programs: whether this library is in a process, and what passed through it.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -37,8 +37,8 @@ extern "C" fn no_driver() -> CuResult {
     CuResult::NO_DEVICE
 }
 
-/// Answers for a symbol that the driver calls while it is being opened: its references to its own
-/// names bind to weft.
+/// Answers for a symbol that the driver calls while being opened, because its own references bind
+/// to weft.
 extern "C" fn not_yet() -> CuResult {
     CuResult::NOT_INITIALIZED
 }
@@ -81,8 +81,8 @@ fn choose_anew(at: usize) {
     }
 }
 
-/// Binds a symbol at its first call and returns where to go on. Called by [`binder`] with the
-/// caller's arguments saved.
+/// Binds a symbol at its first call; returns where to go on. [`binder`] has saved the caller's
+/// arguments.
 extern "C" fn bind(at: u32) -> *const () {
     // Opening the driver reads files.
     let _whole = thread::uncancelled();

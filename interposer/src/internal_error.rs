@@ -31,7 +31,7 @@ pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs bookkeeping that the job's call does not depend on. A panic ends here: counted and logged
+/// Runs bookkeeping that the job's call does not depend on. A panic ends here, counted and logged
 /// once. The thread is not cancelled meanwhile ([`thread::uncancelled`]).
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -39,8 +39,8 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     caught(work)
 }
 
-/// `guarded` for places that count nanoseconds: `work` has no cancellation point, or handles it.
-/// Without a panic the only cost is that the result passes through memory.
+/// `guarded` for places that count nanoseconds: `work` has no cancellation point, or handles it. It
+/// costs only that the result passes through memory.
 #[inline(always)]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -92,8 +92,7 @@ pub fn failpoint(place: &str) {
     }
 }
 
-/// Whether [`failpoint`] panics there: for unguarded code, which cannot panic and leaves the place
-/// to guarded code.
+/// Whether [`failpoint`] panics there: for unguarded code, which leaves the place to guarded code.
 #[cfg(debug_assertions)]
 pub fn fails_at(place: &str) -> bool {
     static ASKED: std::sync::LazyLock<Option<String>> =

@@ -113,7 +113,7 @@ pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::
     spawned.map(|_| ())
 }
 
-/// Blocks all signals of this thread, which its new threads inherit. Returns the former set for
+/// Blocks all signals of this thread, for its new threads to inherit. Returns the former set for
 /// [`restore_signals`].
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -177,8 +177,8 @@ extern "C" fn between(plan: *mut c_void) -> c_int {
     unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
 }
 
-/// The future broker. It shares the job's memory until its exec: only system calls, all results
-/// ignored but the exec's.
+/// The future broker. It shares the job's memory until its exec: system calls only, unchecked but
+/// the exec.
 extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: `launch` passes its plan and sleeps meanwhile.
     let plan = unsafe { &*plan.cast::<Plan>() };

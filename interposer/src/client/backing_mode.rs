@@ -111,8 +111,7 @@ pub fn settled() -> bool {
     }
 }
 
-/// Resets to device memory in a forked child: it owns no memory of its parent, whose driver answers
-/// no more.
+/// Resets to device memory in a forked child, which owns none of its parent's memory.
 pub fn forget() {
     STATE.store(DEVICE, Ordering::Release);
 }

@@ -61,7 +61,7 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or `unknown` if there is none; `None` if that takes a longer search.
+    /// The predicted time, or `unknown` if there is none; `None` if the search takes longer.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;

@@ -17,7 +17,7 @@ pub fn on() -> bool {
 }
 
 /// Whether launches are debugged or profiled. `CUDA_LAUNCH_BLOCKING`, set to find a failing line,
-/// returns only when the kernel has ended. Injected profilers (Nsight, compute-sanitizer) match
+/// makes a launch return at its kernel's end. Injected profilers (Nsight, compute-sanitizer) match
 /// kernels with calls and threads.
 fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
     let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
@@ -25,7 +25,7 @@ fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
 }
 
 /// Whether launches are deferred now. While the backing is undecided ([`backing_mode::is_open`])
-/// the hooks are those of managed jobs, which wait at the gate.
+/// managed jobs' hooks are in place, which wait at the gate.
 pub fn leaves() -> bool {
     on() && !backing_mode::is_open()
 }

@@ -108,8 +108,8 @@ impl BrokerLink {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Factor by which this device is slower than a real one, if the broker was told it: a
-    /// simulated GPU with more work than cores.
+    /// Slowdown of this device against a real one, if told: a simulated GPU with more work than
+    /// cores.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => None,
@@ -147,8 +147,7 @@ impl BrokerLink {
         self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
-    /// Wakes the broker, even from a nap, when the process has become idle: a background job waits
-    /// for this.
+    /// Wakes the broker, even from a nap, for an idle process: a background job waits for this.
     #[inline]
     pub fn ring_idle(&self) {
         if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {

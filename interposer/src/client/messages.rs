@@ -78,13 +78,13 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// Notes that the helper begins to hear the broker. [`Messages::has_heard`] then serves the
-    /// requests up to the returned number.
+    /// Begins to hear the broker. [`Messages::has_heard`] then serves requests up to the returned
+    /// number.
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }
 
-    /// Serves requests up to `wanted`: the helper heard all that the broker had said when it began.
+    /// Serves requests up to `wanted`: all that the broker had said at its beginning was heard.
     pub fn has_heard(&self, wanted: u64) {
         let mut inside = self.inside();
         if inside.heard < wanted {

@@ -164,7 +164,7 @@ pub unsafe fn learn(launch: &Launch) -> Option<()> {
 }
 
 /// Whether the legacy default stream waits for this one (true if unknown); `None` during a capture,
-/// when the driver must not be asked.
+/// which forbids the query.
 fn is_blocking(stream: CuStream) -> Option<bool> {
     /// CU_STREAM_NON_BLOCKING.
     const NON_BLOCKING: u32 = 1;

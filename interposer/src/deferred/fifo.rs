@@ -82,7 +82,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Whether `more` does not fit, where a launch waits at the gate for `longest` ns at most. An
+    /// Whether `more` does not fit, if a launch waits at the gate for at most `longest` ns. An
     /// empty FIFO accepts any launch.
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
@@ -102,13 +102,13 @@ impl<T> Line<T> {
         self.pushed += 1;
     }
 
-    /// Number of launches ever added. They leave in order: waiting for the present ones is waiting
-    /// until as many have left.
+    /// Number of launches ever added. They leave in order, so the present ones have left once as
+    /// many have.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Removes the first launch, which is now being issued; the previous one has been.
+    /// Removes the first launch for issuing; the previous one has been issued.
     pub fn pop(&mut self) -> Option<T> {
         self.leaving = None;
         let (weight, launch) = self.launches.pop_front()?;
@@ -118,7 +118,7 @@ impl<T> Line<T> {
         Some(launch)
     }
 
-    /// Whether a queued launch, or the one being issued, targets this stream or one it waits for.
+    /// Whether a launch, queued or being issued, targets this stream or one it waits for.
     /// `context`: the current one, for the legacy default stream.
     pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
         let waiting = self.launches.iter().map(|(weight, _)| weight.to);

@@ -78,8 +78,8 @@ impl Fill {
         }
     }
 
-    /// Accepts a non-empty fill on a stream of this context that is not a thread's own, within
-    /// existing memory. (Freeing memory waits for the queue.)
+    /// Accepts a non-empty, aligned fill in existing memory, on a stream of this context that is
+    /// not a thread's own. (Freeing memory waits for the queue.)
     pub fn ready(self) -> Option<Ready> {
         let [target, source, _, _] = self.words.map(|word| word as u64);
         let aligned = self.unit > 0 && target % self.unit == 0;

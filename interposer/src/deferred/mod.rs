@@ -330,7 +330,8 @@ pub extern "C" fn gate(at: u32) -> *const c_void {
     }
 }
 
-/// A function that returns this error. The calling thread must call it at once.
+/// Target of a call without a hook: the driver, or the error of a deferred launch. Called by
+/// `exports::queue_gate`.
 pub fn failed(error: CuResult) -> *const () {
     ANSWER.set(error.0);
     answer as *const ()

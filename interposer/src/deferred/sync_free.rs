@@ -1,7 +1,7 @@
 //! Sync-free calls: they need not wait for the launch queue.
 //!
-//! Each reads or makes something that no earlier launch can change, and changes nothing that such a
-//! launch meets. All other calls wait. Private driver tables (`cuGetExportTable`) are handed out
+//! They read or make only what no earlier launch can change, and change nothing that such a launch
+//! meets. All other calls wait. Private driver tables (`cuGetExportTable`) are handed out
 //! unchanged: [`super::tables`].
 #![forbid(unsafe_code)]
 

@@ -134,8 +134,7 @@ impl Known {
     }
 }
 
-/// Adds a launch: its stream belongs to `context`; `blocking`: the legacy default stream waits for
-/// it.
+/// Adds a launch to a stream of `context`; `blocking`: the legacy default stream waits for it.
 pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext, blocking: bool) {
     let of = Stream { context, blocking };
     known().get_or_insert_default().add(function, key, stream, of);

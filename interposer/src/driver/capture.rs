@@ -108,7 +108,7 @@ pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Ends a capture. A failed call may end it (a spoilt capture) or not (the wrong thread), so the
+/// Ends a capture. A failed call may (spoilt capture) or may not (wrong thread) end it, so the
 /// driver is asked.
 pub fn end(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();

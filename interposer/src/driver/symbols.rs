@@ -114,8 +114,8 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be. `None` if the driver or the function
-/// is missing.
+/// The driver's function for a symbol, looked up if need be. `None` if driver or function is
+/// missing.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {
@@ -127,7 +127,7 @@ pub fn real(at: usize) -> Option<*mut ()> {
     }
 }
 
-/// The driver's function for a hooked symbol, which was looked up before its hook could run.
+/// The driver's function for a hooked symbol: looked up before its hook ran.
 #[inline]
 pub fn real_bound(at: usize) -> *mut () {
     let known = REAL

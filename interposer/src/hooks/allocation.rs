@@ -34,10 +34,10 @@ use crate::throttle::{self, Where};
 enum Kind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Device memory of a pool, in stream order. Pools are the device's; the driver says whether it
-    /// ends with a context.
+    /// Pool memory, in stream order. Pools are the device's; the driver says whether it ends with a
+    /// context.
     Ordered,
-    /// Managed memory in place of device memory, for a job on managed memory.
+    /// Managed memory in place of device memory.
     Backed,
     /// Managed memory that the job asked for itself.
     Own,
@@ -55,7 +55,7 @@ struct Block {
     born: u64,
 }
 
-/// Number of calls so far that may end a context. Orders a block before or after such a call.
+/// Calls so far that may end a context: orders a block before or after each.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
 static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
@@ -114,7 +114,8 @@ fn lives(address: u64) -> bool {
     unsafe { calls::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
 }
 
-/// Counts a call that may end a context. The result bounds `born` of the blocks that it may free.
+/// Counts a call that may end a context. The result is the largest `born` of blocks that it may
+/// free.
 pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
@@ -187,7 +188,7 @@ fn hold(handle: u64) -> bool {
     known.is_some()
 }
 
-/// Ends a use of physical memory. Returns the memory if this was the last use.
+/// Ends a use of physical memory. Returns the memory after its last use.
 fn let_go(handle: u64) -> Option<Physical> {
     let (_, last) = HANDLES.remove_if_mut(&handle, |_, physical| {
         physical.uses = physical.uses.saturating_sub(1);

@@ -151,8 +151,8 @@ enum Ends {
 }
 
 impl Ends {
-    /// The context that may end; 0 if unknown. Asked before the call: after it the handle may be
-    /// another context's.
+    /// The context that may end; 0 if unknown. Asked before the call, which may free the handle for
+    /// another.
     fn context(self) -> CuContext {
         match self {
             Ends::Made(context) | Ends::Attached(context) => context,
@@ -217,8 +217,8 @@ fn current() -> CuContext {
     if asked.ok() { context } else { 0 }
 }
 
-/// Makes a call that may end a context, and forgets the context if it ended. If it is retained or
-/// the driver refused, its memory, pending errors and events live on.
+/// Makes a call that may end a context, and forgets a context that ended. If retained, its memory,
+/// pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     guarded(lifecycle::context_ending);

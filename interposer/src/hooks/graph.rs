@@ -44,7 +44,8 @@ const DEEPEST: usize = 8;
 
 const MOST_NODES: usize = 1 << 20;
 
-/// Updates within which all nodes are checked, and per full read of a graph that always differs.
+/// Updates within which all nodes are checked; updates per full read of a graph that always
+/// differs.
 const ROUND: u32 = 64;
 
 /// Least number of kernels checked after an update: some microseconds of driver calls.
@@ -56,8 +57,8 @@ static IDENTITIES: Index<GRAPHS> = Index::new();
 /// Marks an identity to be computed anew.
 const CHANGED: u64 = 1;
 
-/// Body graphs of each conditional node, which the driver tells only when the node is made. A
-/// handle may be reused by another node; its type tells.
+/// Body graphs of each conditional node, told only when the node is made. A reused handle is
+/// recognised by its node type.
 static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
 
 /// Most conditional nodes remembered, and most bodies of one.
@@ -260,8 +261,8 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
     }
 }
 
-/// Nodes of a graph that launch something, and the number of all nodes. Calls the driver: never
-/// during a capture.
+/// Nodes of a graph that launch something, and the number of all. Calls the driver: never during a
+/// capture.
 fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
     let handles = nodes_of(graph, 0)?;
     let mut found = Vec::new();
@@ -353,7 +354,7 @@ fn update(exec: CuGraphExec, graph: CuGraph) {
     });
 }
 
-/// Whether all nodes of `graph` must be read after an update from it.
+/// Whether an update from `graph` requires a full read.
 fn differs(made: &mut Made, graph: CuGraph) -> bool {
     let may_read = made.watch.may_read();
     if made.watch.due || throttle::is_studied() {

@@ -49,8 +49,8 @@ hooks! {
     }
 }
 
-/// What a symbol does without a driver. Function lookups answer with weft's entry points; from
-/// `cuInit` on calls answer that there is no device. Texts of these errors are available.
+/// What a symbol does without a driver. Lookups answer with weft's entry points; from `cuInit` on
+/// calls answer that there is no device. Its error texts are available.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     match at {
         symbols::index::cuGetProcAddress => Some(find_first as *const ()),

@@ -18,8 +18,8 @@ use crate::throttle;
 
 /// How the session is told about a launch.
 pub(super) trait Way {
-    /// Tells the session around the launch. `leave` returns what to copy if the launch is deferred
-    /// at a closed gate. `None`: the launch must wait there itself.
+    /// Tells the session around the launch. `leave` returns the copy to defer at a closed gate;
+    /// `None`: the launch must wait.
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult;
 }
 
@@ -32,8 +32,8 @@ impl Way for Straight {
     fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
         let ticket = throttle::before_launch(info);
         if ticket.is_nothing() {
-            // Most launches end here: the hook ends by a jump to the driver, with the client's own
-            // stack arguments.
+            // Most launches end here, by a jump to the driver with the client's own stack
+            // arguments.
             return real();
         }
         let result = real();

@@ -53,8 +53,8 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
-    // Another version or flavour of the name, as the driver itself exports it. Learnt addresses do
-    // not count: a driver may return one address for two flavours.
+    // Another version or flavour, as exported by the driver. Learnt addresses do not count: two
+    // flavours may share one.
     let exported = |at: &usize| {
         let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
         symbol
@@ -97,8 +97,7 @@ fn exported_at(address: *mut ()) -> Option<usize> {
     addresses.get(&(address as usize)).copied()
 }
 
-/// The table's answer: the newest symbol not newer than `version`, per-thread if such a flavour
-/// exists.
+/// The table's answer: the newest symbol not newer than `version`, per-thread if available.
 pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
     let newest = |flavour: bool| {
         let offered = symbols::of_base(name).filter(|at| {

@@ -41,7 +41,7 @@ impl Arguments {
     }
 }
 
-/// Called by the gate (`symbols::ordered_gate`). Returns the address to go on at.
+/// Called by `exports::ordered_gate`. Returns the address to go on at.
 ///
 /// # Safety
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments
@@ -60,8 +60,8 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
     real_bound(at)
 }
 
-/// Handles a call while the launch queue holds work: queued behind it, or made after the queue is
-/// empty. Returns the answer if the call is not to be made.
+/// Handles a call while the launch queue holds work: queues it, or empties the queue. Returns the
+/// answer of a call not to be made.
 #[cold]
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
@@ -116,8 +116,8 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     }
 }
 
-/// Addresses that a copy or fill uses, and how: target and source of a copy, or the range filled.
-/// They are among the first two arguments.
+/// Addresses that a copy or fill uses, and how: target and source, or the filled range. They are
+/// among the first two arguments.
 fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2] {
     let at = |at| arguments.get(entry, at) as u64;
     // Gaps between rows keep their contents.

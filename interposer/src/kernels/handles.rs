@@ -17,8 +17,8 @@ pub(super) static LAYOUTS: Index<HANDLES> = Index::new();
 
 /// Forgets a handle's layout.
 pub(super) fn forget_layout(handle: usize) {
-    // The layout itself is leaked: a launch may be reading it. A model's kernels are unloaded once,
-    // so the leak does not grow.
+    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once, so the
+    // leak does not grow.
     if LAYOUTS.find(handle).is_some() {
         LAYOUTS.set(handle, 0);
     }

@@ -12,8 +12,8 @@ const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Images up to this size are hashed whole (about 0.1 ms), larger ones by a sample. Libraries carry
-/// fat binaries of hundreds of megabytes, which the driver itself never reads in full.
+/// Largest image hashed whole (about 0.1 ms); of larger ones a sample. The driver itself never
+/// reads a library's hundreds of megabytes in full.
 const WHOLE: usize = 1 << 20;
 /// The sample: the beginning, and this many pieces spread evenly over the rest.
 const BEGINNING: usize = 256 << 10;

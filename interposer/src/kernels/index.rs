@@ -5,7 +5,7 @@
 //! kernels: that is the value, and 0 is the tombstone. A full table refuses, and its users take a
 //! slower path.
 
-// Imported by this name, so that `tests/simulation` can compile this file on model-checked atomics.
+// Imported by this name: `tests/memory-model` compiles this file with model-checked atomics.
 use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Slots searched from a key's first place. A table three quarters full rarely needs ten.
@@ -46,8 +46,8 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// First place of a key. Handles are addresses of 8 bytes or more; the multiplication spreads
-    /// their upper bits.
+    /// First place of a key. Handles are addresses of 8 bytes or more; multiplication spreads their
+    /// upper bits.
     #[inline(always)]
     fn start(key: usize) -> usize {
         ((key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize

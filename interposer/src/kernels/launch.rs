@@ -21,8 +21,8 @@ pub struct LaunchInfo {
     pub stream: Stream,
     /// Kind.
     pub kind: LaunchKind,
-    /// Predicted GPU time in ns if the hook knows better than the session's table (a graph: the sum
-    /// of its kernels); 0 = unknown.
+    /// Predicted GPU time, ns, if better known than by the session's table (a graph: the sum of its
+    /// kernels); 0 = unknown.
     pub cost_hint: u64,
     /// Whether the stream is being captured: nothing runs now, so the launch is neither held nor
     /// timed.

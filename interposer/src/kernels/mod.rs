@@ -116,8 +116,8 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     });
 }
 
-/// Whether an identity (of a kernel or graph) is seen for the first time. False if the table is
-/// full; the identity then stays a number.
+/// Whether an identity (of a kernel or graph) is new. False if the table is full: it then stays a
+/// number.
 pub fn newly_seen(hash: u64) -> bool {
     // The table spreads keys by their upper bits; an identity is spread already.
     let key = hash as usize;

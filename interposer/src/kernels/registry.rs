@@ -52,8 +52,8 @@ type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// Notes code loaded from an image of that hash. `of`: the library of which a module is a view, and
-/// with which it ends.
+/// Notes code loaded from an image of that hash. `of`: the library of a module that is its view and
+/// ends with it.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
         // A view is handed out repeatedly.

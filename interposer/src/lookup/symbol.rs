@@ -61,8 +61,8 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let known = symbols::find(name);
-    // Whether the driver has the name in the version asked for. Real drivers have no versions, so
-    // the linker then finds none.
+    // Whether the driver has the name in this version. Real drivers have no versions: the linker
+    // then finds none.
     let versioned = |driver: &loader::Library| {
         // SAFETY: the handle came from dlopen and is never closed; the name is a C string, the
         // version the client's argument.

@@ -154,7 +154,7 @@ pub fn header_version() -> u32 {
     line.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// Meaning of `cuGetProcAddress(base, version, flags)`: the newest symbol not newer than `version`,
+/// Resolves `cuGetProcAddress(base, version, flags)`: the newest symbol not newer than `version`,
 /// per-thread if wanted and available.
 pub fn resolve<'t, 'a>(entries: &'t [Entry<'a>], base: &str, version: u32, per_thread: bool) -> Option<&'t Entry<'a>> {
     let offered = |entry: &&Entry<'_>| entry.base == base && entry.since <= version;

@@ -90,8 +90,8 @@ impl LinkMap {
     }
 }
 
-/// The first answer of `ask` over all loaded objects of all namespaces. The caller holds the
-/// linker's lock, or nothing is loaded or unloaded meanwhile.
+/// The first answer of `ask` over the loaded objects of all namespaces. Nothing may be loaded or
+/// unloaded meanwhile: the caller holds the linker's lock, for example.
 pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     let mut namespace = &raw const _r_debug;
     loop {
@@ -132,9 +132,9 @@ unsafe extern "C" {
     static _DYNAMIC: Dynamic;
 }
 
-/// [`after_us`] without the dynamic linker's lock, which a forked-away thread may hold forever.
-/// Searches the objects loaded at program start, which are never unloaded and come first in the
-/// list.
+/// [`after_us`] without the dynamic linker's lock, which another thread, or a thread lost in a
+/// fork, may hold forever. Searches the objects loaded at program start, which are never unloaded
+/// and come first.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
     // SAFETY: the linker's own record, which lives as long as the process.
     let mut at = unsafe { _r_debug.first };

@@ -12,16 +12,15 @@ use super::cache;
 /// The user's explicit path of the driver.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// Path where `weft run` found it, tried first. In a container the driver may lie elsewhere, so it
-/// is not the only candidate.
+/// Path where `weft run` found it, tried first. Not the only candidate: a container may have the
+/// driver elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// Names of the driver. The name that programs link against comes first and is sought everywhere
-/// before the second.
+/// Names of the driver. The first, which programs link against, is sought everywhere before the
+/// second.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Folder in which the CUDA toolkit keeps a link library, under the second name, whose calls all
-/// fail.
+/// Folder of the CUDA toolkit's link library, under the second name, whose calls all fail.
 const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
@@ -65,8 +64,8 @@ pub fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lists every place for the first name, then for the second: a folder may have only the toolkit's
-/// stub under the second.
+/// Lists all places for the first name, then for the second: a folder may have only the toolkit's
+/// stub.
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
