@@ -1,4 +1,4 @@
-//! Turns the symbol table into code: the table as data, and one export a symbol with its slot.
+//! Generates code from the symbol table: the table as data, and an export with a slot per symbol.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    // Symbols in the order of their base names, so that a name is found by halving.
+    // Sorted by base name, for binary search.
     let mut by_base: Vec<usize> = (0..count).collect();
     by_base.sort_by_key(|&at| (table[at].base, table[at].since, table[at].symbol));
     writeln!(out, "/// Numbers of the symbols, sorted by base name and version.")?;
@@ -79,8 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(folder.join("symbols.rs"), std::mem::take(&mut out))?;
 
-    // The exports. Naked functions, because what `global_asm!` defines is hidden by the version
-    // script rustc passes.
+    // The exports. Naked functions, because rustc's version script hides what `global_asm!`
+    // defines.
     writeln!(
         out,
         "/// The exported entry points.\n#[allow(non_snake_case, missing_docs)]\nmod entry_points {{"
@@ -104,8 +104,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "];")?;
 
-    // Three runs of stubs of exactly 16 bytes each: "load the symbol's number, jump to the common
-    // code".
+    // Three runs of stubs of exactly 16 bytes each: load the symbol's number, jump to the common
+    // code.
     for (name, target, what) in [
         (
             "bind_stubs",
@@ -146,10 +146,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     fs::write(folder.join("exports.rs"), out)?;
 
-    // The SONAME makes `dlopen("libcuda.so.1")` find us; references to our own names stay our own;
-    // a client that closes its handle must not unload code that threads run in. RPATH, the old
-    // kind, is looked at before LD_LIBRARY_PATH: what is opened from here by the driver's bare name
-    // is found beside us first (`lookup/open.rs`).
+    // SONAME: `dlopen("libcuda.so.1")` finds weft. -Bsymbolic: weft's references to its own names
+    // stay its own. nodelete: closing a handle must not unload running code. RPATH, the old kind,
+    // precedes LD_LIBRARY_PATH: the driver's bare name, opened from here, leads to weft
+    // (`lookup/open.rs`).
     for option in [
         "-soname,libcuda.so.1",
         "--disable-new-dtags,-rpath,$ORIGIN/lib",
@@ -164,8 +164,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// An export that only jumps on to the driver. `cuGetProcAddress` has no version of it, so no
-/// answer of that is taken for it but by its address.
+/// An export that only jumps to the driver. `cuGetProcAddress` has no version of it: answers match
+/// only by address.
 fn passed_on(name: &'static str) -> Entry<'static> {
     Entry {
         symbol: name,
@@ -179,7 +179,7 @@ fn passed_on(name: &'static str) -> Entry<'static> {
     }
 }
 
-/// What the session is told that a stream-ordered entry is.
+/// Stream-ordered kind of an entry, as the session is told.
 fn op(entry: &Entry<'_>) -> &'static str {
     let named = |parts: [&str; 2]| parts.iter().any(|part| entry.base.contains(part));
     match entry.class {
@@ -193,9 +193,9 @@ fn op(entry: &Entry<'_>) -> &'static str {
     }
 }
 
-/// Where it stands how much a copy or fill moves.
+/// Place of the amount that a copy or fill moves.
 fn moves(entry: &Entry<'_>) -> String {
-    // Bytes an element of a fill, from its name.
+    // Bytes per element of a fill, from its name.
     let unit = match entry.base {
         base if entry.class != Class::Memset || base.contains("D8") => 1,
         base if base.contains("D16") => 2,
@@ -207,7 +207,7 @@ fn moves(entry: &Entry<'_>) -> String {
         (Class::Memset, None) if entry.base.contains("2D") => format!("Moves::Rows(3, 4, {unit})"),
         // (targets, sources, sizes, count, ...)
         (Class::Copy, None) if entry.base == "cuMemcpyBatchAsync" => "Moves::List(2, 3)".to_owned(),
-        // The structures as they are since CUDA 3.2.
+        // The structures since CUDA 3.2.
         (Class::Copy, None) if entry.since >= 3020 && entry.base.starts_with("cuMemcpy2D") => {
             "Moves::Copy2d".to_owned()
         }

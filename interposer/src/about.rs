@@ -1,4 +1,4 @@
-//! What others can ask this library: whether it is in a process, and what came through it.
+//! Queries by other programs: whether this library is in a process, and what passed through it.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -6,16 +6,19 @@ use std::os::unix::ffi::OsStrExt;
 use crate::driver::{counts, loader, symbols};
 use crate::{deferred, exports, hooks, internal_error};
 
-/// The version of this library, as a C string. Also the mark by which copies of us are known.
+/// Version of this library, a C string. The symbol also marks copies of weft.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn weft_interposer() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What came through this library so far, by name: `bound` (entry points called at least once),
-/// `lookups` (answers of `cuGetProcAddress` and `dlsym` that lead to us), `unknown` (driver
-/// functions handed out that the symbol table lacks), `opened` (1 once the real driver is open),
-/// `troubles`. -1 for another name.
+/// A counter by name; -1 for another name.
+///
+/// * `bound`: entry points called at least once
+/// * `lookups`: answers of `cuGetProcAddress` and `dlsym` with weft's functions
+/// * `unknown`: driver functions handed out beyond the symbol table
+/// * `opened`: 1 once the real driver is open
+/// * `troubles`: internal errors
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -24,7 +27,7 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     if name.is_null() {
         return -1;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let value = match name.to_bytes() {
         b"bound" => exports::bound(),
@@ -37,8 +40,8 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Was the driver function `symbol` called through this library? 1 yes, 0 no, -1 not a symbol of
-/// the table.
+/// Whether the driver function `symbol` was called through this library: 1 yes, 0 no, -1 not in the
+/// table.
 ///
 /// # Safety
 /// `symbol` is null or a C string.
@@ -47,21 +50,24 @@ pub unsafe extern "C" fn weft_called(symbol: *const c_char) -> c_int {
     if symbol.is_null() {
         return -1;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     symbols::find(symbol).map_or(-1, |at| c_int::from(exports::is_bound(at)))
 }
 
-/// The identity of an executable graph as its next launch would tell it; 0 where unknown.
+/// Identity of an executable graph at its next launch; 0 if unknown.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn weft_graph(exec: usize) -> u64 {
     hooks::graph::identity(exec)
 }
 
-/// A text about this process, written as a C string of at most `size` bytes; returns the length it
-/// would like. `what` is `driver` (the path of the real driver), `unknown` (names, one a line, of
-/// driver functions that were handed out though the symbol table lacks them) or `beyond` (names of
-/// all functions that the open driver has beyond the table).
+/// Writes a text as a C string of at most `size` bytes; returns its full length. `what` names the
+/// text; lists have one entry per line.
+///
+/// * `driver`: path of the real driver
+/// * `unknown`: driver functions handed out beyond the symbol table
+/// * `tables`: private tables asked for
+/// * `beyond`: functions of the open driver beyond the symbol table
 ///
 /// # Safety
 /// `what` is null or a C string, `buffer` has `size` writable bytes.
@@ -70,7 +76,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
     if what.is_null() {
         return 0;
     }
-    // SAFETY: not null, so the caller's promise makes it a C string.
+    // SAFETY: not null, so a C string by the caller's promise.
     let what = unsafe { CStr::from_ptr(what) };
     let text = match what.to_bytes() {
         b"driver" => loader::opened()

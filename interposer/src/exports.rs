@@ -1,18 +1,17 @@
 //! The exported entry points and their slots.
 //!
-//! A symbol's export is one instruction: a jump through its slot. A slot points
-//! 1. at the symbol's stub until its first call: the binder then opens the driver and looks the
-//!    symbol up in it;
-//! 2. at our hook for the symbol, if we have one and the driver has the symbol;
-//! 3. else at the driver's function itself, so that a pass-through costs that one jump, or, for a
-//!    call that must not overtake launches, at a stub that first looks whether any are in the
+//! An export is one instruction: a jump through the symbol's slot. A slot points
+//! 1. until the symbol's first call at its stub: the binder then opens the driver and looks the
+//!    symbol up;
+//! 2. at weft's hook, if there is one and the driver has the symbol;
+//! 3. else at the driver's function: a pass-through costs one jump. A stream-ordered call goes to a
+//!    stub that tells the session, a call that must not overtake launches to one that checks the
 //!    [queue](deferred);
-//! 4. at an answer of our own where the driver lacks the symbol, or where there is no driver.
+//! 4. at weft's own answer if the symbol or the driver is missing.
 //!
-//! Slots only ever change from 1 to one of the others, and back once where the hook depends on what
-//! was not decided yet ([`choose_anew`]). Arguments on the stack are never touched on the way, so a
-//! call with any signature passes. No function here may panic, and nothing runs before the first
-//! call of an entry point.
+//! A slot leaves 1 once, and returns once if its hook depends on a later decision
+//! ([`choose_anew`]). Stack arguments stay untouched, so any signature passes. No function here may
+//! panic; nothing runs before the first call of an entry point.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -26,32 +25,30 @@ use crate::{deferred, hooks, internal_error, thread, throttle, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
-/// Symbols bound so far: what `weft doctor` and the tests look at to see that a call really came
-/// through us.
 static BOUND: AtomicU64 = AtomicU64::new(0);
 
-/// Address of the stub of symbol `at`: stubs are 16 bytes each.
+/// Address of the stub of symbol `at`: 16 bytes each.
 const fn stub(run: unsafe extern "C" fn(), at: usize) -> AtomicPtr<()> {
     AtomicPtr::new((run as *const u8).wrapping_add(16 * at).cast::<()>().cast_mut())
 }
 
-/// What every symbol answers where no driver was found.
+/// Answers for every symbol without a driver.
 extern "C" fn no_driver() -> CuResult {
     CuResult::NO_DEVICE
 }
 
-/// What a symbol answers that the driver calls while it is being opened: only a driver whose
-/// references to its own names come out at us does that.
+/// Answers for a symbol that the driver calls while being opened, because its own references bind
+/// to weft.
 extern "C" fn not_yet() -> CuResult {
     CuResult::NOT_INITIALIZED
 }
 
-/// Symbols bound so far.
+/// Symbols bound so far: `weft doctor` and the tests see by it that calls come through weft.
 pub fn bound() -> u64 {
     BOUND.load(Ordering::Relaxed)
 }
 
-/// Was the symbol's entry point of ours ever called?
+/// Whether the symbol's entry point was ever called.
 pub fn is_bound(at: usize) -> bool {
     let stub = bind_stubs::run as *const u8;
     let slot = SLOTS
@@ -60,7 +57,7 @@ pub fn is_bound(at: usize) -> bool {
     slot.is_some_and(|slot| slot != stub.wrapping_add(16 * at))
 }
 
-/// Tells the rooms below what they need of this one. Cheap after the first time.
+/// Passes this module's addresses and callbacks to lower modules. Cheap after the first time.
 pub fn announce() {
     symbols::set_exported(Exported {
         entry_points: &EXPORTS,
@@ -70,25 +67,24 @@ pub fn announce() {
     throttle::listen();
 }
 
-/// The job's memory is device memory: the symbols that had hooks for managed jobs choose anew.
+/// Rebinds the hooks for managed jobs: the job's memory is device memory.
 fn choose_managed_anew() {
     for at in (0..COUNT).filter(|at| hooks::is_for_managed(*at)) {
         choose_anew(at);
     }
 }
 
-/// Which hook a symbol has depended on what is decided only now: it is chosen anew at the next
-/// call.
+/// Rebinds a symbol at its next call, because the decision behind its hook has changed.
 fn choose_anew(at: usize) {
     if let Some(slot) = SLOTS.get(at) {
         slot.store(stub(bind_stubs::run, at).into_inner(), Ordering::Release);
     }
 }
 
-/// Binds a symbol at its first call and says where to go on. Called by [`binder`] with the caller's
-/// arguments saved.
+/// Binds a symbol at its first call; returns where to go on. [`binder`] has saved the caller's
+/// arguments.
 extern "C" fn bind(at: u32) -> *const () {
-    // The driver is opened here, and files are read for that.
+    // Opening the driver reads files.
     let _whole = thread::uncancelled();
     announce();
     let at = at as usize;
@@ -97,7 +93,7 @@ extern "C" fn bind(at: u32) -> *const () {
         return absent as *const ();
     };
     let target = match loader::driver() {
-        // Not kept: the same call made later must reach the driver.
+        // Not kept: a later call must reach the driver.
         Driver::Opening => return not_yet as *const (),
         Driver::Missing => hooks::without_driver(at).unwrap_or(no_driver as *const ()),
         Driver::Open(library) => match look_up(at, library) {
@@ -116,9 +112,9 @@ extern "C" fn bind(at: u32) -> *const () {
     target
 }
 
-/// The common end of all stubs: saves every register that can carry an argument, binds, restores,
-/// goes on. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at
-/// every function's start.
+/// Common end of all stubs: saves every register that can carry an argument, binds, restores, goes
+/// on. `r11` holds the symbol's number. The stack pointer is 8 off a multiple of 16, as at every
+/// function's start.
 #[unsafe(naked)]
 unsafe extern "C" fn binder() {
     std::arch::naked_asm!(
@@ -166,9 +162,9 @@ unsafe extern "C" fn binder() {
     )
 }
 
-/// The common code of all stream-ordered symbols without a hook of their own: tells what is coming,
-/// then goes on to the driver with the caller's arguments and return address. No such function
-/// takes floating-point arguments.
+/// Common code of stream-ordered symbols without a hook: tells the session, then goes on to the
+/// driver with the caller's arguments and return address. No such function takes floating-point
+/// arguments.
 #[unsafe(naked)]
 unsafe extern "C" fn ordered_gate() {
     std::arch::naked_asm!(
@@ -197,10 +193,9 @@ unsafe extern "C" fn ordered_gate() {
     )
 }
 
-/// The common code of all symbols without a hook that must not overtake what is in the launch
-/// queue: two instructions more than a jump while there is nothing in it. Then the call goes on
-/// where [`deferred::gate`] says. The driver's function was looked up before a slot could lead
-/// here.
+/// Common code of symbols without a hook that must not overtake the launch queue: two instructions
+/// more than a jump while the queue is empty. Otherwise the call goes on where [`deferred::gate`]
+/// says. The driver's function was looked up before a slot led here.
 #[unsafe(naked)]
 unsafe extern "C" fn queue_gate() {
     std::arch::naked_asm!(
@@ -274,7 +269,7 @@ mod tests {
 
     #[test]
     fn every_slot_starts_at_its_stub() {
-        // The slot of a symbol that no test calls.
+        // A symbol that no test calls.
         let at = symbols::index::cuEGLStreamProducerDisconnect;
         assert!(!is_bound(at));
         let expected = stub(bind_stubs::run, at).into_inner();

@@ -1,5 +1,4 @@
-//! What is done about an internal error: it is counted, said once, and the job's call goes on to
-//! the driver.
+//! Internal errors: counted, logged once, and the job's call goes on to the driver.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -10,15 +9,13 @@ use crate::thread;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Hears of each internal error.
 static LISTENER: OnceLock<fn()> = OnceLock::new();
 
-/// Has `listener` hear of each internal error from now on. The first caller's counts.
+/// Registers `listener` for internal errors. The first caller's counts.
 pub fn listen(listener: fn()) {
     let _ = LISTENER.set(listener);
 }
 
-/// Whether a panic was said.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Counts an internal error.
@@ -34,17 +31,16 @@ pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Runs bookkeeping that the job's call does not depend on. A panic in it ends here: counted, said
-/// once, no more. Nor is the job's thread cancelled in it ([`thread::uncancelled`]).
+/// Runs bookkeeping that the job's call does not depend on. A panic ends here, counted and logged
+/// once. The thread is not cancelled meanwhile ([`thread::uncancelled`]).
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _whole = thread::uncancelled();
     caught(work)
 }
 
-/// The same for the few places that count nanoseconds: nothing in them is a cancellation point, or
-/// it sees to that itself. Where nothing panics this costs nothing but that the work's result goes
-/// through memory.
+/// `guarded` for places that count nanoseconds: `work` has no cancellation point, or handles it. It
+/// costs only that the result passes through memory.
 #[inline(always)]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -69,9 +65,8 @@ fn say(place: &str, what: &str) {
     }
 }
 
-/// From now on a panic of ours is said in one line, once, with its place, and no more as the
-/// standard library does, each time anew. A guest that is itself written in Rust has a standard
-/// library of its own, and this does not touch it.
+/// Installs a panic hook that logs the first panic in one line, with its place, and no other. A job
+/// written in Rust has its own standard library, which this does not affect.
 pub fn watch() {
     std::panic::set_hook(Box::new(panicked));
 }
@@ -87,8 +82,8 @@ fn panicked(info: &PanicHookInfo<'_>) {
     say(&place.unwrap_or_default(), &what.unwrap_or_default());
 }
 
-/// Panics where a test asks for it (`WEFT_TEST_PANIC` names the place): what comes of a panic is
-/// tested from outside, with a real driver call behind it. Release builds have nothing of it.
+/// Panics if `WEFT_TEST_PANIC` names this place: tests see the outcome from outside, with a real
+/// driver call. Absent in release builds.
 #[cfg(debug_assertions)]
 #[allow(clippy::panic)]
 pub fn failpoint(place: &str) {
@@ -97,8 +92,7 @@ pub fn failpoint(place: &str) {
     }
 }
 
-/// Whether [`failpoint`] panics there: for code that nothing guards, because it cannot panic, and
-/// that leaves the place to code that is guarded.
+/// Whether [`failpoint`] panics there: for unguarded code, which leaves the place to guarded code.
 #[cfg(debug_assertions)]
 pub fn fails_at(place: &str) -> bool {
     static ASKED: std::sync::LazyLock<Option<String>> =
@@ -106,12 +100,12 @@ pub fn fails_at(place: &str) -> bool {
     ASKED.as_deref() == Some(place)
 }
 
-/// As above: nothing.
+/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn failpoint(_place: &str) {}
 
-/// As above: never.
+/// False in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn fails_at(_place: &str) -> bool {

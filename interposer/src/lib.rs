@@ -1,32 +1,30 @@
 //! The preloaded libcuda.
 //!
-//! A job that is started with this library in `LD_PRELOAD` finds it wherever it looks for the
-//! NVIDIA driver. Every driver function is exported; most calls take one jump to the real driver. A
-//! few are told to weft on the way: launches and whatever else takes a place among them, loading of
-//! code, synchronisation, memory.
+//! A job started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA
+//! driver. It exports every driver function; most calls take one jump to the real driver. Weft
+//! looks at a few: launches and calls ordered among them, loading of code, synchronisation, memory.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`driver`] | the real driver: finding it, its table of symbols, calls of our own |
-//! | [`kernels`] | which kernel a handle is, and what its parameters are |
-//! | [`client`] | the process as a client of the broker: the link, the settings, the clock |
-//! | [`throttle`] | what weft does about launches: the gate, the streams, the modes |
-//! | [`admission`] | whether the job may begin, and how much memory it may have |
+//! | [`driver`] | the real driver: finding it, its symbol table, weft's own calls |
+//! | [`kernels`] | which kernel a handle is, and its parameters |
+//! | [`client`] | the process as a client of the broker: link, settings, clock |
+//! | [`throttle`] | control of launches: gate, streams, modes |
+//! | [`admission`] | whether the job may begin, and its memory quota |
 //! | [`profiler`] | stage 1: kernel times and gaps |
-//! | [`deferred`] | launches that a background job's host leaves behind at a closed gate |
+//! | [`deferred`] | launches that a background job defers at a closed gate |
 //! | [`paging`] | managed memory in place of device memory |
-//! | [`trace`] | trace mode: every call of marked steps is recorded |
-//! | [`lifecycle`] | cuInit, forks, the end, and who hears of each |
+//! | [`trace`] | trace mode: records every call of marked steps |
+//! | [`lifecycle`] | cuInit, forks, the end, and the modules told of each |
 //! | [`hooks`] | the calls that weft looks at |
 //! | [`exports`] | the exported entry points and where each leads |
 //! | [`lookup`] | how clients find functions: `dlopen`, `dlsym` |
-//! | [`about`] | what others can ask this library |
-//! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | what every room uses |
+//! | [`about`] | this library's answers to other programs |
+//! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | used by all modules |
 //!
-//! What holds everywhere in this crate: it is a guest. A job under weft never crashes, hangs or
-//! computes something else because of it: no panic crosses a hook, no error of ours reaches the
-//! job, nothing is written to stdout, nothing waits without a bound, and nothing at all happens
-//! before the first driver call.
+//! Invariant of this crate: weft is a guest in the job. No job crashes, hangs or computes something
+//! else because of it. No panic crosses a hook, no error of weft reaches the job, nothing is
+//! written to stdout, no wait is unbounded. Nothing happens before the first driver call.
 #![cfg_attr(
     not(test),
     deny(
@@ -41,7 +39,7 @@
         clippy::string_slice
     )
 )]
-// A driver function's arguments are as many as they are.
+// Driver functions have many arguments.
 #![allow(clippy::too_many_arguments)]
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]

@@ -1,12 +1,12 @@
-//! The turning points of the process, and who hears of each: `cuInit`, a fork, the end, and the
+//! Turning points of the process, and the modules told of each: `cuInit`, a fork, the end, and the
 //! ends of contexts and streams.
 //!
-//! It is above the session, the memory and the launch queue, none of which knows the others' ends.
+//! This module is above the session, the memory and the launch queue, which do not know each
+//! other's ends.
 //!
-//! `_exit` and `_Exit` run no handlers, so they are ours: launches that the job has made and that
-//! are in the queue go to the device first. They may be called anywhere, in handlers of signals and
-//! in children that share the parent's memory (`vfork`), so nothing is locked and nothing allocated
-//! on the way. A signal that ends the process does so without us.
+//! `_exit` and `_Exit` run no handlers, so weft wraps them to issue queued launches first. They may
+//! be called anywhere, in signal handlers and in children that share memory (`vfork`): so no lock
+//! and no allocation. A signal that ends the process bypasses this.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
@@ -20,11 +20,11 @@ use crate::driver::symbols;
 use crate::internal_error::{failpoint, guarded};
 use crate::{deferred, paging, process, throttle, trace};
 
-/// Whether the driver was initialised: 0 = no, 1 = yes.
+/// 0 = not initialised, 1 = initialised.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// `cuInit` succeeded in this process (called each time it does; cheap after the first). Waits for
-/// a broker half a second at most.
+/// Begins the session after a successful `cuInit`; cheap after the first call. Waits for a broker
+/// at most half a second.
 pub fn initialised() {
     if BEGUN.swap(1, Ordering::AcqRel) == 0 {
         guarded(begin);
@@ -63,18 +63,18 @@ fn begin() {
     }
 }
 
-/// At the process's own end.
+/// Runs at the process's own end.
 extern "C" fn at_end() {
     if throttle::is_there() {
         deferred::at_exit();
     }
     throttle::farewell();
-    // The driver goes down after this, and must find none of our threads in it.
+    // The driver ends after this, and must find no thread of weft in it.
     paging::context_ending();
     throttle::end_if_turned_away();
 }
 
-/// In a forked child: it has no session, and may begin anew.
+/// Runs in a forked child, which has no session and may begin anew.
 pub extern "C" fn in_child() {
     paging::forget();
     deferred::forget();
@@ -82,33 +82,33 @@ pub extern "C" fn in_child() {
     BEGUN.store(0, Ordering::Release);
 }
 
-/// In a forked child of a process that is recorded.
+/// Runs in a forked child of a traced process.
 extern "C" fn in_traced_child() {
     trace::forget();
     throttle::forget_thread();
     BEGUN.store(0, Ordering::Release);
 }
 
-/// A context may end by the call that comes (`cuCtxDestroy`, `cuCtxDetach`,
+/// Announces a call that may end a context (`cuCtxDestroy`, `cuCtxDetach`,
 /// `cuDevicePrimaryCtxReset`, `cuDevicePrimaryCtxRelease`, in all versions).
 pub fn context_ending() {
     trace::context_ending();
 }
 
-/// It has ended: what was made there is forgotten. 0: some context, nobody knows which.
+/// Forgets what was made in an ended context. 0: an unknown context.
 pub fn context_ended(context: usize) {
     trace::context_ended(context);
     deferred::context_ended(context);
     throttle::context_ended(context);
 }
 
-/// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
+/// Announces the end of a stream (`cuStreamDestroy` in all versions).
 pub fn stream_ending(stream: Stream) {
     deferred::stream_ending(stream);
     throttle::stream_ending(stream);
 }
 
-/// Ends the process, when what is in the queue has gone.
+/// Ends the process once queued launches are issued.
 ///
 /// # Safety
 /// As `_exit`.

@@ -1,13 +1,11 @@
-//! Locks that the job's own threads take in their driver calls, together with threads of ours.
+//! Locks that the job's threads take in driver calls, shared with weft's threads.
 //!
-//! The standard library waits for a lock by a call of the C library's, which leaves its answer in
-//! the thread's `errno`. A program may look there after a launch, for what it did before it: so
-//! whoever has to wait here finds `errno` as it was. Nothing else of the thread is touched; a lock
-//! that is free costs what it costs otherwise.
+//! A contended lock of the standard library changes the thread's `errno`, which a program may read
+//! after a launch. So a wait here restores `errno`. A free lock costs no more than usual.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Takes the lock, whatever happened to those who had it before.
+/// Takes the lock, even if poisoned.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {
@@ -22,12 +20,11 @@ fn wait<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     apart(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Does something and leaves `errno` as it was.
+/// Runs `work` and restores `errno`.
 fn apart<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library's own place for it, the calling thread's, which lives as long as the
-    // thread.
+    // SAFETY: the calling thread's own `errno`, which lives as long as the thread.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; nobody but this thread reads or writes it.
+    // SAFETY: as above; only this thread reads or writes it.
     let before = unsafe { errno.read() };
     let done = work();
     // SAFETY: as above.

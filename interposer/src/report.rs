@@ -1,18 +1,17 @@
-//! What weft says in a job: lines on stderr, each one write, never on stdout.
+//! Log lines of weft in a job: on stderr, one write each, never on stdout.
 //!
-//! `WEFT_LOG` chooses how much (off, error, warn, info, debug; default warn). The sink is set up
-//! when the driver is first called, so processes that never use the GPU say nothing. A stderr that
-//! nobody reads any more neither ends nor blocks the job.
+//! `WEFT_LOG` sets the level (off, error, warn, info, debug; default warn). The sink is set up at
+//! the first driver call, so processes without GPU use log nothing. A closed stderr neither ends
+//! nor blocks the job.
 
 use std::fmt::Write as _;
 use std::sync::Once;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// How much is said.
 const VARIABLE: &str = "WEFT_LOG";
 
-/// What the variable may say; nothing is `warn`.
+/// Values of the variable; unset is `warn`.
 const LEVELS: [&str; 7] = ["", "off", "error", "warn", "info", "debug", "trace"];
 
 struct Stderr;
@@ -44,7 +43,7 @@ pub fn start() {
     STARTED.call_once(|| {
         let wanted = std::env::var(VARIABLE).unwrap_or_default();
         log::set_max_level(level(&wanted));
-        // This library's own copy of `log` has no other sink, so this cannot fail.
+        // Cannot fail: this library's own copy of `log` has no other sink.
         let _ = log::set_logger(&Stderr);
         crate::internal_error::watch();
         if !LEVELS.contains(&wanted.as_str()) {
@@ -53,7 +52,7 @@ pub fn start() {
     });
 }
 
-/// Says a line that a person must see whatever the level, unless weft was told to be silent.
+/// Logs a line at any level but off.
 pub fn always(text: &str) {
     start();
     if log::max_level() != LevelFilter::Off {
@@ -72,20 +71,18 @@ fn level(text: &str) -> LevelFilter {
     }
 }
 
-/// One write a line, so that lines of several processes do not mix.
+/// Writes a line at once, so that lines of several processes do not mix.
 fn line(text: &str) {
-    // To write is a cancellation point, and those who say something do so from within calls of the
-    // job's.
+    // A write is a cancellation point within the job's call.
     let _whole = crate::thread::uncancelled();
     let text = format!("weft[{}]: {text}\n", std::process::id());
     let mut pipe = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the set is large enough; any content is a valid set.
+    // SAFETY: the set is large enough; any content is valid.
     unsafe { libc::sigemptyset(pipe.as_mut_ptr()) };
     // SAFETY: as above; the signal exists.
     unsafe { libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE) };
-    // A write to a pipe that nobody reads raises SIGPIPE in this thread, which would end a job for
-    // a remark of ours.
+    // A write to a closed pipe raises SIGPIPE in this thread, which would end the job.
     // SAFETY: both sets are initialised.
     if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) } != 0 {
         return;
@@ -94,7 +91,7 @@ fn line(text: &str) {
     let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     if written < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE) {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set and the time are initialised; takes the signal that our write left
+        // SAFETY: the set and the time are initialised; takes the signal that the write left
         // pending, if any.
         unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &none) };
     }

@@ -1,5 +1,4 @@
-//! Numbers of the calling thread: the system's, asked once a thread, and one that tells it from the
-//! process's others. And what keeps a `pthread_cancel` of the job's out of code of ours.
+//! Identity of the calling thread, protection from `pthread_cancel`, and weft's own threads.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -8,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 
 thread_local! {
-    // No destructor and no lazy initialisation: a word in the thread's own storage, usable to the
-    // thread's very end.
+    // No destructor, no lazy initialisation: a word in thread-local storage, usable until the
+    // thread ends.
     static ID: Cell<u32> = const { Cell::new(0) };
     // Likewise.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number that no other thread of the process has or had. From 1 on.
+/// A number unique over the life of the process, from 1 on.
 pub fn number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if NUMBER.get() == 0 {
@@ -31,9 +30,9 @@ pub fn id() -> u32 {
     if known != 0 { known } else { ask() }
 }
 
-/// A number that no other living thread of the process has (one that ended may have had it). It is
-/// where the thread's control block lies, which one instruction reads; the thread's own storage
-/// takes a preloaded library a call into the dynamic linker, 3 to 5 ns of each launch.
+/// A number unique among the process's living threads; ended threads may have had it. It is the
+/// address of the thread's control block, read by one instruction. Thread-local storage costs a
+/// preloaded library a call into the dynamic linker: 3 to 5 ns per launch.
 #[inline(always)]
 pub fn mark() -> u32 {
     let block: u64;
@@ -42,8 +41,7 @@ pub fn mark() -> u32 {
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(pure, readonly, nostack, preserves_flags));
     }
-    // Control blocks are aligned to cache lines, and threads' stacks, where they lie, are all
-    // within less than 2^38 bytes.
+    // Control blocks are aligned to cache lines, and all stacks lie within less than 2^38 bytes.
     (block >> 6) as u32
 }
 
@@ -54,7 +52,7 @@ fn ask() -> u32 {
     id
 }
 
-/// A forked child's only thread has a number of its own.
+/// Resets the id: a forked child's only thread has its own.
 pub fn forget() {
     ID.set(0);
 }
@@ -66,20 +64,20 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE in pthread.h.
 const CANCEL_DISABLE: std::ffi::c_int = 1;
 
-/// While it lives the calling thread is not cancelled; a `pthread_cancel` that comes meanwhile
-/// waits for the next cancellation point of the job's own.
+/// Defers cancellation of the calling thread while it lives: a `pthread_cancel` takes effect at the
+/// job's next cancellation point.
 ///
-/// The C library cancels a thread by unwinding its stack, from within calls such as `nanosleep`,
-/// `read`, `write` and `getrandom`. That unwinding may not be stopped, and code of ours that
-/// catches panics stops it: the process would be aborted. No driver function that weft holds up is
-/// a place where the job expects to be cancelled.
+/// The C library cancels by unwinding the stack from calls such as `nanosleep`, `read`, `write` and
+/// `getrandom`. Catching panics would stop that unwinding and abort the process. No driver function
+/// that weft delays is an expected cancellation point.
 #[derive(Debug)]
 #[must_use]
 pub struct Uncancelled {
     before: Option<std::ffi::c_int>,
 }
 
-/// See [`Uncancelled`]. Two stores in the thread's own memory with a C library of today.
+/// Defers cancellation: see [`Uncancelled`]. Two stores in the thread's memory with a current C
+/// library.
 pub fn uncancelled() -> Uncancelled {
     let mut before = 0;
     // SAFETY: the out-parameter is valid; the thread is the caller.
@@ -92,14 +90,13 @@ pub fn uncancelled() -> Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: null means that the caller does not want to know; the state is the one that
-            // was there.
+            // SAFETY: null means that the old state is not wanted; the state is the former one.
             unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
         }
     }
 }
 
-/// Sleeps so long, or until a signal comes. No cancellation point, and `errno` stays what it was.
+/// Sleeps for `time`, or until a signal. No cancellation point; keeps `errno`.
 pub fn rest(time: std::time::Duration) {
     if let Ok(time) = rustix::time::Timespec::try_from(time) {
         let _ = rustix::thread::nanosleep(&time);
@@ -116,7 +113,7 @@ pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::
     spawned.map(|_| ())
 }
 
-/// Blocks all signals of this thread: for threads of ours, which inherit that. What was before, for
+/// Blocks all signals of this thread, for its new threads to inherit. Returns the former set for
 /// [`restore_signals`].
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -125,12 +122,12 @@ fn block_signals() -> Option<libc::sigset_t> {
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: both pointers are to locals; the first was filled above.
     let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: zeroed or filled by the call, a set is valid either way.
+    // SAFETY: zeroed or filled by the call, a set is valid.
     (result == 0).then_some(unsafe { before.assume_init() })
 }
 
 /// Undoes [`block_signals`].
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set is what pthread_sigmask said before.
+    // SAFETY: the set is pthread_sigmask's former one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

@@ -1,12 +1,12 @@
 //! Starts a broker for a job that finds none: the `weft` beside this library, in the background,
-//! gone by itself when idle.
+//! ending by itself when idle.
 //!
-//! * The job does not become its parent in any way it could notice: a child without an exit signal,
-//!   which no SIGCHLD and no `wait()` tells of, starts the broker and ends. (An exec gives a
-//!   process its exit signal back, hence one between.) The broker gets a session of its own,
-//!   /dev/null for the standard descriptors, no other descriptor, no `LD_PRELOAD`.
-//! * Of many jobs that start at once one starts the broker; the others see the lock and wait for it
-//!   to answer.
+//! * The job cannot notice it as a child. A child without an exit signal, unseen by SIGCHLD and
+//!   `wait()`, starts the broker and ends. An exec restores the exit signal, hence the child in
+//!   between. The broker gets its own session, /dev/null as standard descriptors, no other
+//!   descriptor, no `LD_PRELOAD`.
+//! * Of jobs that start at once, one starts the broker; the others see the lock and wait for an
+//!   answer.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -19,19 +19,18 @@ use std::ptr;
 use rustix::fs::{FlockOperation, flock};
 use weft_protocol::transport::path;
 
-/// Seconds after which a broker without clients ends.
+/// Seconds without clients after which the broker ends.
 const IDLE_EXIT: &CStr = c"30";
 
-/// Stack of a child between its birth and its exec or end. It makes some 75 system calls there and
-/// calls nothing deep.
+/// Stack of a child until its exec or end. It makes some 75 system calls and no deep calls.
 const STACK: usize = 64 * 1024;
 
 /// Why no broker was started.
 #[derive(Debug)]
 pub enum Failure {
-    /// No program called weft was found beside the library.
+    /// No program weft beside the library.
     NoProgram,
-    /// The folder of the socket is not usable.
+    /// The socket's folder is unusable.
     Folder(weft_protocol::transport::Error),
     /// The system refused.
     System(std::io::Error),
@@ -47,17 +46,17 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Somebody starts the broker; hold this until it answers or patience ends.
+/// A broker is being started. Hold this until it answers or patience ends.
 #[derive(Debug)]
 pub struct Starting {
     _lock: Option<File>,
 }
 
-/// Starts a broker for `socket` unless another process is just doing so.
+/// Starts a broker for `socket` unless another process is doing so.
 pub fn start(socket: &Path) -> Result<Starting, Failure> {
     path::check_folder(socket, true).map_err(Failure::Folder)?;
     let mut lock = socket.as_os_str().to_os_string();
-    // `weft broker --background` has a lock of its own, which this one must not be.
+    // Not the lock of `weft broker --background`.
     lock.push(".autostart");
     let lock = OpenOptions::new()
         .write(true)
@@ -74,7 +73,7 @@ pub fn start(socket: &Path) -> Result<Starting, Failure> {
     Ok(Starting { _lock: Some(lock) })
 }
 
-/// The program beside this library, whichever of its names it was loaded under.
+/// The program beside this library, under any of its names.
 fn program() -> Option<PathBuf> {
     let library = library()?;
     let real = library.canonicalize().ok();
@@ -82,29 +81,28 @@ fn program() -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|library| library.parent().map(Path::to_path_buf))
-        // Beside it, or one up: the layout has a folder with the library under the driver's name.
+        // Beside it, or one up: a subfolder holds the library under the driver's name.
         .flat_map(|folder| [folder.join("weft"), folder.join("../weft")])
         .find(|program| {
             std::fs::metadata(program).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
         })
 }
 
-/// The path this library was loaded from.
 fn library() -> Option<PathBuf> {
     let mut facts = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address is of this very function; the pointer is to a local.
     let found = unsafe { libc::dladdr(library as *const c_void, facts.as_mut_ptr()) };
-    // SAFETY: zeroed or filled by the call, the structure is valid either way.
+    // SAFETY: zeroed or filled by the call, the structure is valid.
     let facts = unsafe { facts.assume_init() };
     if found == 0 || facts.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the linker keeps the name as long as the library is loaded.
+    // SAFETY: the linker keeps the name while the library is loaded.
     let name = unsafe { CStr::from_ptr(facts.dli_fname) };
     Some(PathBuf::from(OsString::from_vec(name.to_bytes().to_vec())))
 }
 
-/// What the child needs, made ready before it is born: it may not allocate.
+/// The child's data, made before its start: it may not allocate.
 struct Plan {
     program: CString,
     arguments: Vec<*const c_char>,
@@ -112,13 +110,13 @@ struct Plan {
     stack: *mut c_void,
 }
 
-/// Starts that program.
+/// Starts `program` as a broker.
 pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Failure::NoProgram);
     let program = text(program.as_os_str().as_bytes())?;
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
-        // The broker is no job; and the socket is told as this process understands it.
+        // The broker is no job; the socket is passed as this process resolved it.
         if name != "LD_PRELOAD" && name != "WEFT_SOCKET" {
             let mut line = name.into_vec();
             line.push(b'=');
@@ -131,7 +129,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     variables.push(text(&line)?);
     let words: [&CStr; 5] = [&program, c"broker", c"--background", c"--idle-exit", IDLE_EXIT];
     let mut stacks = vec![0u8; 2 * STACK];
-    // Stacks grow down, and their ends are multiples of 16.
+    // Stacks grow down from a multiple of 16.
     let mut end = |bytes: usize| {
         let end = bytes - (stacks.as_ptr() as usize + bytes) % 16;
         stacks.as_mut_ptr().wrapping_add(end).cast::<c_void>()
@@ -147,17 +145,18 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
         program: program.clone(),
         stack: lower,
     };
-    // No exit signal. VFORK: we sleep until the child has ended, so it may use our memory.
+    // No exit signal. VFORK: this thread sleeps until the child ends, so the child may use its
+    // memory.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // SAFETY: `between` keeps to what is allowed in a child that shares our memory; stacks and plan
-    // outlive it, since VFORK suspends us until it has ended.
+    // SAFETY: `between` does only what a child with shared memory may; stacks and plan outlive it,
+    // since VFORK suspends this thread until it ends.
     let pid = unsafe { libc::clone(between, upper, flags, (&raw mut plan).cast()) };
     if pid < 0 {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
     let mut status: c_int = 0;
-    // SAFETY: the pointer is to a local; __WALL takes a child that has no exit signal. It has
-    // ended, so this does not wait.
+    // SAFETY: the pointer is to a local; __WALL takes a child without exit signal. It has ended, so
+    // this does not wait.
     unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
@@ -167,25 +166,25 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The child between: starts the broker and ends.
+/// The child in between: starts the broker and ends.
 extern "C" fn between(plan: *mut c_void) -> c_int {
-    // SAFETY: `launch` passes its plan and sleeps until we have ended.
+    // SAFETY: `launch` passes its plan and sleeps until this child ends.
     let stack = unsafe { &*plan.cast::<Plan>() }.stack;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: as in `launch`, with the other stack.
     let pid = unsafe { libc::clone(child, stack, flags, plan) };
-    // SAFETY: ends the child alone, with no handlers run.
+    // SAFETY: ends this child alone, without handlers.
     unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
 }
 
-/// The broker to be. It shares the job's memory until it execs: system calls only, all results
-/// ignored but the exec's.
+/// The future broker. It shares the job's memory until its exec: system calls only, unchecked but
+/// the exec.
 extern "C" fn child(plan: *mut c_void) -> c_int {
-    // SAFETY: `launch` passes its plan and sleeps until we are done.
+    // SAFETY: `launch` passes its plan and sleeps meanwhile.
     let plan = unsafe { &*plan.cast::<Plan>() };
     for signal in 1..=64 {
-        // The job's handlers must not run here. SAFETY: restoring a default touches this process's
-        // own table alone (no CLONE_SIGHAND).
+        // The job's handlers must not run here.
+        // SAFETY: changes only this process's own table (no CLONE_SIGHAND).
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     // SAFETY: no arguments.
@@ -196,7 +195,8 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
         // SAFETY: descriptors are this process's own copies (no CLONE_FILES).
         unsafe { libc::dup2(null, standard) };
     }
-    // Pipes that the job has open must not live as long as the broker. SAFETY: as above.
+    // The job's pipes must not live as long as the broker.
+    // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let mut none = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the pointer is to a local.
@@ -211,6 +211,6 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
             plan.environment.as_ptr(),
         )
     };
-    // SAFETY: ends the child alone, with no handlers run.
+    // SAFETY: ends this child alone, without handlers.
     unsafe { libc::_exit(127) }
 }

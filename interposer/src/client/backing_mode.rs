@@ -1,34 +1,30 @@
-//! Whether this process's memory is managed: what was asked for, and what came of it where that was
-//! left open.
+//! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
-//! What is open (`auto`) is decided once, and for as long as the process lives: by the broker's
-//! word when the process is admitted, before its first context; without that word it is device
-//! memory. Where the process takes memory before anybody decided, it is decided by that: device
-//! memory.
+//! `auto` is decided once per process: by the broker at admission, before the first context.
+//! Without the broker's word, or at an earlier allocation, it becomes device memory.
 //!
-//! While it is open the hooks that only managed jobs need stand ready. When it is decided for
-//! device memory they are gone again: no call is looked at that would not be in a job that never
-//! asked.
+//! Until then the hooks for managed jobs are in place. A decision for device memory removes them:
+//! no call is looked at that would not be in a job that never asked.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What says what a job's device memory is.
+/// Variable that selects the backing.
 pub const VARIABLE: &str = "WEFT_BACKING";
 
-/// What a job's device memory is to be.
+/// Backing of a job's device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
-    /// What the driver makes of it.
+    /// Device memory.
     Device,
     /// Managed memory.
     Managed,
-    /// The first, or the second where the job would have to wait for memory: the broker says which.
+    /// Device memory, or managed memory if the job would otherwise wait: the broker decides.
     Auto,
 }
 
 impl Backing {
-    /// What a value of [`VARIABLE`] means. Nothing set is plain device memory.
+    /// Parses a value of [`VARIABLE`]. Unset means device memory.
     pub fn parse(text: Option<&str>) -> Result<Backing, String> {
         match text.map(str::trim) {
             None | Some("" | "device") => Ok(Backing::Device),
@@ -41,17 +37,16 @@ impl Backing {
     }
 }
 
-/// One of these.
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 const UNREAD: u8 = 0;
 const DEVICE: u8 = 1;
 const MANAGED: u8 = 2;
 const OPEN: u8 = 3;
 
-/// What is to be done when open memory is decided for device memory.
+/// Called when `auto` is decided for device memory.
 static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
 
-/// Has `tell` called when open memory is decided for device memory. The first caller's counts.
+/// Registers `tell` for a decision of `auto` for device memory. The first caller's counts.
 pub fn when_device_memory(tell: fn()) {
     let _ = WHEN_DEVICE_MEMORY.set(tell);
 }
@@ -78,23 +73,23 @@ fn read() -> u8 {
     }
 }
 
-/// Is this process's memory managed? Not while that is open.
+/// Whether this process's memory is managed; false while undecided.
 #[inline]
 pub fn managed() -> bool {
     state() == MANAGED
 }
 
-/// Is that open?
+/// Whether that is undecided.
 pub fn is_open() -> bool {
     state() == OPEN
 }
 
-/// Is it managed, or may it come to be?
+/// Whether it is or may become managed.
 pub fn may_be_managed() -> bool {
     matches!(state(), MANAGED | OPEN)
 }
 
-/// Decides what is open; what is decided stays. Returns whether the memory is managed.
+/// Decides if undecided. Returns whether the memory is managed.
 pub fn decide(managed: bool) -> bool {
     let chosen = if managed { MANAGED } else { DEVICE };
     let decided = STATE.compare_exchange(OPEN, chosen, Ordering::AcqRel, Ordering::Acquire);
@@ -107,8 +102,7 @@ pub fn decide(managed: bool) -> bool {
     self::managed()
 }
 
-/// Is this process's memory managed, now that it takes some? What is still open is then device
-/// memory.
+/// Whether memory being allocated is managed. Undecided becomes device memory.
 #[inline]
 pub fn settled() -> bool {
     match state() {
@@ -117,7 +111,7 @@ pub fn settled() -> bool {
     }
 }
 
-/// A forked child owns none of its parent's memory: its driver answers nothing any more.
+/// Resets to device memory in a forked child, which owns none of its parent's memory.
 pub fn forget() {
     STATE.store(DEVICE, Ordering::Release);
 }

@@ -1,8 +1,8 @@
 //! The broker's doorbell: an eventfd that came with the lane.
 //!
-//! A guest may close descriptors that it did not open (daemons do), and its next file may get our
-//! number. So before it is written to, a bell is compared with what it was when it came; a bell
-//! that is something else now is never touched again.
+//! A job may close descriptors that it did not open (daemons do), and its next file may reuse the
+//! number. So before each write the descriptor's identity is checked; a changed one is never
+//! touched again.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::fstat;
 
-/// No bell.
 const NONE: RawFd = -1;
 
-/// The bell, if there is one.
+/// The doorbell, if there is one.
 #[derive(Debug)]
 pub struct Bell {
     descriptor: AtomicI32,
@@ -29,7 +28,7 @@ impl Default for Bell {
     }
 }
 
-/// What a descriptor refers to, mixed into a word.
+/// Identity of an open file, mixed into a word.
 fn identity(descriptor: BorrowedFd<'_>) -> Option<u64> {
     let facts = fstat(descriptor).ok()?;
     Some(facts.st_ino ^ facts.st_dev.rotate_left(32) ^ u64::from(facts.st_mode).rotate_left(17))
@@ -41,20 +40,19 @@ impl Bell {
         if descriptor == NONE {
             return None;
         }
-        // SAFETY: the number is not -1; whether it is still open and still ours is what `ring`
-        // finds out before it writes: a closed one makes fstat fail, a reused one has another
-        // identity.
+        // SAFETY: the number is not -1. `ring` checks before it writes whether it is open and ours:
+        // fstat fails on a closed one, a reused one has another identity.
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Hangs up a new bell. The number of the old one is kept and leads to the new one, so that a
-    /// thread that is just ringing rings the one or the other.
+    /// Installs a new doorbell. An old descriptor number is kept and redirected, so a concurrent
+    /// ring reaches either one.
     pub fn hang(&self, new: OwnedFd) {
         let identity = identity(std::os::fd::AsFd::as_fd(&new)).unwrap_or(0);
         let old = self.descriptor.load(Ordering::Acquire);
         let intact = self.borrow().and_then(self::identity) == Some(self.identity.load(Ordering::Acquire));
         if old != NONE && intact {
-            // SAFETY: both numbers are open descriptors of ours: `new` is owned, `old` was found
+            // SAFETY: both numbers are open descriptors of weft: `new` is owned, `old` was found
             // intact just now. dup3 replaces in one step.
             let replaced = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
             if replaced == old {
@@ -66,7 +64,7 @@ impl Bell {
         self.descriptor.store(new.into_raw_fd(), Ordering::Release);
     }
 
-    /// Rings. Never waits: the bell is not blocking, and a full one rings already.
+    /// Rings. Never waits: the eventfd is non-blocking, and a full one rings already.
     pub fn ring(&self) {
         let Some(bell) = self.borrow() else { return };
         if identity(bell) != Some(self.identity.load(Ordering::Acquire)) {
@@ -115,7 +113,7 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         bell.hang(new_bell());
         let number = bell.descriptor.load(Ordering::Relaxed);
-        // What a guest does that closes everything and then opens something, in one step.
+        // As a job that closes everything and opens something, in one step.
         // SAFETY: both numbers are open; the pipe's writer then has two numbers, of which this test
         // closes one and leaks the other.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);

@@ -1,10 +1,9 @@
-//! The clock of the lane: `CLOCK_MONOTONIC`, the same in every process of a machine.
+//! The lane's clock: `CLOCK_MONOTONIC`, equal in all processes of a machine.
 //!
-//! The system's clock is read through the vDSO, which takes 20 to 60 ns (measured; the most in a
-//! virtual machine): more than all the rest of a launch. Where the kernel itself keeps time by the
-//! processor's counter, so do we (5 to 20 ns): the helper thread compares the two a few times a
-//! second and sets the line between them. Until it has, and where the kernel trusts another clock,
-//! the system's is read.
+//! A vDSO read takes 20 to 60 ns (measured; most in a virtual machine): more than the rest of a
+//! launch. The processor's counter takes 5 to 20 ns and is read if the kernel keeps time by it. The
+//! helper thread compares both a few times a second and sets the line between them. Without a line,
+//! or with another kernel clock, the system's is read.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,22 +11,21 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_protocol::Ns;
 
-/// The line is drawn over at least this time: an interruption between two readings (some us) then
-/// bends it by less than 1 in 10,000.
+/// Shortest span of a line: an interruption between readings (some us) then bends it by less than 1
+/// in 10,000.
 const SHORTEST_SPAN: Ns = 20_000_000;
 
-/// A line over a longer time than this is begun anew: the system's clock is steered.
+/// Longest span before a new line: the system's clock is steered.
 const LONGEST_SPAN: Ns = 60_000_000_000;
 
-/// Two readings that should be at one moment lie at most so far apart, or were interrupted and are
-/// made again.
+/// Largest distance of simultaneous readings. A larger one was interrupted and is repeated.
 const AT_ONCE: Ns = 1_000;
 
-/// What the kernel calls a counter that it keeps time by.
+/// The kernel's name of this counter as a clock source.
 const TRUSTED: &str = "tsc";
 
-/// Nanoseconds = `ns` + (counter - `count`) * `rate` / 2^64. `version` is odd while the line is not
-/// known and while it changes; the helper alone changes it.
+/// `now = ns + (counter - count) * rate / 2^64`, in ns. `version` is odd while the line is unknown
+/// or changing; only the helper changes it.
 struct Line {
     version: AtomicU64,
     count: AtomicU64,
@@ -48,7 +46,7 @@ fn counter() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The system's clock: for times that are compared with other processes' to the last.
+/// The system's clock, ns: for exact comparison with other processes' times.
 #[inline(never)]
 pub fn system() -> Ns {
     #[cfg(test)]
@@ -61,13 +59,13 @@ pub fn system() -> Ns {
         .wrapping_add(now.tv_nsec as u64)
 }
 
-/// Nanoseconds.
+/// The present time, ns.
 #[inline]
 pub fn now() -> Ns {
     at_once().unwrap_or_else(system)
 }
 
-/// The same without a call: nothing where the line is not known, or just changes.
+/// The present time without a call; `None` while the line is unknown or changing.
 #[inline(always)]
 pub fn at_once() -> Option<Ns> {
     #[cfg(test)]
@@ -82,14 +80,13 @@ pub fn at_once() -> Option<Ns> {
     if version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
         return None;
     }
-    // A counter that a core reads a little before the line's point: time stands still for that
-    // moment.
+    // A core may read a counter just before the line's point; time then stands still.
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
     Some(ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64))
 }
 
-/// A time as futexes take it.
+/// Converts ns for futexes.
 pub fn timespec(ns: Ns) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
@@ -97,7 +94,7 @@ pub fn timespec(ns: Ns) -> Timespec {
     }
 }
 
-/// Keeps the line between the counter and the system's clock. One in a process: the helper's.
+/// Maintains the line between counter and system clock. One per process: the helper's.
 #[derive(Debug)]
 pub struct Comparison {
     trusted: bool,
@@ -105,7 +102,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Asks what the kernel keeps time by.
+    /// Reads the kernel's clock source.
     pub fn begin() -> Comparison {
         let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         Comparison {
@@ -128,7 +125,7 @@ impl Comparison {
         if span < SHORTEST_SPAN || counts == 0 || counts > u64::MAX / 2 {
             return;
         }
-        // A counter slower than a gigahertz has no such rate: the system's clock is read.
+        // A counter below 1 GHz has no such rate: the system's clock is read.
         let rate = (u128::from(span) << 64) / u128::from(counts);
         let Ok(rate) = u64::try_from(rate) else { return };
         set(count, ns, rate);
@@ -138,7 +135,6 @@ impl Comparison {
     }
 }
 
-/// Counter and clock at one moment.
 fn both() -> Option<(u64, Ns)> {
     (0..5).find_map(|_| {
         let before = system();
@@ -149,7 +145,7 @@ fn both() -> Option<(u64, Ns)> {
 }
 
 fn set(count: u64, ns: Ns, rate: u64) {
-    // Odd, and it is so already before the first line.
+    // Odd, also before the first line.
     let version = LINE.version.load(Ordering::Relaxed) | 1;
     LINE.version.store(version, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -159,14 +155,14 @@ fn set(count: u64, ns: Ns, rate: u64) {
     LINE.version.store(version.wrapping_add(1), Ordering::Release);
 }
 
-/// In a forked child nobody keeps the line until it has a helper of its own.
+/// Drops the line in a forked child, until it has its own helper.
 pub fn forget() {
-    // Also a change that the fork cut in two.
+    // Also if the fork interrupted a change.
     LINE.version.fetch_or(1, Ordering::AcqRel);
 }
 
-/// A time of the calling thread's own, for tests whose figures a busy machine must not change: it
-/// passes when the test says so, and a little with each look.
+/// A virtual time of the calling thread, for tests that a busy machine must not affect. It advances
+/// when told, and a little at each look.
 #[cfg(test)]
 pub mod played {
     use std::cell::Cell;
@@ -180,7 +176,7 @@ pub mod played {
     /// Two looks are never at one moment.
     const LOOK: Ns = 25;
 
-    /// As long as this lives.
+    /// Keeps the virtual time while it lives.
     #[derive(Debug)]
     pub struct Played(());
 
@@ -190,13 +186,13 @@ pub mod played {
         }
     }
 
-    /// From now on this thread's time is its own.
+    /// Starts this thread's virtual time.
     pub fn begin() -> Played {
         NOW.set(Some(super::system()));
         Played(())
     }
 
-    /// So much of it passes; nothing where it is the system's.
+    /// Advances the virtual time, if there is one.
     pub fn pass(time: Ns) {
         NOW.set(NOW.get().map(|now| now + time));
     }
@@ -225,7 +221,7 @@ mod tests {
         }
         for _ in 0..100 {
             let (before, between, after) = (system(), now(), system());
-            // Lines drawn by other tests at the same time are as good as this one.
+            // Lines of concurrent tests are as good as this one.
             assert!(
                 between + 100_000 > before && between < after + 100_000,
                 "{before} {between} {after}"

@@ -1,23 +1,21 @@
-//! What a kernel costs: hash of its identity -> predicted nanoseconds. Read on every launch of a
-//! background job, without a lock.
+//! Kernel costs: identity hash -> predicted ns. Read without a lock at every launch of a background
+//! job.
 //!
-//! Open addressing over two arrays of atomics, entries are added and changed, never removed. A key
-//! is claimed before its value is stored; a reader in between sees a value of 0, which means
-//! unknown.
+//! Open addressing over atomics; entries are added and changed, never removed. A key is claimed
+//! before its value is stored: a reader in between sees 0, unknown.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_protocol::Ns;
 
-/// Entries for kernels. A big model has some thousand kernel identities; 256 KiB.
+/// Entries for kernels: 256 KiB. A big model has some thousand identities.
 const ENTRIES: usize = 1 << 14;
 
-/// Entries for the few: graphs, say.
+/// Entries of a small table, for example for graphs.
 const FEW: usize = 1 << 11;
 
-/// A key is looked for in so many places. At half load the chance of a longer run is below one in a
-/// million.
+/// Places searched for a key. At half load a longer run has a chance below one in a million.
 const PROBES: usize = 64;
 
 /// The table.
@@ -46,14 +44,13 @@ impl Costs {
         }
     }
 
-    /// A table for a few.
+    /// A small table.
     pub fn few() -> Costs {
         Costs::of(FEW)
     }
 
-    /// The entry so many steps behind a hash's first place. The hash is already mixed; its low bits
-    /// are as good as any. A mask, because a division would be the slowest instruction of a launch;
-    /// the lengths are powers of two.
+    /// The entry `step` places after a hash's first. The hash is mixed, so its low bits serve. A
+    /// mask, because a division would be a launch's slowest instruction; lengths are powers of two.
     #[inline]
     fn entry(&self, hash: u64, step: u64) -> Option<&Entry> {
         let mask = self.entries.len().wrapping_sub(1);
@@ -64,12 +61,11 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or what holds where none is known; nothing where that takes a longer
-    /// search.
+    /// The predicted time, or `unknown` if there is none; `None` if the search takes longer.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;
-        // A hash of 0 finds an empty place, or one that is another's; an empty place has no value.
+        // A hash of 0 finds an empty or foreign place; an empty place has no value.
         match first.key.load(Ordering::Acquire) {
             key if key == hash => match first.value.load(Ordering::Relaxed) {
                 0 => Some(unknown),
@@ -80,13 +76,13 @@ impl Costs {
         }
     }
 
-    /// The predicted time, if one is known.
+    /// The predicted time, if known.
     #[inline]
     pub fn get(&self, hash: u64) -> Option<Ns> {
         if hash == 0 {
             return None;
         }
-        // Most stand in their first place.
+        // Most are in their first place.
         let first = self.entry(hash, 0)?;
         let key = first.key.load(Ordering::Acquire);
         if key == hash {
@@ -114,8 +110,8 @@ impl Costs {
         None
     }
 
-    /// The word of an entry, which is added if it is not there: for tables that count. `None` if
-    /// its places are all taken.
+    /// The word of an entry, added if missing: for tables that count. `None` if its places are
+    /// taken.
     #[inline]
     pub fn word(&self, hash: u64) -> Option<&AtomicU64> {
         let first = self.entry(hash, 0)?;
@@ -143,14 +139,14 @@ impl Costs {
             .filter(|(key, _)| *key != 0)
     }
 
-    /// From now on nothing is known.
+    /// Forgets all values.
     pub fn forget(&self) {
         for entry in &self.entries {
             entry.value.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Adds or changes one. False if its places are all taken.
+    /// Sets a cost. False if its places are taken.
     pub fn set(&self, hash: u64, cost: Ns) -> bool {
         if hash == 0 {
             return false;

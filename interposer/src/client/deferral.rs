@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use super::backing_mode;
 
-/// Whether launches may be left behind at all, or may come to be: not those of a job on managed
-/// memory, nor those of a job that somebody looks into by its launches ([`looked_into`]).
+/// Whether launches may be deferred, now or later. Not on managed memory, nor in a job that is
+/// debugged or profiled ([`looked_into`]).
 pub fn on() -> bool {
     static WANTED: LazyLock<bool> = LazyLock::new(|| {
         let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -16,17 +16,16 @@ pub fn on() -> bool {
     *WANTED && !backing_mode::managed()
 }
 
-/// Whether a launch is to return when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, to find the
-/// line that fails), or a profiler was put into the job (Nsight, compute-sanitizer): it holds a
-/// kernel against the call and the thread that made it.
+/// Whether launches are debugged or profiled. `CUDA_LAUNCH_BLOCKING`, set to find a failing line,
+/// makes a launch return at its kernel's end. Injected profilers (Nsight, compute-sanitizer) match
+/// kernels with calls and threads.
 fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
     let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
     blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
 }
 
-/// Whether launches are left behind now: while it is open what the job's memory is
-/// ([`backing_mode::is_open`]) its hooks are those of managed jobs, which wait at the gate
-/// themselves.
+/// Whether launches are deferred now. While the backing is undecided ([`backing_mode::is_open`])
+/// managed jobs' hooks are in place, which wait at the gate.
 pub fn leaves() -> bool {
     on() && !backing_mode::is_open()
 }

@@ -1,8 +1,7 @@
-//! The link to the broker: what lies in shared memory, what is told, and what the environment asks
-//! for.
+//! The link to the broker: shared memory, messages, and the environment's settings.
 //!
-//! The lane is private memory whose mode says `Free` while no broker is attached, so that whatever
-//! reads it need not ask. A link is made with its session and never freed.
+//! Without a broker the lane is private memory whose mode is `Free`, so readers need no check. A
+//! link is made with its session and never freed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -19,47 +18,46 @@ use super::messages::Messages;
 use super::settings::Settings;
 use crate::thread;
 
-/// What ties a session to its broker, whatever broker there is.
+/// The link between a session and its present broker.
 #[derive(Debug)]
 pub struct BrokerLink {
-    /// The lane, whatever is there now.
+    /// The present lane.
     pub lane: &'static Lane,
-    /// The epoch page, whatever is there now.
+    /// The present epoch page.
     pub epoch_page: &'static EpochPage,
-    /// Where the lane is.
+    /// Mapping of the lane.
     pub lane_place: Mapping<Lane>,
-    /// Where the epoch page is.
+    /// Mapping of the epoch page.
     pub epoch_page_place: Mapping<EpochPage>,
     /// The broker's doorbell.
     pub bell: Bell,
-    /// To the broker, not urgent.
+    /// Messages to the broker, not urgent.
     pub messages: Messages,
-    /// Brokers attached to so far: each has page operations of its own.
+    /// Number of brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
-    /// What the environment asks for.
+    /// The environment's settings.
     pub settings: Settings,
     /// Predicted times.
     pub costs: Costs,
 }
 
-/// The link of a process on one device; null where there is none or there are several.
 static ONLY: AtomicPtr<BrokerLink> = AtomicPtr::new(ptr::null_mut());
 
 /// The link of a process on one device.
 #[inline]
 pub fn only() -> Option<&'static BrokerLink> {
-    // SAFETY: null, or part of a leaked box, which nothing ever frees.
+    // SAFETY: null, or part of a leaked box, which is never freed.
     unsafe { ONLY.load(Ordering::Acquire).as_ref() }
 }
 
-/// From now on the process has this one link; `None`: it has none, or several.
+/// Sets the process's only link; `None` with no device or several.
 pub fn set_only(link: Option<&'static BrokerLink>) {
     let link = link.map_or(ptr::null_mut(), |link| ptr::from_ref(link).cast_mut());
     ONLY.store(link, Ordering::Release);
 }
 
 impl BrokerLink {
-    /// A link to no broker.
+    /// A link without a broker.
     pub fn new(settings: Settings) -> Result<BrokerLink, transport::Error> {
         let lane_place = Mapping::reserve()?;
         let epoch_page_place = Mapping::reserve()?;
@@ -76,7 +74,7 @@ impl BrokerLink {
         })
     }
 
-    /// Tells the broker. A full queue is counted where the queue is emptied.
+    /// Queues a message. Drops are counted where the queue is emptied.
     pub fn tell(&self, message: ToBroker) {
         let _ = self.messages.put(message);
     }
@@ -94,24 +92,24 @@ impl BrokerLink {
         });
     }
 
-    /// Whether stage 1 goes on.
+    /// Whether stage 1 is active.
     #[inline]
     pub fn sampling(&self) -> bool {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
-    /// Which broker it is: a number that grows with each.
+    /// Number of the present broker; grows with each.
     pub fn attachment(&self) -> u64 {
         self.attachments.load(Ordering::Acquire)
     }
 
-    /// Whether there is one.
+    /// Whether a broker is attached.
     pub fn is_attached(&self) -> bool {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// How many times slower than a real device this one is, where the broker was told so: a
-    /// simulated one among more work than it has cores for.
+    /// Slowdown of this device against a real one, if told: a simulated GPU with more work than
+    /// cores.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => None,
@@ -119,7 +117,7 @@ impl BrokerLink {
         }
     }
 
-    /// What takes so long on a real device, on this one.
+    /// Converts a time on a real device to this one, ns.
     pub fn slowed(&self, real: Ns) -> Ns {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => real,
@@ -133,9 +131,9 @@ impl BrokerLink {
         self.ring();
     }
 
-    /// Wakes a broker that sleeps and wants to be woken. Its caller has just changed a word that
-    /// the broker looks at by a sequentially consistent read-modify-write, or fenced, so a broker
-    /// that looks once more after it said that it sleeps sees what was reported.
+    /// Wakes a broker that sleeps and wants it. The caller has just changed a word by a
+    /// sequentially consistent read-modify-write, or fenced. So a broker that looks again after
+    /// declaring sleep sees the change.
     #[inline]
     pub fn ring(&self) {
         if self.wants_ring() {
@@ -149,8 +147,7 @@ impl BrokerLink {
         self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
-    /// Wakes the broker where the process has become idle: that also wakes a broker that naps,
-    /// because a background job waits for this very moment.
+    /// Wakes the broker, even from a nap, for an idle process: a background job waits for this.
     #[inline]
     pub fn ring_idle(&self) {
         if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {
@@ -158,7 +155,7 @@ impl BrokerLink {
         }
     }
 
-    /// Wakes it, unless another thread does.
+    /// Wakes the broker, unless another thread does.
     #[cold]
     #[inline(never)]
     pub fn wake_broker(&self) {

@@ -1,8 +1,7 @@
-//! What the job's threads want told to the broker: a bounded queue that the helper thread empties.
+//! Messages from the job's threads to the broker: a bounded queue that the helper thread empties.
 //!
-//! A thread that puts something in never waits for the broker; where the queue is full the message
-//! is dropped and counted. Who is about to end may wait, bounded, until the helper has heard what
-//! the broker had to say.
+//! A sender never waits: a full queue drops the message and counts it. A thread that is about to
+//! end may wait, bounded, until the helper has heard the broker.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use weft_protocol::control::ToBroker;
 
-/// Messages kept. A model's kernels are told once each, some thousand in its first second.
+/// Most messages kept. Each of a model's kernels is told once, some thousand in its first second.
 const LONGEST: usize = 4096;
 
 /// The queue.
@@ -27,18 +26,18 @@ struct Inside {
     waiting: VecDeque<ToBroker>,
     dropped: u64,
     nudged: bool,
-    /// How often somebody wanted the broker to be heard, and up to which of these it was.
+    /// Number of requests to hear the broker, and of those served.
     wanted: u64,
     heard: u64,
 }
 
 impl Messages {
     fn inside(&self) -> MutexGuard<'_, Inside> {
-        // Nothing that runs under the lock can leave the queue half changed.
+        // No code under the lock can leave the queue half changed.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message in. False if it had to be dropped.
+    /// Adds a message. False if dropped.
     pub fn put(&self, message: ToBroker) -> bool {
         let mut inside = self.inside();
         let room = inside.waiting.len() < LONGEST;
@@ -52,20 +51,20 @@ impl Messages {
         room
     }
 
-    /// Takes all messages, and how many were dropped since the last time.
+    /// Takes all messages, and the number dropped since the last call.
     pub fn take(&self) -> (VecDeque<ToBroker>, u64) {
         let mut inside = self.inside();
         (std::mem::take(&mut inside.waiting), std::mem::take(&mut inside.dropped))
     }
 
-    /// Wakes the helper though there is no message.
+    /// Wakes the helper without a message.
     pub fn nudge(&self) {
         self.inside().nudged = true;
         self.bell.notify_one();
     }
 
-    /// Waits until the helper has heard what the broker has said up to now, at most so long. False:
-    /// it has not by then.
+    /// Waits at most `within` until the helper has heard all that the broker has said so far. False
+    /// on timeout.
     pub fn hear(&self, within: Duration) -> bool {
         let mut inside = self.inside();
         inside.wanted += 1;
@@ -79,13 +78,13 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// The helper begins to hear the broker; whoever wants that by now is served when it tells so
-    /// ([`Messages::has_heard`]).
+    /// Begins to hear the broker. [`Messages::has_heard`] then serves requests up to the returned
+    /// number.
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }
 
-    /// The helper has heard all that the broker had said when it began.
+    /// Serves requests up to `wanted`: all that the broker had said at its beginning was heard.
     pub fn has_heard(&self, wanted: u64) {
         let mut inside = self.inside();
         if inside.heard < wanted {
@@ -94,7 +93,7 @@ impl Messages {
         }
     }
 
-    /// Waits for a message or a nudge, at most so long.
+    /// Waits at most `within` for a message or a nudge.
     pub fn wait(&self, within: Duration) {
         let inside = self.inside();
         let waited = self
@@ -132,7 +131,7 @@ mod tests {
             let hearing = scope.spawn(|| messages.hear(Duration::from_secs(3600)));
             // It wakes the helper.
             messages.wait(Duration::from_secs(3600));
-            // The look that began before is not enough.
+            // A look that began earlier is not enough.
             messages.has_heard(early);
             assert!(!hearing.is_finished());
             messages.has_heard(messages.begins_to_hear());

@@ -1,15 +1,15 @@
-//! The process as a client of the broker: the link, the settings, the clock.
+//! The process as a client of the broker: link, settings, clock.
 //!
-//! Nothing here knows of hooks, launches or memory.
+//! This module knows no hooks, launches or memory.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`link`] | the lane, the epoch page, and how the broker is told and woken |
-//! | [`messages`], [`bell`] | the queue to the broker, and its doorbell |
-//! | [`costs`] | predicted times, as the broker told them |
-//! | [`settings`], [`backing_mode`], [`deferral`] | what the environment asks for |
+//! | [`link`] | lane, epoch page, and how the broker is told and woken |
+//! | [`messages`], [`bell`] | queue to the broker, and its doorbell |
+//! | [`costs`] | predicted times from the broker |
+//! | [`settings`], [`backing_mode`], [`deferral`] | the environment's settings |
 //! | [`clock`] | the time |
-//! | [`autostart`] | a broker that is started |
+//! | [`autostart`] | starts a broker |
 
 pub mod autostart;
 pub mod backing_mode;

@@ -1,44 +1,41 @@
-//! What the environment asks for. Pure: variables in, settings and complaints out.
+//! The environment's settings. Pure: variables in, settings and complaints out.
 //!
-//! A complaint is one line that says what is wrong, where, and what to do; the job runs on with
-//! what is said there.
+//! A complaint is one line: what is wrong, where, and the value taken instead.
 #![forbid(unsafe_code)]
 
 use weft_protocol::{Ns, PRIORITIES, amount};
 
 use super::backing_mode::{Backing, VARIABLE};
 
-/// The priority of a job that asks for none.
+/// Default priority.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// The priority of a job that asks for one that does not exist. The lowest: a typing error may slow
-/// the job that has it, never a more important one.
+/// Priority for an invalid value. The lowest: a typing error may slow its own job, never a more
+/// important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
-/// Spinning at the gate before sleeping: a sleeping core takes 25-65 us to wake, so less than one
-/// wake-up.
+/// Time to spin at the gate before sleeping: below one wake-up of a sleeping core (25-65 us).
 const SPIN: Ns = 20_000;
 
-/// No use in spinning longer.
 const LONGEST_SPIN: Ns = 10_000_000;
 
-/// With so few cores a spinning thread keeps the one it waits for from running.
+/// With this few cores, spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
-/// Where evidence comes from.
+/// Variable that selects the source of evidence.
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// Where evidence comes from.
+/// Source of evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The simulated GPU's ledger, where there is one.
+    /// The simulated GPU's ledger, if there is one.
     Ledger,
     /// The host's page table.
     Residency,
 }
 
 impl Source {
-    /// What a value of [`EVIDENCE_FROM`] means.
+    /// Parses a value of [`EVIDENCE_FROM`].
     pub fn parse(text: Option<&str>) -> Result<Source, String> {
         match text.map(str::trim) {
             None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
@@ -50,18 +47,18 @@ impl Source {
     }
 }
 
-/// What weft is to do in this process.
+/// Weft's role in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Take part in the sharing.
+    /// Share the device.
     Serve,
     /// Take stage-1 samples.
     Profile,
-    /// Nothing: every call passes through.
+    /// Pass all calls through.
     Off,
 }
 
-/// The settings of one process.
+/// Settings of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `WEFT_MODE`.
@@ -72,23 +69,23 @@ pub struct Settings {
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
-    /// `WEFT_SPIN_NS`: how long a background job spins at the gate before it sleeps.
+    /// `WEFT_SPIN_NS`: time that a background job spins at the gate before it sleeps.
     pub spin: Ns,
-    /// `WEFT_MEMORY`: bytes that the job takes at its peak.
+    /// `WEFT_MEMORY`: the job's peak, bytes.
     pub memory: Option<u64>,
     /// `WEFT_DURATION`: short, medium or long.
     pub duration: Option<String>,
-    /// `WEFT_WAIT=SECONDS`: how long it waits for memory at most.
+    /// `WEFT_WAIT=SECONDS`: longest wait for memory, ns.
     pub wait: Option<Ns>,
-    /// `WEFT_WAIT=no`: where it would wait for memory it ends.
+    /// `WEFT_WAIT=no`: end instead of waiting for memory.
     pub no_wait: bool,
-    /// `WEFT_GANG`: what the processes of one job have in common.
+    /// `WEFT_GANG`: common to the processes of one job.
     pub gang: String,
-    /// `LOCAL_WORLD_SIZE`, which torchrun sets: how many of them use a device.
+    /// `LOCAL_WORLD_SIZE`, set by torchrun: how many processes of the job use a device.
     pub processes: u32,
-    /// `WEFT_USER`: who shares fairly with whom.
+    /// `WEFT_USER`: user for fair shares.
     pub user: String,
-    /// The user asked for something that only a broker can give, so its absence is worth a warning.
+    /// A setting needs a broker, so its absence is worth a warning.
     pub explicit: bool,
 }
 
@@ -208,7 +205,7 @@ impl Settings {
         (settings, complaints)
     }
 
-    /// From this process's environment.
+    /// Reads this process's environment.
     pub fn of_process() -> (Settings, Vec<String>) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Settings::read(

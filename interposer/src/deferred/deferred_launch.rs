@@ -1,4 +1,4 @@
-//! A launch that is left behind: a copy of all that the driver would have read.
+//! A deferred launch: a copy of all that the driver would have read.
 
 use std::ffi::c_void;
 
@@ -12,73 +12,73 @@ use crate::kernels::launch::LaunchInfo;
 use crate::kernels::layouts;
 use crate::throttle;
 
-/// The parameter block of one launch: CUDA allows 32,764 bytes since 12.1 and 4,096 before.
+/// Largest parameter block, bytes: 32,764 since CUDA 12.1, 4,096 before.
 const LARGEST: usize = 32_764;
 
-/// Attributes of one launch. There are some twenty kinds.
+/// Most attributes per launch. There are some twenty kinds.
 const ATTRIBUTES: usize = 16;
 
-/// A CUlaunchAttribute: its kind, and a union of 64 bytes.
+/// A CUlaunchAttribute in 8-byte words: its kind, and a union of 64 bytes.
 const WORDS: usize = 9;
 
-/// Kinds whose value is a plain number or a few of them: access policy window, cluster dimension
-/// and scheduling, programmatic stream serialisation, priority, memory synchronisation domain and
-/// its map, preferred cluster dimension, shared memory carve-out. Not here: cooperative (its
-/// success depends on the grid), what names an event, nodes that are changed on the device.
+/// Kinds with plain numbers as value: access policy window, cluster dimension and scheduling,
+/// programmatic stream serialisation, priority, memory synchronisation domain and its map,
+/// preferred cluster dimension, shared memory carve-out. Excluded: cooperative (success depends on
+/// the grid), events, nodes updated on the device.
 const PLAIN: [u32; 9] = [1, 4, 5, 6, 8, 9, 10, 11, 14];
 
-/// The widest grid in y and z, and in x.
+/// Largest grid in x, y and z.
 const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 /// A launch as the client makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch {
-    /// The kernel.
+    /// Kernel.
     pub function: CuFunction,
-    /// Blocks.
+    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, threads.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Where to, as the plain entry points take it.
+    /// Stream, as plain entry points take it.
     pub stream: CuStream,
-    /// One address for each parameter.
+    /// One address per parameter.
     pub arguments: *const c_void,
-    /// Parameters in the other form.
+    /// Parameters in the packed form.
     pub extra: *const c_void,
     /// Launch attributes.
     pub attributes: *const c_void,
-    /// How many.
+    /// Number of attributes.
     pub attribute_count: u32,
 }
 
-/// What was copied of it.
+/// The copy of a launch.
 #[derive(Debug)]
 pub struct Held {
-    /// What the session knows of it.
+    /// The session's view of it.
     pub info: LaunchInfo,
-    /// The context that was current.
+    /// The context current at the call.
     pub context: CuContext,
     function: CuFunction,
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
-    /// The parameter block, in words that are aligned as the widest type is.
+    /// Parameter block, aligned for the widest type.
     block_of_parameters: Vec<u128>,
-    /// Where in it each parameter stands. None: the kernel was given none.
+    /// Offset of each parameter. None: the kernel has none.
     offsets: Option<Vec<u32>>,
     attributes: Vec<[u64; WORDS]>,
 }
 
 impl Held {
-    /// Bytes that it takes.
+    /// Memory of this copy, bytes.
     pub fn bytes(&self) -> usize {
         let offsets = self.offsets.as_ref().map_or(0, Vec::len);
         size_of::<Held>() + 16 * self.block_of_parameters.len() + 4 * offsets + 8 * WORDS * self.attributes.len()
     }
 
-    /// Gives it to the driver. Its context is current.
+    /// Launches the kernel. Its context is current.
     pub fn issue(&self) -> CuResult {
         let start = self.block_of_parameters.as_ptr().cast::<u8>();
         let arguments: Option<Vec<*const u8>> = self.offsets.as_ref().map(|offsets| {
@@ -122,7 +122,7 @@ impl Held {
     }
 }
 
-/// The attributes of a launch, if all of them are plain.
+/// Attributes of a launch, if all are plain.
 ///
 /// # Safety
 /// The launch is what the client gives the driver.
@@ -134,11 +134,10 @@ unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
     let list = launch.attributes.cast::<[u64; WORDS]>();
     let mut copied = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: one of as many as the client said; of eight bytes' alignment, as its union has
-        // pointers in it.
+        // SAFETY: within the client's count; an unaligned read needs no alignment.
         let attribute = unsafe { list.wrapping_add(at).read_unaligned() };
         let [kind, ..] = attribute;
-        // The other half of the word is padding.
+        // The word's other half is padding.
         if !PLAIN.contains(&(kind as u32)) {
             return None;
         }
@@ -147,7 +146,7 @@ unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
     Some(copied)
 }
 
-/// A launch that succeeded: the next one like it may be left behind.
+/// Learns a launch that succeeded: the next one like it may be deferred.
 ///
 /// # Safety
 /// As [`attributes`].
@@ -164,8 +163,8 @@ pub unsafe fn learn(launch: &Launch) -> Option<()> {
     Some(())
 }
 
-/// Whether the legacy default stream waits for this one, or may; `None` while the driver is not to
-/// be asked.
+/// Whether the legacy default stream waits for this one (true if unknown); `None` during a capture,
+/// which forbids the query.
 fn is_blocking(stream: CuStream) -> Option<bool> {
     /// CU_STREAM_NON_BLOCKING.
     const NON_BLOCKING: u32 = 1;
@@ -190,14 +189,14 @@ fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u
     }
     key.add(u64::from(launch.shared));
     if !attributes.is_empty() {
-        // A cluster has to fit the grid.
+        // A cluster must fit the grid.
         for word in launch.grid {
             key.add(u64::from(word));
         }
         for [kind, rest @ ..] in attributes {
             key.add(u64::from(*kind as u32));
-            // What of a union is not of its kind's value may differ from launch to launch; then it
-            // is another key, and learnt anew.
+            // Unused bytes of a union may differ between launches; then the key differs and is
+            // learnt anew.
             for word in rest {
                 key.add(*word);
             }
@@ -206,18 +205,18 @@ fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u
     key.0
 }
 
-/// Sixty-four bits of what is put in.
+/// A 64-bit hash.
 struct Mix(u64);
 
 impl Mix {
     fn add(&mut self, word: u64) {
-        // The multiplier of FxHash, and a fold of the high half, which a multiplication mixes best.
+        // FxHash's multiplier, then a fold of the high half, which multiplication mixes best.
         let mixed = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
         self.0 = mixed ^ (mixed >> 32);
     }
 }
 
-/// The context that is current, if there is one.
+/// The current context, if any.
 pub fn current() -> Option<CuContext> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
@@ -225,7 +224,7 @@ pub fn current() -> Option<CuContext> {
     (asked.ok() && context != 0).then_some(context)
 }
 
-/// A copy of a launch, if it is one that may be left behind.
+/// Copies a launch if it may be deferred.
 ///
 /// # Safety
 /// As [`attributes`].
@@ -262,14 +261,13 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
         block_of_parameters = vec![0u128; bytes.div_ceil(16)];
         let start = block_of_parameters.as_mut_ptr().cast::<u8>();
         for (at, parameter) in parameters.iter().enumerate() {
-            // SAFETY: the client gives one address for each parameter.
+            // SAFETY: the client gives one address per parameter.
             let value = unsafe { launch.arguments.cast::<*const u8>().wrapping_add(at).read() };
             if value.is_null() || parameter.size == 0 {
                 return None;
             }
             let place = start.wrapping_add(parameter.offset as usize);
-            // SAFETY: the parameter has so many bytes, and the block was made for the furthest of
-            // them.
+            // SAFETY: the parameter has `size` bytes, and the block covers the largest end.
             unsafe { std::ptr::copy_nonoverlapping(value, place, parameter.size as usize) };
         }
         offsets = Some(parameters.iter().map(|parameter| parameter.offset).collect());
@@ -287,7 +285,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
     })
 }
 
-/// Takes it through the gate, to the driver, and tells the session.
+/// Passes the gate, launches, and tells the session.
 pub fn go(held: &Held) -> CuResult {
     let ticket = throttle::before_held(&held.info);
     let result = held.issue();

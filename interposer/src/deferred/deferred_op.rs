@@ -1,4 +1,4 @@
-//! What is left behind, whatever it is.
+//! A deferred call of any kind.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -10,17 +10,17 @@ use super::validated;
 use crate::driver::abi::{CuContext, CuResult, CuStream};
 use crate::throttle;
 
-/// A call that waits in the queue.
+/// A call in the queue.
 #[derive(Debug)]
 pub enum Left {
     /// A launch.
     Launch(Held),
-    /// A fill, or a copy on the device.
+    /// A fill or a device copy.
     Fill(Ready),
 }
 
 impl Left {
-    /// Where it goes.
+    /// Its target.
     pub fn to(&self) -> To {
         let (context, stream) = (self.context(), self.stream());
         let blocking = validated::blocks(stream);
@@ -38,7 +38,7 @@ impl Left {
         }
     }
 
-    /// Memory that it takes here.
+    /// Its memory here, bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Left::Launch(held) => held.bytes(),
@@ -46,7 +46,7 @@ impl Left {
         }
     }
 
-    /// Predicted time on the device.
+    /// Predicted device time, ns.
     pub fn work(&self) -> Ns {
         match self {
             Left::Launch(held) => throttle::cost_of(&held.info),
@@ -54,7 +54,7 @@ impl Left {
         }
     }
 
-    /// The context that was current.
+    /// The context current at the call.
     pub fn context(&self) -> CuContext {
         match self {
             Left::Launch(held) => held.context,
@@ -62,7 +62,7 @@ impl Left {
         }
     }
 
-    /// Takes it through the gate, to the driver, and tells the session. Its context is current.
+    /// Passes the gate, makes the call, and tells the session. Its context is current.
     pub fn go(&self) -> CuResult {
         match self {
             Left::Launch(held) => deferred_launch::go(held),

@@ -1,8 +1,8 @@
-//! Who takes launches out of the queue, and when.
+//! Issues the launches in the queue.
 //!
-//! One thread of ours does, which sleeps while there is nothing to do; a thread of the job's that
-//! needs the queue empty does it if ours is not at work. One at a time ([`ISSUING`]), from the
-//! front. A launch counts as in the queue until the driver has taken it.
+//! The drain thread issues, and sleeps while the queue is empty. A thread of the job that needs the
+//! queue empty issues if the drain thread does not. One thread issues at a time ([`ISSUING`]), from
+//! the front. A launch counts as queued until the driver has taken it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -23,65 +23,63 @@ use crate::internal_error::guarded;
 use crate::lock::lock;
 use crate::{thread, throttle};
 
-/// The issuing thread's stack: a launch and the gate, no more.
+/// Stack of the drain thread, bytes: for a launch and the gate.
 const STACK: usize = 256 << 10;
 
-/// Without a word from anybody it looks again after this long, ns.
+/// Longest sleep of the drain thread without a wake-up, ns.
 const NAP: Ns = 10_000_000_000;
 
-/// The process ends: for who does not get it out of the driver's hands within this nobody waits.
+/// Longest wait for the driver as the process ends, ns.
 const AT_EXIT: Ns = 2_000_000_000;
 
-/// Who waits for the queue looks again after this long.
+/// Time between two looks of a waiting thread, ns.
 const LOOK: Ns = 1_000_000;
 
-/// Who has asked about a stream for as long as others wait is held up for this part of that time at
-/// most: 31 ms beside a real device.
+/// Part of the longest wait for which a served poll of a stream may wait: 31 ms beside a real
+/// device.
 const SERVED: Ns = 32;
 
 /// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
-/// Between two looks at whether what was on a stream has ended.
 const BETWEEN: Duration = Duration::from_micros(50);
 
 static LINE: Mutex<Line<Left>> = Mutex::new(Line::new());
 
-/// Held by whoever issues.
+/// Held by the thread that issues.
 static ISSUING: Mutex<()> = Mutex::new(());
 
-/// Changes when a launch is put into an empty queue.
+/// Futex; changes when a launch enters an empty queue.
 static CALLED: AtomicU32 = AtomicU32::new(0);
 
-/// Changes when one has left the queue and somebody waits for that.
+/// Futex; changes when a launch has left the queue and a thread waits.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// How many have left the queue, ever.
+/// Number of launches that ever left the queue.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
-/// Threads that wait.
 static WAITERS: AtomicU32 = AtomicU32::new(0);
 
-/// From when on each of them is in a hurry.
+/// For each waiting thread the time from which it opens the gate.
 static HURRIES: Mutex<Vec<Ns>> = Mutex::new(Vec::new());
 
-/// The process that has the thread; 0: none.
+/// The process that has the drain thread; 0: none.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// The thread that issues ([`thread::mark`]); 0: none.
+/// The issuing thread ([`thread::mark`]); 0: none.
 static ISSUER: AtomicU32 = AtomicU32::new(0);
 
 /// The process ends: the gate is open.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
-/// Nothing is left behind any more: the thread could not be had, or something of ours has failed.
+/// Deferral has ended: no thread could be started, or an internal error.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 fn line() -> MutexGuard<'static, Line<Left>> {
     lock(&LINE)
 }
 
-/// Puts a call at the end. False if it has to be made directly.
+/// Appends a call. False if it must be made directly.
 pub fn push(left: Left) -> bool {
     if BROKEN.load(Ordering::Relaxed) || STARTED.load(Ordering::Acquire) == 0 {
         return false;
@@ -102,12 +100,12 @@ pub fn push(left: Left) -> bool {
             return false;
         }
     }
-    // Whoever stops the queue empties it next, under this lock.
+    // A thread that stops the queue empties it next, under this lock.
     if BROKEN.load(Ordering::Relaxed) {
         return false;
     }
     inside.push(weight, left);
-    // Under the lock, so that whoever takes it out counts it down after this.
+    // Under the lock, so that `pop` counts it down only afterwards.
     let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
     drop(inside);
     if before == 0 {
@@ -117,8 +115,7 @@ pub fn push(left: Left) -> bool {
     true
 }
 
-/// Starts the thread, with the session and not with the first launch that is left behind: by then
-/// the job may have shut itself in (seccomp), on just the thread that launches.
+/// Starts the drain thread, with the session: later a seccomp sandbox may forbid it.
 pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
@@ -130,12 +127,11 @@ pub fn start() {
     }
 }
 
-/// From now on nothing is left behind.
+/// Ends deferral.
 pub fn stop() {
     BROKEN.store(true, Ordering::SeqCst);
 }
 
-/// The thread.
 fn work() {
     loop {
         let called = CALLED.load(Ordering::Acquire);
@@ -148,14 +144,13 @@ fn work() {
     }
 }
 
-/// A launch on its way out of the queue. However that ends, it counts as in the queue no more.
+/// A launch leaving the queue. Dropping it counts it down, however issuing ended.
 struct Going(CuContext);
 
 impl Drop for Going {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whatever it was, it shall not come again. The launch itself is not known to have been
-            // made.
+            // Prevents a second panic. Whether the launch was made is unknown.
             BROKEN.store(true, Ordering::Relaxed);
             fail(self.0, CuResult::UNKNOWN);
         }
@@ -168,22 +163,21 @@ impl Drop for Going {
     }
 }
 
-/// A launch that was left behind in a context has failed: the next call that empties the queue says
-/// so.
+/// Notes a failed deferred launch: the next call that empties the queue returns the error.
 pub(super) fn fail(context: CuContext, error: CuResult) {
     throttle::held_failed();
     let mut inside = line();
     inside.fail(context, error);
-    // Under the lock, as it is taken back.
+    // Under the lock, as is its removal.
     STATE.fetch_or(FAILED, Ordering::AcqRel);
 }
 
-/// Issues until something holds or the queue is empty. Only whoever holds [`ISSUING`].
+/// Issues until `holds` or the queue is empty. The caller holds [`ISSUING`].
 fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
     let _this = This::new();
     let mut own = Own::default();
     while !holds() {
-        // No longer than this is the line locked.
+        // The queue is locked only for this line.
         let next = line().pop();
         let Some(left) = next else { break };
         let going = Going(left.context());
@@ -196,7 +190,7 @@ fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
     }
 }
 
-/// This thread issues.
+/// Marks this thread as issuing.
 struct This;
 
 impl This {
@@ -212,7 +206,7 @@ impl Drop for This {
     }
 }
 
-/// The context that is current in a thread that issues: at the end it is again what it was.
+/// The context pushed on an issuing thread; popped at the end.
 #[derive(Default)]
 struct Own {
     pushed: Option<CuContext>,
@@ -245,24 +239,21 @@ impl Drop for Own {
     }
 }
 
-/// Sees what is in the queue now gone: by this thread if nobody is at it. What other threads put in
-/// meanwhile is not waited for: it came at the same moment as the call that waits, or after it.
-/// Waits at the gate no longer than a launch of this thread's would; then all of it goes at once.
-/// What the driver itself does with a launch has no bound of ours: without weft the job would wait
-/// there.
+/// Empties the queue of what is in it now, issuing if no other thread does. Later launches are not
+/// waited for. The wait at the gate is at most a launch's; then all is issued at once. The driver's
+/// own time is unbounded, as without weft.
 pub fn empty() {
     wait(throttle::longest_wait(), Ns::MAX, all_gone());
 }
 
-/// The process ends: all of it goes at once, or what of it the driver takes within [`AT_EXIT`].
+/// Issues all at once as the process ends, within [`AT_EXIT`].
 pub fn empty_at_once() {
     wait(0, AT_EXIT, all_gone());
 }
 
-/// The same for who may hold any lock of the process, and may be within any call: in a signal's
-/// handler, say. Our thread does it, or whoever is at it; should that be the very thread that calls
-/// this, nobody can, and nothing waits. Nor does a child that shares the parent's memory: the
-/// launches are the parent's.
+/// Has all issued at once for a caller in any state, such as a signal handler: it takes no lock.
+/// The drain thread or the current issuer issues. The issuer itself cannot wait here. Nor does a
+/// child that shares the parent's memory: the launches are the parent's.
 pub fn leave_at_once() {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     if STARTED.load(Ordering::Acquire) != own || ISSUER.load(Ordering::Acquire) == thread::mark() {
@@ -283,14 +274,13 @@ pub fn leave_at_once() {
     }
 }
 
-/// Whether all that is in the queue at this moment has left it.
+/// A condition: all that is now in the queue has left it.
 fn all_gone() -> impl Fn() -> bool {
     let pushed = line().pushed();
     move || GONE.load(Ordering::SeqCst) >= pushed
 }
 
-/// Helps, and waits until something holds: at the gate for `patience`, and in all no longer than
-/// `longest`.
+/// Issues and waits until `holds`: at the gate for `patience` ns, in all for `longest` ns at most.
 fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     if holds() {
         return;
@@ -316,7 +306,6 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
     }
 }
 
-/// Somebody waits.
 struct Waiter {
     hurry_by: Ns,
 }
@@ -347,14 +336,14 @@ fn hurries() -> MutexGuard<'static, Vec<Ns>> {
     lock(&HURRIES)
 }
 
-/// The gate opens when the first of those who wait has waited long enough, and shuts again when he
-/// has what he waited for.
+/// Sets when the gate opens: at the earliest deadline of the waiting threads. Without a waiter it
+/// shuts again.
 fn hurry(hurries: &[Ns]) {
     let first = hurries.iter().copied().min().unwrap_or(Ns::MAX);
     throttle::hurry_by(if LEAVING.load(Ordering::SeqCst) { 0 } else { first });
 }
 
-/// Nobody is to be told of what failed in a context: it has ended. 0: in any.
+/// Drops failures of an ended context; 0: of all.
 pub fn forgive(context: CuContext) {
     if STATE.load(Ordering::Acquire) & FAILED != 0 {
         let mut inside = line();
@@ -364,7 +353,7 @@ pub fn forgive(context: CuContext) {
     }
 }
 
-/// The error of a launch that was left behind, told once.
+/// The error of a deferred launch, returned once.
 pub fn failure() -> Option<CuResult> {
     if STATE.load(Ordering::Acquire) & FAILED == 0 {
         return None;
@@ -377,15 +366,14 @@ pub fn failure() -> Option<CuResult> {
     error
 }
 
-/// Whether anything in the queue goes to this stream, or is waited for by it.
+/// Whether the queue holds work for this stream or a stream that it waits for.
 pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
     let inside = line();
     pending() > 0 && inside.goes_to(stream, context)
 }
 
-/// Somebody has asked about this stream again and again, for as long as who waits for the queue
-/// waits, while others went on putting work in. As for him, all of it goes at once. Then he is told
-/// whether that has ended within [`SERVED`] of that time: it is what there was when he asked.
+/// Issues all at once for a thread that polled a stream for the longest wait. Returns whether that
+/// work ended within `longest` / [`SERVED`].
 pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     wait(0, Ns::MAX, all_gone());
     if capture::any() {
@@ -397,20 +385,20 @@ pub fn is_done(stream: CuStream, longest: Ns) -> bool {
         return false;
     }
     let done = capture::relaxed(|| behind(event, stream, longest / SERVED));
-    // SAFETY: an event of our own, given back once.
+    // SAFETY: an event of weft's own, destroyed once.
     let _ = unsafe { calls::cuEventDestroy_v2(event) };
     done
 }
 
-/// Whether what is on a stream by now has ended after so long.
+/// Whether a stream's present work ends within `within` ns.
 fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
-    // SAFETY: our event; the client is just asking about this stream itself.
+    // SAFETY: weft's event; the client is asking about this stream itself.
     if !unsafe { calls::cuEventRecord(event, stream) }.ok() {
         return false;
     }
     let begin = clock::now();
     loop {
-        // SAFETY: our event.
+        // SAFETY: weft's event.
         if unsafe { calls::cuEventQuery(event) }.ok() {
             return true;
         }
@@ -421,15 +409,15 @@ fn behind(event: CuEvent, stream: CuStream, within: Ns) -> bool {
     }
 }
 
-/// Whether nothing is left behind any more. A forked child's locks may be held by threads that are
-/// not there: it takes none.
+/// Whether deferral has ended. Checked before any lock: in a forked child an absent thread may hold
+/// it.
 pub fn broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// In a forked child: the thread is the parent's.
+/// Ends deferral in a forked child: the thread is the parent's.
 pub fn forget() {
-    // Locks may be held by threads that are not here. A child that initialises CUDA anew goes
-    // without the queue.
+    // Locks may be held by absent threads. A child that initialises CUDA anew does without the
+    // queue.
     BROKEN.store(true, Ordering::Relaxed);
 }

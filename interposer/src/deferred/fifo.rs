@@ -1,4 +1,4 @@
-//! The launches in the queue, in their order, and what bounds them.
+//! Bounded FIFO: the launches in the queue, in order.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -7,39 +7,36 @@ use weft_protocol::Ns;
 
 use crate::driver::abi::{CuContext, CuResult, CuStream};
 
-/// Launches that the queue holds: about as many as the driver's own channels, which hold a
-/// thousand.
+/// Most launches: about a driver channel's thousand.
 const MOST: usize = 1_024;
 
-/// And bytes. Parameters take some hundred bytes a launch.
+/// Most bytes. Parameters take some hundred bytes per launch.
 const MOST_BYTES: usize = 4 << 20;
 
-/// And predicted work: this part of the longest wait at the gate. Who waits for the queue for that
-/// long lets all of it go at once, and a foreground job then finds it in its way: no more than 0.8
-/// % of its time, so. 8 ms beside a real device: more than a background job gets through in most
-/// gaps.
+/// Most predicted work is `longest_wait / PART`. It may delay a foreground job once per longest
+/// wait: by at most 0.8 % of its time. Beside a real device 8 ms, more than a background job fits
+/// into most gaps.
 const PART: Ns = 128;
 
-/// Contexts of which it is remembered that something failed there.
+/// Most contexts whose failures are kept.
 const FAILURES: usize = 64;
 
-/// Where a launch goes.
+/// Target of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct To {
     /// The context.
     pub context: CuContext,
     /// Its stream.
     pub stream: CuStream,
-    /// Whether the context's legacy default stream waits for that one.
+    /// Whether the context's legacy default stream waits for this stream.
     pub blocking: bool,
 }
 
-/// The two names of the legacy default stream, which every context has.
+/// Largest handle of the legacy default stream (0 and 1), which every context has.
 const LEGACY: CuStream = 1;
 
 impl To {
-    /// Whether who asks about a stream of a context asks about this work: it is on the stream, or
-    /// on one that the stream waits for.
+    /// Whether a query about a stream covers this work: on that stream, or on one it waits for.
     fn concerns(self, stream: CuStream, context: CuContext) -> bool {
         match stream {
             ..=LEGACY => self.blocking && self.context == context,
@@ -48,33 +45,32 @@ impl To {
     }
 }
 
-/// One launch, as the line sees it.
+/// Size of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {
-    /// Where it goes.
+    /// Target.
     pub to: To,
-    /// Memory that it takes.
+    /// Memory, bytes.
     pub bytes: usize,
-    /// Predicted time on the device.
+    /// Predicted device time, ns.
     pub work: Ns,
 }
 
-/// See the module.
+/// Launches in order, with bounds: see the module.
 #[derive(Debug)]
 pub struct Line<T> {
     launches: VecDeque<(Weight, T)>,
-    /// How many have ever been put in.
     pushed: u64,
     bytes: usize,
     work: Ns,
-    /// Where the one goes that is being issued.
+    /// Target of the launch being issued.
     leaving: Option<To>,
-    /// Of the first that failed in each context.
+    /// First failure of each context.
     failures: VecDeque<(CuContext, CuResult)>,
 }
 
 impl<T> Line<T> {
-    /// Nobody in it.
+    /// An empty FIFO.
     pub const fn new() -> Line<T> {
         Line {
             launches: VecDeque::new(),
@@ -86,8 +82,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// Whether there is no room for one more, where a launch waits at the gate for `longest` at
-    /// most. One alone always has room.
+    /// Whether `more` does not fit, if a launch waits at the gate for at most `longest` ns. An
+    /// empty FIFO accepts any launch.
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
         let work = self.work.saturating_add(more.work) <= longest / PART;
@@ -98,7 +94,7 @@ impl<T> Line<T> {
         !fits
     }
 
-    /// One more, at the end.
+    /// Appends a launch.
     pub fn push(&mut self, weight: Weight, launch: T) {
         self.bytes = self.bytes.saturating_add(weight.bytes);
         self.work = self.work.saturating_add(weight.work);
@@ -106,13 +102,13 @@ impl<T> Line<T> {
         self.pushed += 1;
     }
 
-    /// How many have ever been put in. They leave in that order, so whoever waits for those that
-    /// are here waits until so many have left.
+    /// Number of launches ever added. They leave in order, so the present ones have left once as
+    /// many have.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// The first, which is now being issued; the one before it has been.
+    /// Removes the first launch for issuing; the previous one has been issued.
     pub fn pop(&mut self) -> Option<T> {
         self.leaving = None;
         let (weight, launch) = self.launches.pop_front()?;
@@ -122,14 +118,14 @@ impl<T> Line<T> {
         Some(launch)
     }
 
-    /// Whether one that is here, or being issued, goes to this stream, or to one that it waits for.
+    /// Whether a launch, queued or being issued, targets this stream or one it waits for.
     /// `context`: the current one, for the legacy default stream.
     pub fn goes_to(&self, stream: CuStream, context: CuContext) -> bool {
         let waiting = self.launches.iter().map(|(weight, _)| weight.to);
         waiting.chain(self.leaving).any(|to| to.concerns(stream, context))
     }
 
-    /// One has failed. The first failure in a context is the one that is told.
+    /// Notes a failure. Only a context's first is kept.
     pub fn fail(&mut self, context: CuContext, error: CuResult) {
         let told = self.failures.iter().any(|(of, _)| *of == context);
         if !told && self.failures.len() < FAILURES {
@@ -137,13 +133,13 @@ impl<T> Line<T> {
         }
     }
 
-    /// The first failure that nobody was told, once; and whether there are more.
+    /// Takes the first failure; and whether more remain.
     pub fn failure(&mut self) -> (Option<CuResult>, bool) {
         let first = self.failures.pop_front().map(|(_, error)| error);
         (first, !self.failures.is_empty())
     }
 
-    /// What failed in a context (0: in any) is to be told to nobody. Whether any failure is left.
+    /// Drops a context's failures (0: all). Returns whether any remain.
     pub fn forgive(&mut self, context: CuContext) -> bool {
         self.failures.retain(|(of, _)| context != 0 && *of != context);
         !self.failures.is_empty()

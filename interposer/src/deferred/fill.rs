@@ -1,8 +1,7 @@
-//! Fills and copies on the device that are left behind, where launches wait before them: four words
-//! each, which name no memory of the host's.
+//! Fills and device copies deferred behind waiting launches: four words each, without host memory.
 //!
-//! Training jobs zero a gradient or a workspace every ten launches or so. If each of these waited
-//! until the queue is empty, the queue would never hold more than ten.
+//! Training jobs zero memory every ten launches or so. If that emptied the queue, it would never
+//! hold more than ten.
 
 use super::deferred_launch::current;
 use super::validated;
@@ -14,7 +13,7 @@ use crate::driver::symbols::{self, Entry, Moves};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::throttle;
 
-/// What the calls are named, without version: target, value or source, amount, stream.
+/// Names without version; arguments: target, value or source, amount, stream.
 const NAMES: [&str; 4] = [
     "cuMemcpyDtoDAsync",
     "cuMemsetD16Async",
@@ -22,7 +21,7 @@ const NAMES: [&str; 4] = [
     "cuMemsetD8Async",
 ];
 
-/// From this version on addresses have 64 bits.
+/// First CUDA version with 64-bit addresses.
 const WIDE: u32 = 3_020;
 
 /// A fill or copy as the client makes it.
@@ -31,28 +30,27 @@ pub struct Fill {
     at: usize,
     words: [usize; 4],
     op: StreamOp,
-    /// Bytes, and bytes an element.
+    /// Bytes, and bytes per element.
     bytes: u64,
     unit: u64,
     stream: CuStream,
     capturing: bool,
 }
 
-/// One that may be expected to succeed.
+/// A fill or copy expected to succeed.
 #[derive(Debug)]
 pub struct Ready {
     fill: Fill,
     context: CuContext,
 }
 
-/// Whether a call of this symbol is one that may be left behind.
+/// Whether a call of this symbol may be deferred.
 pub fn is_one(entry: &Entry) -> bool {
     NAMES.contains(&entry.base) && entry.since >= WIDE && entry.args == 4 && entry.stream == 3
 }
 
 impl Fill {
-    /// Of a call of symbol `at` with these arguments, if it is one. `stream`: as the plain entry
-    /// points take it.
+    /// A call of symbol `at`, if it may be deferred. `stream`: as plain entry points take it.
     pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
         let entry = symbols::ENTRIES.get(at).filter(|entry| is_one(entry))?;
         let Moves::Bytes(_, unit) = entry.moves else {
@@ -69,7 +67,7 @@ impl Fill {
         })
     }
 
-    /// What the session is asked about it: where it goes.
+    /// The session's view, for its target stream.
     pub fn info(&self) -> LaunchInfo {
         LaunchInfo {
             kernel_hash: 0,
@@ -80,8 +78,8 @@ impl Fill {
         }
     }
 
-    /// Whether it can be expected to succeed: there is something to do, on a stream of this context
-    /// that is no thread's own, in memory that there is. (What frees memory waits for the queue.)
+    /// Accepts a non-empty, aligned fill in existing memory, on a stream of this context that is
+    /// not a thread's own. (Freeing memory waits for the queue.)
     pub fn ready(self) -> Option<Ready> {
         let [target, source, _, _] = self.words.map(|word| word as u64);
         let aligned = self.unit > 0 && target % self.unit == 0;
@@ -96,7 +94,7 @@ impl Fill {
     }
 }
 
-/// Whether so many bytes from an address on lie in one allocation.
+/// Whether a range lies in one allocation.
 fn there(address: CuDevicePtr, bytes: u64) -> bool {
     let (mut start, mut size) = (0, 0);
     // SAFETY: both out-parameters are valid.
@@ -107,7 +105,7 @@ fn there(address: CuDevicePtr, bytes: u64) -> bool {
 }
 
 impl Ready {
-    /// Where it goes.
+    /// Target stream.
     pub fn stream(&self) -> CuStream {
         self.fill.stream
     }
@@ -117,12 +115,12 @@ impl Ready {
         self.fill.bytes
     }
 
-    /// The context that was current.
+    /// The context current at the call.
     pub fn context(&self) -> CuContext {
         self.context
     }
 
-    /// To the driver, through the gate as if it were just made.
+    /// Tells the session as if the call were just made, and makes it.
     pub fn go(&self) -> CuResult {
         type Real = unsafe extern "C" fn(usize, usize, usize, usize) -> CuResult;
         let Fill {
@@ -137,8 +135,8 @@ impl Ready {
             return CuResult::NOT_FOUND;
         };
         throttle::before_stream_op(op, bytes, stream);
-        // SAFETY: the functions that are left behind take four words, of which the value of a fill
-        // may be narrower: the callee reads its low part.
+        // SAFETY: these functions take four words; a fill's narrower value is the low part of its
+        // word.
         let real = unsafe { std::mem::transmute::<*mut (), Real>(found) };
         let [target, value, amount, to] = words;
         // SAFETY: what the client gave the driver; stream, context and memory live, because

@@ -1,36 +1,32 @@
-//! The launch queue: what a background job's host leaves behind at a closed gate, so that it can go
-//! on.
+//! The launch queue: launches of a background job that are deferred at a closed gate, so that its
+//! host goes on.
 //!
-//! Without it a background job's thread stands at the gate with one launch, and when a gap opens
-//! the kernels come one by one, as fast as the job's own code makes them. With it a plain launch
-//! that would have to wait is copied here and the call returns; the kernels then go to the device
-//! one behind the other when the gate lets them, by a thread of ours ([`drain`]) or by a thread of
-//! the job's that comes by.
+//! Without the queue the job's thread waits at the gate with one launch, and a gap gets kernels
+//! only as fast as the job makes them. With the queue a launch that would wait is copied and its
+//! call returns. At an open gate the kernels are issued back to back, by the drain thread
+//! ([`drain`]) or a thread of the job.
 //!
 //! What holds:
-//! * The order of CUDA. While anything is in the queue ([`busy`]), every other call of the process,
-//!   whatever it does, first sees it emptied ([`settle`]), except those of a short list that cannot
-//!   tell the difference ([`harmless`]), and attributes set again to what they were set to last.
-//!   Launches of any thread and stream go in the order in which they were made.
-//! * Only what can be expected to succeed is left behind: a kernel that this process has launched
-//!   before in this shape, to a stream of its context, with nothing changed since that could make
-//!   it fail ([`validated`]), with parameters whose layout the driver told ([`deferred_launch`]),
-//!   and behind one a fill or a copy on the device within allocations that there are ([`fill`]); to
-//!   a stream that is no thread's own, outside captures. Should it fail all the same, the next call
-//!   that waits for the queue returns its error; not one that gives something back.
-//! * Nothing is lost. Whoever needs the queue empty waits at the gate as he would have with his own
-//!   launch, and no longer; then all of it goes at once. What others put in meanwhile he does not
-//!   wait for. A job that ends by itself (`exit`, `_exit`), and one whose broker dies, issues what
-//!   is left without waiting. What a signal kills takes it along.
-//! * Nothing goes past it unseen. Where the job is given a function of the driver's that weft's
-//!   table does not know, nothing is left behind any more; nor, on newer devices, where it is given
-//!   one of the driver's private tables of which nobody knows what is in it ([`tables`]).
-//! * The queue is bounded, in launches, bytes and predicted work ([`fifo`]). Who finds it full
-//!   waits until it is not.
-//! * A job that is no background job, or whose gate is open, pays one load a call.
+//! * CUDA's order. While the queue is [`busy`], every other call first empties it ([`settle`]).
+//!   Exceptions: [`harmless`] calls, which cannot tell the difference, and attributes set again to
+//!   their last value. Launches of all threads and streams keep their order.
+//! * Only calls expected to succeed are deferred: kernels launched before in this shape and context
+//!   ([`validated`]) with known parameter layout ([`deferred_launch`]), and behind them fills and
+//!   device copies within allocations ([`fill`]). The stream is neither captured nor a thread's
+//!   own. The error of a failed launch replaces the next call that waits for the queue, unless that
+//!   call gives something back.
+//! * Nothing is lost. A call that needs the queue empty waits at the gate at most as long as a
+//!   launch would; then all is issued at once. It does not wait for later launches of other
+//!   threads. `exit`, `_exit` and a lost broker issue the rest without waiting; a fatal signal
+//!   drops it.
+//! * Nothing overtakes the queue unseen. Deferral ends once the job gets a driver function outside
+//!   weft's table, or, on newer devices, an unknown private table ([`tables`]).
+//! * The queue is bounded in launches, bytes and predicted work ([`fifo`]). A push to a full queue
+//!   waits.
+//! * A job not in the background, or with an open gate, pays one load per call.
 //!
-//! `WEFT_QUEUE=off` turns it off, and it is off where memory is managed. Then nothing is ever left
-//! behind, and calls without a hook lead straight to the driver.
+//! The queue is off with `WEFT_QUEUE=off` and with managed memory. Then calls without a hook lead
+//! straight to the driver.
 
 mod deferred_launch;
 mod deferred_op;
@@ -60,36 +56,35 @@ use crate::internal_error::guarded;
 use crate::kernels::launch::LaunchInfo;
 use crate::throttle;
 
-/// How many launches are in the queue, the one that is just being issued included; and whether one
-/// of them has failed. Looked at by every call.
+/// Number of launches in the queue, including the one being issued, and the flag `FAILED`. Every
+/// call reads it.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
 
-/// Set in [`STATE`] when a launch that was left behind has failed and nobody was told.
+/// Flag in [`STATE`]: a deferred launch failed and the error was not yet returned.
 const FAILED: u32 = 1 << 31;
 
-/// Whether a call has to look at the queue.
+/// Whether a call must look at the queue.
 #[inline(always)]
 pub fn busy() -> bool {
     STATE.load(Ordering::Acquire) != 0
 }
 
-/// Launches in the queue.
 fn pending() -> u32 {
     STATE.load(Ordering::Acquire) & !FAILED
 }
 
-/// What became of a launch that would have to wait.
+/// Outcome of a launch that would wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
-    /// It is in the queue: the call returns success.
+    /// In the queue: the call returns success.
     Taken,
-    /// It has to be made by the job's own thread.
+    /// The job's own thread must make the launch.
     Declined,
-    /// An earlier one has failed: the call returns this.
+    /// An earlier launch failed: the call returns this.
     Failed(CuResult),
 }
 
-/// A launch has to wait at the gate, and nothing is before it.
+/// Offers a launch that must wait at the gate, with an empty queue.
 ///
 /// # Safety
 /// `launch` is what the client gives the driver.
@@ -98,7 +93,7 @@ pub unsafe fn offer(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
 }
 
-/// A launch comes while others are in the queue: it goes in behind them, or they go first.
+/// Offers a launch while the queue holds others: queues it, or empties the queue.
 ///
 /// # Safety
 /// As [`offer`].
@@ -132,8 +127,8 @@ unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
     }
 }
 
-/// A fill or a copy on the device comes while launches are in the queue: it goes in behind them, or
-/// they go first, as before any other call. What it answers if it is not to be made.
+/// Offers a fill or device copy while the queue holds launches: queues it, or empties the queue.
+/// Returns the answer of a call not to be made.
 pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     if let Some(error) = drain::failure() {
         return Some(error);
@@ -150,8 +145,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
     }
 }
 
-/// A launch that went to the driver directly, and succeeded: the next one like it may be left
-/// behind.
+/// Learns a directly launched success: the next launch like it may be deferred.
 pub fn learn(launch: &Launch) {
     if on() {
         // SAFETY: the client gave this to the driver, which took it.
@@ -159,9 +153,8 @@ pub fn learn(launch: &Launch) {
     }
 }
 
-/// An attribute is about to be set. What is in the queue goes first, unless the attribute has that
-/// value already: many programs set the same one before each launch. What the call answers if it is
-/// not to be made.
+/// Empties the queue before an attribute changes. Setting its present value again, as many programs
+/// do before each launch, does not. Returns the answer of a call not to be made.
 #[inline]
 pub fn before_attribute(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
     if busy() { changes(named, attribute, value) } else { None }
@@ -175,23 +168,21 @@ fn changes(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
     }
 }
 
-/// An attribute has this value now. Of a kernel: the function that it is `here`, in the current
-/// context.
+/// Notes an attribute's new value. `here`: a kernel's function in the current context.
 pub fn attribute_set(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     if !drain::broken() {
         guarded(|| validated::changed(named, attribute, value, here));
     }
 }
 
-/// A stream is about to be destroyed.
+/// Forgets a stream that is about to be destroyed.
 pub fn stream_ending(stream: CuStream) {
     if on() && !drain::broken() {
         guarded(|| validated::stream_ending(stream));
     }
 }
 
-/// A context has ended, and with it what failed there: who makes a new one is not told of it. 0:
-/// some context, nobody knows which.
+/// Forgets an ended context and its failures. 0: an unknown context.
 pub fn context_ended(context: CuContext) {
     if drain::broken() {
         return;
@@ -200,29 +191,26 @@ pub fn context_ended(context: CuContext) {
     drain::forgive(context);
 }
 
-/// Code is unloaded, or a limit of a context has changed: handles may mean something else from now
-/// on, or launches fail that succeeded.
+/// Forgets all validated launches, after code was unloaded or a limit changed.
 pub fn forget_known() {
     validated::clear();
 }
 
-/// Empties the queue. An error is that of a launch that was left behind: the caller returns it in
-/// place of making its call.
+/// Empties the queue. A returned error of a deferred launch replaces the caller's call.
 #[cold]
 pub fn settle() -> Option<CuResult> {
     guarded(drain::empty);
     drain::failure()
 }
 
-/// Whether a call of this symbol waits for the queue. Launches see to it themselves.
+/// Whether a call of this symbol waits for the queue. Launches do so themselves.
 pub fn waits(at: usize) -> bool {
     ENTRIES
         .get(at)
         .is_some_and(|entry| !harmless(entry.base) && !by_itself(entry.base))
 }
 
-/// Whether the hook of this function sees to the queue by itself. Const, so that a hook that does
-/// has nothing of it.
+/// Whether this function's hook handles the queue itself. Const: such a hook contains no check.
 pub const fn by_itself(name: &str) -> bool {
     const fn starts(name: &[u8], with: &[u8]) -> bool {
         if name.len() < with.len() {
@@ -241,7 +229,7 @@ pub const fn by_itself(name: &str) -> bool {
         true
     }
     let name = name.as_bytes();
-    // Cooperative ones are never left behind, and of those on several devices weft may not know the
+    // Cooperative launches are never deferred; of those on several devices weft may not know the
     // first.
     let other = starts(name, b"cuLaunchHostFunc") || starts(name, b"cuLaunchCooperative");
     (starts(name, b"cuLaunch") && !other)
@@ -251,7 +239,7 @@ pub const fn by_itself(name: &str) -> bool {
         || starts(name, b"cuKernelSetAttribute")
 }
 
-/// Before a call of symbol `at` that has a hook: an error is to be returned in its place.
+/// Empties the queue before a hooked call of symbol `at`. An error replaces the call.
 #[cold]
 #[inline(never)]
 pub fn before(at: usize) -> Option<CuResult> {
@@ -263,9 +251,8 @@ pub fn before(at: usize) -> Option<CuResult> {
     settle()
 }
 
-/// Whether a call of this name ends something or gives it back. It is made whatever has failed
-/// before: who is refused here would keep for ever what he was about to give back. The error waits
-/// for a call that can answer with it.
+/// Whether a call of this name ends something or gives it back. It is made despite an earlier
+/// failure, because a refusal would leak the resource. The error waits for another call.
 pub fn ends_something(base: &str) -> bool {
     [
         "Destroy",
@@ -281,10 +268,9 @@ pub fn ends_something(base: &str) -> bool {
     .any(|end| base.contains(end))
 }
 
-/// What is said to who asks whether a stream's work has ended while some of it is in the queue:
-/// "not ready". `None`: there is none of it, and the driver says it. Who asks for as long as others
-/// wait ([`throttle::longest_wait`]), again and again, is served as they are: all of it goes, and
-/// where that has ended soon he hears so, whatever other threads have put in meanwhile.
+/// Answers whether a stream's work has ended: "not ready" while the queue holds some of it, `None`
+/// if none. After [`throttle::longest_wait`] of polling all is issued, as for a waiting call. The
+/// answer is success if that work ends soon, despite later launches of other threads.
 #[cold]
 pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     guarded(|| {
@@ -309,8 +295,7 @@ pub fn answer_about(stream: CuStream) -> Option<CuResult> {
     .unwrap_or(Some(CuResult::NOT_READY))
 }
 
-/// About which stream a thread has asked last and heard "not ready" from us, when, and when it
-/// began to.
+/// The stream of a thread's last "not ready" answer; times of the first and last such query.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     stream: CuStream,
@@ -319,7 +304,7 @@ struct Asked {
 }
 
 thread_local! {
-    // No destructor: usable to the thread's very end.
+    // No destructor: usable until the thread ends.
     static ANSWER: Cell<u32> = const { Cell::new(0) };
     static ASKED: Cell<Asked> = const {
         Cell::new(Asked {
@@ -330,13 +315,13 @@ thread_local! {
     };
 }
 
-/// What a call answers in whose place an error is returned.
+/// Answers a call that is replaced by an error.
 extern "C" fn answer() -> u32 {
     ANSWER.get()
 }
 
-/// Where a call without a hook goes when the queue may have to be emptied first: to the driver, or
-/// to the error of a launch that was left behind. Called by `symbols::queue_gate`.
+/// Target of a call without a hook: the driver, or the error of a deferred launch. Called by
+/// `symbols::queue_gate`.
 pub extern "C" fn gate(at: u32) -> *const c_void {
     let at = at as usize;
     match before(at) {
@@ -345,22 +330,21 @@ pub extern "C" fn gate(at: u32) -> *const c_void {
     }
 }
 
-/// A function that answers with this error, called by this thread at once.
+/// Target of a call without a hook: the driver, or the error of a deferred launch. Called by
+/// `exports::queue_gate`.
 pub fn failed(error: CuResult) -> *const () {
     ANSWER.set(error.0);
     answer as *const ()
 }
 
-/// The session has begun: what the queue needs is had now. Later a job may have shut itself in, and
-/// a thread begun then would be its death.
+/// Starts the queue with the session. Later a sandbox may kill the job for a new thread.
 pub fn start() {
     if on() {
         guarded(drain::start);
     }
 }
 
-/// The process ends: what is left goes at once, and what is launched from now on by others' last
-/// acts goes without the queue.
+/// Issues the rest as the process ends. Later launches of exit handlers bypass the queue.
 pub fn at_exit() {
     drain::stop();
     if busy() {
@@ -368,31 +352,29 @@ pub fn at_exit() {
     }
 }
 
-/// The same where nothing may be locked: in `_exit`, which may be called anywhere.
+/// Issues the rest without a lock, because `_exit` may be called anywhere.
 pub fn at_once() {
     if pending() > 0 {
         drain::leave_at_once();
     }
 }
 
-/// The job was given a function of the driver's that weft's table does not know. Calls of it pass
-/// weft by, and with it what is in the queue, whatever their place among the launches.
+/// Ends deferral: calls of this driver function outside weft's table could overtake the queue.
 pub fn passed_by(name: &str) {
     if on() && !drain::broken() {
         give_up(Why::Newer(name.to_owned()));
     }
 }
 
-/// Why nothing is left behind any more.
 #[derive(Debug)]
 enum Why {
-    /// By this function calls may go that weft does not see.
+    /// Calls of this function bypass weft.
     Newer(String),
-    /// By a private table.
+    /// Calls through a private table may bypass weft.
     Table,
 }
 
-/// What is in the queue goes, and nothing is left behind any more.
+/// Empties the queue and ends deferral.
 fn give_up(why: Why) {
     drain::stop();
     guarded(|| {
@@ -401,11 +383,10 @@ fn give_up(why: Why) {
     });
 }
 
-/// Why the queue was given up.
 static GIVEN_UP: OnceLock<Why> = OnceLock::new();
 
-/// A launch is not left behind that would have been: why that is never done in this process is
-/// said, once. Of private tables only to who looks: on some devices nearly every job has them.
+/// Logs once why a launch is not deferred. Private tables only at info: on some devices nearly
+/// every job has them.
 #[cold]
 fn say_why_not() {
     static SAID: Once = Once::new();
@@ -421,7 +402,7 @@ fn say_why_not() {
     }
 }
 
-/// In a forked child there is no queue.
+/// Forgets the queue in a forked child.
 pub fn forget() {
     STATE.store(0, Ordering::Release);
     drain::forget();

@@ -1,15 +1,13 @@
-//! Calls that need not wait for what is in the queue.
+//! Sync-free calls: they need not wait for the launch queue.
 //!
-//! Each reads or makes something that no launch before it can change, and changes nothing that a
-//! launch before it could meet. Everything that is not here waits. Private tables of the driver
-//! (`cuGetExportTable`) are handed out unchanged; calls through them are not seen:
-//! [`super::tables`].
+//! They read or make only what no earlier launch can change, and change nothing that such a launch
+//! meets. All other calls wait. Private driver tables (`cuGetExportTable`) are handed out
+//! unchanged: [`super::tables`].
 #![forbid(unsafe_code)]
 
-/// In alphabetic order. Names as `cuGetProcAddress` knows them, so all versions of each.
+/// In alphabetic order. Names for `cuGetProcAddress`, so all versions of each.
 const HARMLESS: [&str; 66] = [
-    // A context that is current is a thread's own affair; each launch in the queue knows its
-    // context.
+    // The current context is per thread; each queued launch knows its own.
     "cuCtxGetApiVersion",
     "cuCtxGetCacheConfig",
     "cuCtxGetCurrent",
@@ -22,7 +20,7 @@ const HARMLESS: [&str; 66] = [
     "cuCtxPopCurrent",
     "cuCtxPushCurrent",
     "cuCtxSetCurrent",
-    // What a device is.
+    // Device facts.
     "cuDeviceCanAccessPeer",
     "cuDeviceComputeCapability",
     "cuDeviceGet",
@@ -40,11 +38,11 @@ const HARMLESS: [&str; 66] = [
     "cuDevicePrimaryCtxGetState",
     "cuDeviceTotalMem",
     "cuDriverGetVersion",
-    // An event is recorded when nothing is in the queue, so what it waits for has all been issued.
+    // An event is recorded only with an empty queue, so all that it waits for was issued.
     "cuEventCreate",
     "cuEventElapsedTime",
     "cuEventQuery",
-    // What a kernel is, and where to find one.
+    // Kernel facts and lookups.
     "cuFuncGetAttribute",
     "cuFuncGetModule",
     "cuFuncGetName",
@@ -72,8 +70,7 @@ const HARMLESS: [&str; 66] = [
     "cuOccupancyAvailableDynamicSMemPerBlock",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-    // Nothing is left behind while anything captures, and a capture begins only when the queue is
-    // empty: no launch in it changes what these answer.
+    // Nothing is deferred during a capture, and a capture begins only with an empty queue.
     "cuStreamGetCaptureInfo",
     "cuStreamGetCtx",
     "cuStreamGetFlags",

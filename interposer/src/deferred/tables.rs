@@ -1,24 +1,19 @@
-//! The driver's private tables (`cuGetExportTable`): which of them the process was handed, and
-//! whether launches may be left behind all the same.
+//! Private driver tables (`cuGetExportTable`) of the process, and whether launches may still be
+//! deferred.
 //!
-//! CUDA's own libraries ask the driver for tables of functions that no header names. They are
-//! handed out unchanged, and calls through them are not seen. What comes of that:
-//! * On devices older than [`NEWER`] all work of the clients that were tried arrives by functions
-//!   of the API, whatever tables they have.
-//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of which nobody has published what is in it:
-//!   15 functions, says its size, in drivers 535 to 555. Should a launch go through it, or anything
-//!   else with a place on a stream, it would overtake the launches in the queue: wrong numbers, and
-//!   no error. So a process that was handed a table that is not in [`KNOWN`] leaves nothing behind
-//!   on such a device, and what is in the queue already goes before the table is handed out. As
-//!   cuBLAS is part of nearly every PyTorch job, that turns the queue off for nearly all of them
-//!   there.
+//! CUDA's libraries ask for tables of functions that no header names. They pass unchanged, and
+//! calls through them are unseen. So:
+//! * On devices below [`NEWER`], all work of the tested clients arrives by API functions.
+//! * On sm_90 cuBLAS asks for one more (1734dc26-...), of unpublished contents: 15 functions by its
+//!   size, in drivers 535 to 555. A stream-ordered call through it would overtake the queue: wrong
+//!   numbers, no error. So there a table outside [`KNOWN`] empties the queue and ends deferral. As
+//!   nearly every PyTorch job uses cuBLAS, nearly all lose the queue.
 //!
-//! What decides it is piece 1 of the GPU suite. There background jobs run with `WEFT_QUEUE=always`,
-//! which passes over this rule, beside a foreground job. If on sm_90 their data are those of the
-//! runs without weft, with `launches.left_behind` above 0, and if weft counts as many launches as
-//! the profiler sees kernels (the fact `tables` says which tables were in use), then add these
-//! tables to [`KNOWN`] here, and take the sentence from docs/configuration.md. If data differ, they
-//! stay out, and what goes through them is to be found.
+//! Piece 1 of the GPU suite decides this, with background jobs under `WEFT_QUEUE=always`, which
+//! skips the rule, beside a foreground job. Pass: data equal those without weft,
+//! `launches.left_behind` > 0, and as many launches as the profiler's kernels. Then add the tables
+//! (fact `tables`) to [`KNOWN`] and remove the sentence from docs/configuration.md. Otherwise they
+//! stay out, and the calls through them must be found.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -29,15 +24,14 @@ use crate::driver::calls;
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.
 const MAJOR: i32 = 75;
 
-/// Devices from this compute capability on are newer than those whose clients were tried.
+/// First compute capability newer than those of the tested clients.
 const NEWER: i32 = 9;
 
-/// An identity, a `CUuuid`.
+/// A table's identity, a `CUuuid`.
 pub type Identity = [u8; 16];
 
-/// Tables through which nothing goes that has a place on a stream. Their names are those that
-/// open-source projects use. (The one that every runtime asks for before `cuInit`, f8cff951-...,
-/// the drivers 535 to 555 refuse.)
+/// Tables without a stream-ordered call, by their names in open-source projects. Drivers 535 to 555
+/// refuse f8cff951-..., which every runtime asks for before `cuInit`.
 const KNOWN: [Identity; 8] = [
     // CUDART_INTERFACE: contexts and modules.
     id(0x6bd5_fb6c_5bf4_e74a_8987_d939_12fd_9df9),
@@ -53,7 +47,7 @@ const KNOWN: [Identity; 8] = [
     id(0xd408_2055_bde6_704b_8d34_ba12_3c66_e1f2),
     // Context tools: a context's number.
     id(0x2131_8c60_9714_3248_8ca6_41ff_7324_c8f2),
-    // What CUPTI asks for: it watches.
+    // Asked for by CUPTI, which only observes.
     id(0x7cb6_3f9b_9ca4_8e42_a484_beb6_6e6a_ed7f),
 ];
 
@@ -61,36 +55,34 @@ const fn id(digits: u128) -> Identity {
     digits.to_be_bytes()
 }
 
-/// Different questions that are kept.
+/// Most distinct requests kept.
 const KEPT: usize = 64;
 
-/// What was asked for, and whether it was handed out.
 static ASKED: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
-/// A table was handed out that is not known.
+/// An unknown table was handed out.
 static HANDED: AtomicBool = AtomicBool::new(false);
 
-/// The process uses a device that is newer than those that were tried.
+/// The process uses a device from `NEWER` on.
 static ON_NEWER: AtomicBool = AtomicBool::new(false);
 
-/// Whether launches are left behind whatever tables there are.
+/// Whether launches are deferred despite unknown tables.
 fn always() -> bool {
     static ALWAYS: LazyLock<bool> =
         LazyLock::new(|| std::env::var_os("WEFT_QUEUE").is_some_and(|queue| queue == "always"));
     *ALWAYS
 }
 
-/// As people write it.
 fn text(identity: &Identity) -> String {
     let digits: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
     [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
 }
 
-/// The process has asked for a table, and the driver handed it out or not.
+/// Notes a request for a table and whether the driver granted it.
 pub fn asked(identity: Identity, handed: bool) {
     let known = KNOWN.contains(&identity);
-    // No wait: a forked child may find it locked for ever.
+    // No wait: in a forked child it may be locked forever.
     if let Ok(mut asked) = ASKED.try_lock()
         && !asked.contains(&(identity, handed))
         && asked.len() < KEPT
@@ -108,25 +100,25 @@ pub fn asked(identity: Identity, handed: bool) {
     }
 }
 
-/// The process uses this device. A driver call of ours: never while a capture is on.
+/// Notes a device in use. Calls the driver: never during a capture.
 pub fn device_used(device: CuDevice) {
     let mut major = 0;
     // SAFETY: the out-parameter is valid.
     let told = unsafe { calls::cuDeviceGetAttribute(&mut major, MAJOR, device) }.ok();
-    // One that does not say how old it is was not tried.
+    // A device of unknown capability counts as untested.
     if (!told || major >= NEWER) && !ON_NEWER.swap(true, Ordering::SeqCst) {
         decide();
     }
 }
 
-/// Whoever comes second of the two sees both.
+/// Ends deferral once both facts hold. SeqCst: the later of the two callers sees both.
 fn decide() {
     if HANDED.load(Ordering::SeqCst) && ON_NEWER.load(Ordering::SeqCst) && !always() {
         super::give_up(super::Why::Table);
     }
 }
 
-/// What was asked for so far, a line each: the identity, and `handed out` or `refused`.
+/// Requests so far, one per line: identity, then `handed out` or `refused`.
 pub fn told() -> String {
     let Ok(asked) = ASKED.try_lock() else {
         return String::new();

@@ -1,7 +1,6 @@
-//! Which launches are known to succeed: a function, its block and shared memory, its attributes, in
-//! a context, once launched directly with success; to a stream of that context. Whatever may change
-//! that makes them unknown again: code unloaded, a context or stream that ends, another value of a
-//! function's attribute.
+//! Validated launches: those known to succeed. Key: function, block, shared memory and attributes
+//! in a context. One direct success to a stream of that context validates it. Unloaded code, an
+//! ended context or stream, and a changed function attribute invalidate it.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -12,14 +11,13 @@ use std::sync::{Mutex, MutexGuard};
 use crate::driver::abi::{CuContext, CuDevice, CuFunction, CuStream};
 use crate::lock::lock;
 
-/// Launches that are remembered, streams, and values of attributes. A job with more (one that
-/// changes its launches all the time) begins anew.
+/// Most launches, streams and attribute values kept. Beyond it all is learnt anew.
 const MOST: usize = 1 << 16;
 
-/// The default streams: every context has them.
+/// Largest handle of the legacy default stream, which every context has.
 const LEGACY: CuStream = 1;
 
-/// The keys are hashes already.
+/// Identity hasher: the keys are hashes.
 #[derive(Debug, Default)]
 struct AsIs(u64);
 
@@ -37,18 +35,16 @@ impl Hasher for AsIs {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By context, of its functions.
+    /// Keys by context and function.
     launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
-    /// Launches of all functions.
     count: usize,
     streams: HashMap<CuStream, Stream>,
-    /// What attributes were set to last, of functions, or of kernels on a device. Of one of the two
-    /// at a time: a kernel and a function may be the same code by two names.
+    /// Last values of attributes, of functions or of kernels on a device. Never both: a kernel and
+    /// a function may name the same code.
     attributes: HashMap<(Named, u32), i32>,
     of_kernels: bool,
 }
 
-/// What is known of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream {
     context: CuContext,
@@ -56,18 +52,18 @@ struct Stream {
     blocking: bool,
 }
 
-/// Whose attribute it is, by the handle that the job has.
+/// Owner of an attribute, by the job's handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Named {
-    /// A function, which is in one context.
+    /// A function, of one context.
     Function(CuFunction),
-    /// A kernel of a library, on a device.
+    /// A library's kernel, on a device.
     Kernel(CuFunction, CuDevice),
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Whoever looks next is to forget all of it.
+/// The next access clears everything.
 static STALE: AtomicBool = AtomicBool::new(false);
 
 fn known() -> MutexGuard<'static, Option<Known>> {
@@ -138,21 +134,20 @@ impl Known {
     }
 }
 
-/// From now on this launch of a function is known, that its stream is one of the context, and
-/// whether the legacy default stream waits for that one.
+/// Adds a launch to a stream of `context`; `blocking`: the legacy default stream waits for it.
 pub fn add(function: CuFunction, key: u64, stream: CuStream, context: CuContext, blocking: bool) {
     let of = Stream { context, blocking };
     known().get_or_insert_default().add(function, key, stream, of);
 }
 
-/// Whether the legacy default stream waits for this one. Where nobody knows: yes.
+/// Whether the legacy default stream waits for this one; true if unknown.
 pub fn blocks(stream: CuStream) -> bool {
     let known = known();
     let of = known.as_ref().and_then(|known| known.streams.get(&stream));
     of.is_none_or(|of| of.blocking)
 }
 
-/// Whether a launch of this function is, in this context.
+/// Whether this launch is validated in this context.
 pub fn has(function: CuFunction, key: u64, context: CuContext) -> bool {
     known().as_ref().is_some_and(|known| known.has(function, key, context))
 }
@@ -162,29 +157,28 @@ pub fn leads(stream: CuStream, context: CuContext) -> bool {
     known().as_ref().is_some_and(|known| known.leads(stream, context))
 }
 
-/// Whether an attribute was set to this value last, by this name, with success.
+/// Whether an attribute was last set to this value, by this name, with success.
 pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
     known()
         .as_ref()
         .is_some_and(|known| known.is_set(named, attribute, value))
 }
 
-/// An attribute has this value now. If it is another than before, the function's launches are not
-/// known any more. A kernel that is in no context yet has a function with a handle of its own in
-/// each: `here` is that of the context that is current. Where launches of several contexts are
-/// known, no function's are any more.
+/// Notes an attribute's value. A new value invalidates the function's launches. A kernel has a
+/// function per context; `here` is the current context's. With launches of several contexts, all
+/// are dropped.
 pub fn changed(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
     known().get_or_insert_default().changed(named, attribute, value, here);
 }
 
-/// A stream ends.
+/// Forgets a stream that ends.
 pub fn stream_ending(stream: CuStream) {
     if let Some(known) = known().as_mut() {
         known.streams.remove(&stream);
     }
 }
 
-/// A context has ended, with its functions and streams; 0: some context.
+/// Forgets an ended context's functions and streams; 0: an unknown context.
 pub fn context_ended(context: CuContext) {
     match context {
         0 => clear(),
@@ -196,7 +190,7 @@ pub fn context_ended(context: CuContext) {
     }
 }
 
-/// None is. Takes no lock: a forked child may find it taken for ever.
+/// Forgets everything. Lock-free: a forked child may find the lock taken forever.
 pub fn clear() {
     STALE.store(true, Ordering::Release);
 }
@@ -256,7 +250,7 @@ mod tests {
             assert!(!known.is_set(other, 8, 1024), "{other:?}");
         }
         assert!(!known.is_set(Kernel(1, 0), 9, 1024) && !known.is_set(Kernel(1, 0), 8, 2048));
-        // The same code by another name: what the kernel has now nobody knows.
+        // Code by another name: the kernel's value is unknown.
         known.changed(Function(2), 8, 2048, None);
         assert!(known.is_set(Function(2), 8, 2048) && !known.is_set(Kernel(1, 0), 8, 1024));
         known.changed(Kernel(1, 0), 8, 1024, Some(2));

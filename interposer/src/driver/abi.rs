@@ -1,14 +1,13 @@
-//! The driver's types, as far as we look at them.
+//! The driver's types, as far as weft reads them.
 //!
-//! Handles are plain words: we compare and pass them, the driver alone looks behind them. The
-//! result is a transparent integer, never a Rust enum: a newer driver may answer a code that no
-//! header of ours knows, and that must not be undefined behaviour. Structures are laid out as in
-//! the public `cuda.h`; only fields that weft reads have names.
+//! Handles are plain words that only the driver dereferences. The result is a transparent integer,
+//! not a Rust enum: an unknown code of a newer driver must not be undefined behaviour. Layouts
+//! follow the public `cuda.h`; only fields that weft reads have names.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
 
-/// What a driver function answers.
+/// Result of a driver function.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -23,16 +22,16 @@ impl CuResult {
     pub const OUT_OF_MEMORY: CuResult = CuResult(2);
     /// CUDA_ERROR_NOT_INITIALIZED.
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
-    /// CUDA_ERROR_NO_DEVICE: what a process gets where no driver is.
+    /// CUDA_ERROR_NO_DEVICE: the answer without a driver.
     pub const NO_DEVICE: CuResult = CuResult(100);
     /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
     /// CUDA_ERROR_UNKNOWN.
     pub const UNKNOWN: CuResult = CuResult(999);
-    /// CUDA_ERROR_NOT_FOUND: what a symbol answers that this driver does not have.
+    /// CUDA_ERROR_NOT_FOUND: the answer of a symbol that the driver lacks.
     pub const NOT_FOUND: CuResult = CuResult(500);
 
-    /// Is it success?
+    /// Whether this is success.
     pub fn ok(self) -> bool {
         self == CuResult::SUCCESS
     }
@@ -84,9 +83,9 @@ pub const MEMORY_DEVICE: u32 = 2;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
-    /// What kind of place.
+    /// Kind of location.
     pub kind: u32,
-    /// Which one.
+    /// Device ordinal.
     pub id: i32,
 }
 
@@ -107,63 +106,62 @@ impl Location {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LaunchConfig {
-    /// Blocks.
+    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, threads.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Where to.
+    /// Target stream.
     pub stream: CuStream,
     /// Launch attributes: forwarded, never read.
     pub attributes: *const c_void,
-    /// How many.
+    /// Number of attributes.
     pub attribute_count: u32,
 }
 
-/// CUDA_LAUNCH_PARAMS, of a cooperative launch on several devices.
+/// CUDA_LAUNCH_PARAMS of a cooperative launch on several devices.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceLaunch {
-    /// The kernel.
+    /// Kernel.
     pub function: CuFunction,
-    /// Blocks.
+    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, threads.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Where to.
+    /// Target stream.
     pub stream: CuStream,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: *const c_void,
 }
 
-/// CUDA_KERNEL_NODE_PARAMS_v2 and, for the fields that both have, _v3. The first version ends after
-/// `extra`.
+/// CUDA_KERNEL_NODE_PARAMS_v2 and the fields shared with _v3. The first version ends after `extra`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KernelNode {
     /// The kernel, if given as a function.
     pub function: CuFunction,
-    /// Blocks.
+    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Threads.
+    /// Block, threads.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: *const c_void,
-    /// Its arguments, packed.
+    /// Packed arguments.
     pub extra: *const c_void,
     /// The kernel, if given as a kernel (`function` is null then). Not in the first version.
     pub kernel: CuKernel,
-    /// The context for it. Not in the first version.
+    /// Its context. Not in the first version.
     pub context: CuContext,
 }
 
 impl KernelNode {
-    /// A node of nothing, to be filled by the driver.
+    /// An empty node for the driver to fill.
     pub const EMPTY: KernelNode = KernelNode {
         function: 0,
         grid: [0; 3],
@@ -180,11 +178,11 @@ impl KernelNode {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct NodeParams {
-    /// Type of the node.
+    /// Node type.
     pub kind: u32,
     /// Reserved.
     pub reserved: [i32; 3],
-    /// What a kernel node has; something else in other nodes.
+    /// Parameters of a kernel node; other data in other nodes.
     pub kernel: KernelNode,
 }
 
@@ -192,17 +190,17 @@ pub struct NodeParams {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ConditionalParams {
-    /// Type of the node.
+    /// Node type.
     pub kind: u32,
     /// Reserved.
     pub reserved: [i32; 3],
-    /// What the condition is told by.
+    /// Handle of the condition.
     pub handle: u64,
     /// If, while or switch.
     pub condition: u32,
-    /// How many bodies.
+    /// Number of bodies.
     pub size: u32,
-    /// The bodies' graphs, written by the driver when the node is made.
+    /// Body graphs, written by the driver when the node is made.
     pub bodies: *const CuGraph,
 }
 
@@ -212,39 +210,39 @@ pub struct ConditionalParams {
 pub struct Copy2d {
     /// Source offset in bytes and rows.
     pub source_offset: [usize; 2],
-    /// Kind of memory of the source.
+    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; pitch.
     pub source: [usize; 4],
     /// Destination offset in bytes and rows.
     pub target_offset: [usize; 2],
-    /// Kind of memory of the destination.
+    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; pitch.
     pub target: [usize; 4],
-    /// Bytes a row.
+    /// Bytes per row.
     pub width: usize,
     /// Rows.
     pub height: usize,
 }
 
-/// CUDA_MEMCPY3D (second version) and CUDA_MEMCPY3D_PEER, which have one layout.
+/// CUDA_MEMCPY3D (second version) and CUDA_MEMCPY3D_PEER, of one layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Copy3d {
     /// Source offset in bytes, rows, slices; mipmap level.
     pub source_offset: [usize; 4],
-    /// Kind of memory of the source.
+    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; context; pitch, height.
     pub source: [usize; 6],
     /// Destination offset in bytes, rows, slices; mipmap level.
     pub target_offset: [usize; 4],
-    /// Kind of memory of the destination.
+    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; context; pitch, height.
     pub target: [usize; 6],
-    /// Bytes a row.
+    /// Bytes per row.
     pub width: usize,
     /// Rows.
     pub height: usize,
@@ -256,11 +254,11 @@ pub struct Copy3d {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct AllocationProperties {
-    /// Type of the allocation and of the handles asked for.
+    /// Allocation type and handle types.
     pub types: [u32; 2],
-    /// What kind of place.
+    /// Kind of location.
     pub location_kind: u32,
-    /// Which one.
+    /// Device ordinal.
     pub location_id: i32,
 }
 
@@ -272,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// The public bindings are an independent reading of the header.
+    /// Public bindings are an independent reading of the header.
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());

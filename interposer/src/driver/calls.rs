@@ -1,12 +1,10 @@
-//! The real driver's functions, typed, for weft's own use.
+//! The real driver's functions, typed, for weft's own calls.
 //!
-//! Each looks its symbol up at the first call (opening the driver if need be) and answers
-//! `NOT_FOUND` where this driver lacks it, so a caller checks the result and needs nothing else.
-//! None of them passes our own entry points: what is called here is neither counted nor held.
+//! The first call looks the symbol up, opening the driver if need be. A missing function answers
+//! `NOT_FOUND`. Calls bypass weft's hooks: they are neither counted nor held.
 //!
-//! Two rules for callers. While any thread captures a stream nothing may be called here but
-//! `cuStreamIsCapturing`. And nothing here is called from within a hook of the same kind with a
-//! lock held that a driver callback could want.
+//! Callers obey two rules. While any thread captures, only `cuStreamIsCapturing` may be called. A
+//! hook makes no call of its own kind under a lock that a driver callback could want.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -31,7 +29,7 @@ macro_rules! real {
                 let Some(found) = symbols::real(symbols::index::$name) else {
                     return CuResult::NOT_FOUND;
                 };
-                // SAFETY: what the driver has under that symbol is a function of that type.
+                // SAFETY: the driver's function under that symbol has that type.
                 let real = unsafe { std::mem::transmute::<*mut (), Real>(found) };
                 // SAFETY: the caller's promise.
                 unsafe { real($($argument),*) }
@@ -50,19 +48,19 @@ real! {
     fn cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void);
     /// The version of the driver.
     fn cuDriverGetVersion(version: *mut c_int);
-    /// How many devices the process sees.
+    /// Number of devices that the process sees.
     fn cuDeviceGetCount(count: *mut c_int);
     /// The device of an ordinal.
     fn cuDeviceGet(device: *mut CuDevice, ordinal: c_int);
     /// A device's name.
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CuDevice);
-    /// A device's (or its MIG instance's) UUID.
+    /// UUID of a device or MIG instance.
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CuDevice);
-    /// A device's UUID, older drivers.
+    /// UUID of a device, older drivers.
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: CuDevice);
-    /// A device's memory, bytes.
+    /// Memory of a device, bytes.
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CuDevice);
-    /// One of a device's numbers.
+    /// An attribute of a device.
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CuDevice);
     /// Keeps a device's primary context.
     fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice);
@@ -82,17 +80,17 @@ real! {
     fn cuCtxPushCurrent_v2(context: CuContext);
     /// Ends a push.
     fn cuCtxPopCurrent_v2(context: *mut CuContext);
-    /// The range of stream priorities.
+    /// Range of stream priorities.
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
-    /// Free and total memory.
+    /// Free and total memory, bytes.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
-    /// Takes managed memory.
+    /// Allocates managed memory.
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32);
-    /// Takes pitched memory.
+    /// Allocates pitched memory.
     fn cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
-    /// Gives memory back; waits for what uses it.
+    /// Frees memory after waiting for its users.
     fn cuMemFree_v2(address: CuDevicePtr);
-    /// The allocation that an address lies in.
+    /// The allocation that contains an address.
     fn cuMemGetAddressRange_v2(start: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr);
     /// Advises about managed memory.
     fn cuMemAdvise(address: CuDevicePtr, bytes: usize, advice: u32, device: CuDevice);
@@ -100,15 +98,15 @@ real! {
     fn cuMemPrefetchAsync_v2(address: CuDevicePtr, bytes: usize, to: Location, flags: u32, stream: CuStream);
     /// Moves managed memory, in stream order; device -1 is the host.
     fn cuMemPrefetchAsync(address: CuDevicePtr, bytes: usize, device: CuDevice, stream: CuStream);
-    /// Gives up what managed memory holds (CUDA 13).
+    /// Discards contents of managed memory (CUDA 13).
     fn cuMemDiscardBatchAsync(addresses: *const CuDevicePtr, bytes: *const usize, count: usize, flags: u64, stream: CuStream);
     /// Fills memory.
     fn cuMemsetD8Async(address: CuDevicePtr, value: u8, bytes: usize, stream: CuStream);
-    /// How this thread's calls meet other threads' captures.
+    /// Exchanges this thread's capture mode.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
-    /// One thing about a pointer.
+    /// An attribute of a pointer.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
-    /// The pool of a device's stream-ordered allocations.
+    /// Pool of a device's stream-ordered allocations.
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
     /// Makes a stream.
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
@@ -118,11 +116,11 @@ real! {
     fn cuStreamDestroy_v2(stream: CuStream);
     /// The context of a stream.
     fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
-    /// Is a stream idle?
+    /// Whether a stream is idle.
     fn cuStreamQuery(stream: CuStream);
     /// Waits for a stream.
     fn cuStreamSynchronize(stream: CuStream);
-    /// Is a stream being captured? Legal at any time.
+    /// Whether a stream is being captured. Legal at any time.
     fn cuStreamIsCapturing(stream: CuStream, status: *mut u32);
     /// Makes a stream wait for an event.
     fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: u32);
@@ -130,7 +128,7 @@ real! {
     fn cuEventCreate(event: *mut CuEvent, flags: u32);
     /// Records an event.
     fn cuEventRecord(event: CuEvent, stream: CuStream);
-    /// Has an event happened?
+    /// Whether an event has happened.
     fn cuEventQuery(event: CuEvent);
     /// Waits for an event.
     fn cuEventSynchronize(event: CuEvent);
@@ -146,36 +144,36 @@ real! {
     fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32);
     /// Ends a registration.
     fn cuMemHostUnregister(address: *mut c_void);
-    /// The device's address of registered host memory.
+    /// Device address of registered host memory.
     fn cuMemHostGetDevicePointer_v2(device: *mut CuDevicePtr, address: *mut c_void, flags: u32);
-    /// Where a function's parameter stands (CUDA 12.4).
+    /// Offset and size of a function's parameter (CUDA 12.4).
     fn cuFuncGetParamInfo(function: CuFunction, at: usize, offset: *mut usize, size: *mut usize);
-    /// Where a kernel's parameter stands (CUDA 12.4).
+    /// Offset and size of a kernel's parameter (CUDA 12.4).
     fn cuKernelGetParamInfo(kernel: CuKernel, at: usize, offset: *mut usize, size: *mut usize);
     /// A function's symbol (CUDA 12.3).
     fn cuFuncGetName(name: *mut *const c_char, function: CuFunction);
-    /// The module a function is of.
+    /// The module of a function.
     fn cuFuncGetModule(module: *mut CuModule, function: CuFunction);
-    /// How many functions a module has (CUDA 12.4).
+    /// Number of functions in a module (CUDA 12.4).
     fn cuModuleGetFunctionCount(count: *mut u32, module: CuModule);
-    /// How many kernels a library has (CUDA 12.4).
+    /// Number of kernels in a library (CUDA 12.4).
     fn cuLibraryGetKernelCount(count: *mut u32, library: CuLibrary);
-    /// A stream's flags, as it was made with.
+    /// Flags of a stream.
     fn cuStreamGetFlags(stream: CuStream, flags: *mut u32);
     /// A kernel's symbol (CUDA 12.3).
     fn cuKernelGetName(name: *mut *const c_char, kernel: CuKernel);
-    /// The library a kernel is of (CUDA 12.5).
+    /// The library of a kernel (CUDA 12.5).
     fn cuKernelGetLibrary(library: *mut CuLibrary, kernel: CuKernel);
-    /// The function that a kernel is in the current context.
+    /// A kernel's function in the current context.
     fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel);
     /// A graph's nodes.
     fn cuGraphGetNodes(graph: CuGraph, nodes: *mut CuGraphNode, count: *mut usize);
     /// A node's type.
     fn cuGraphNodeGetType(node: CuGraphNode, kind: *mut u32);
-    /// A kernel node's launch, with room for a kernel handle (CUDA 12).
+    /// Launch of a kernel node, with room for a kernel handle (CUDA 12).
     fn cuGraphKernelNodeGetParams_v2(node: CuGraphNode, launch: *mut KernelNode);
-    /// A kernel node's launch, older drivers.
+    /// Launch of a kernel node, older drivers.
     fn cuGraphKernelNodeGetParams(node: CuGraphNode, launch: *mut KernelNode);
-    /// The graph inside a child graph node.
+    /// Graph of a child graph node.
     fn cuGraphChildGraphNodeGetGraph(node: CuGraphNode, graph: *mut CuGraph);
 }

@@ -1,12 +1,11 @@
 //! Which streams are being captured.
 //!
-//! What is launched into a captured stream runs later, as part of a graph: it is neither held nor
-//! timed. And while anybody captures, weft makes no driver call of its own except the one that asks
-//! whether a stream is captured, which is legal at any time: any other could spoil the client's
-//! capture. With no capture on, all of this costs one load.
+//! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a
+//! capture weft makes only the driver call that asks about one, which is always legal; others could
+//! spoil it. Without a capture the check costs one load.
 //!
-//! A stream joins a capture by waiting for an event of it, too, so with a capture on the driver is
-//! asked about every stream.
+//! A stream also joins a capture by waiting for one of its events, so during captures every stream
+//! is asked about.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,16 +13,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::driver::abi::{CAPTURE_STATUS_NONE, CuResult, CuStream};
 use crate::driver::calls;
 
-/// Captures that are on. Changed together with [`STREAMS`], under its lock.
+/// Number of active captures. Changed together with [`STREAMS`], under its lock.
 static ON: AtomicUsize = AtomicUsize::new(0);
 
-/// The streams they began on.
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Hears of each capture that begins (true) or has ended.
 static LISTENER: OnceLock<fn(bool)> = OnceLock::new();
 
-/// Has `listener` hear of each capture that begins (true) or has ended. The first caller's counts.
+/// Registers `listener` for captures that begin (true) or end (false). The first caller's counts.
 pub fn listen(listener: fn(bool)) {
     let _ = LISTENER.set(listener);
 }
@@ -34,13 +31,13 @@ fn say(began: bool) {
     }
 }
 
-/// Is any capture on?
+/// Whether any capture is active.
 #[inline]
 pub fn any() -> bool {
     ON.load(Ordering::Relaxed) != 0
 }
 
-/// Is this stream being captured?
+/// Whether this stream is being captured.
 #[inline]
 pub fn on(stream: CuStream) -> bool {
     any() && asked(stream)
@@ -49,30 +46,28 @@ pub fn on(stream: CuStream) -> bool {
 #[cold]
 fn asked(stream: CuStream) -> bool {
     let mut status = CAPTURE_STATUS_NONE;
-    // SAFETY: the out-parameter is valid; the client is about to use this stream itself.
+    // SAFETY: the out-parameter is valid; the client is about to use this stream.
     let result = unsafe { calls::cuStreamIsCapturing(stream, &mut status) };
-    // An error means that the stream cannot be used while somebody captures: the client's own call
-    // will say so.
+    // An error means that the stream is unusable during the capture; the client's own call will
+    // report it.
     let capturing = !result.ok() || status != CAPTURE_STATUS_NONE;
     if !capturing {
-        // A capture that ended without our seeing it (its stream was destroyed, say, and the handle
-        // lives again).
+        // The capture ended unseen: for example, its stream was destroyed and the handle reused.
         ended(stream);
     }
     capturing
 }
 
-/// Makes driver calls of ours such that they can not spoil a capture that another thread has begun
-/// in the meantime.
+/// Makes driver calls so that they cannot spoil a capture which another thread began meanwhile.
 pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
     /// CU_STREAM_CAPTURE_MODE_RELAXED.
     const RELAXED: u32 = 2;
     let mut mode = RELAXED;
-    // SAFETY: the pointer is to a local that lives through the call.
+    // SAFETY: the pointer is to a local that outlives the call.
     let changed = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
     let done = calls();
     if changed.ok() {
-        // SAFETY: as above; `mode` now holds what the thread had before.
+        // SAFETY: as above; `mode` holds the thread's former mode.
         let _ = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
     }
     done
@@ -88,7 +83,7 @@ fn began(stream: CuStream) {
     }
 }
 
-/// A capture that began on this stream is over, if there was one.
+/// Removes a capture that began on this stream, if any.
 pub fn ended(stream: CuStream) {
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(at) = streams.iter().position(|other| *other == stream) {
@@ -99,15 +94,13 @@ pub fn ended(stream: CuStream) {
     }
 }
 
-/// A call that begins a capture. Counted before it is made: from then on nothing of ours may come
-/// between.
+/// Begins a capture. Counted before the call: from then on weft makes no call in between.
 pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let already = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).contains(&stream);
     began(stream);
     let result = real();
     if result.ok() {
-        // Another thread that used the stream before the driver began may have taken it off the
-        // list again.
+        // Another thread that used the stream before the driver began may have removed it.
         began(stream);
     } else if !already {
         ended(stream);
@@ -115,14 +108,14 @@ pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// A call that ends one. It may fail and end it all the same (a capture that something spoilt), or
-/// fail and leave it on (the wrong thread): the driver knows.
+/// Ends a capture. A failed call may (spoilt capture) or may not (wrong thread) end it, so the
+/// driver is asked.
 pub fn end(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
         ended(stream);
     } else if any() {
-        // Takes it off the list if the stream is not captured any more.
+        // Removes the stream if it is no longer captured.
         let _ = asked(stream);
     }
     result

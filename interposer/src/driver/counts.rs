@@ -1,24 +1,24 @@
-//! What lookups yielded: our entry points, or functions that the symbol table does not know.
+//! Counts of lookups: answered with weft's entry points, or with unknown functions.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Names kept. A driver that is years newer than the table adds a few dozen.
+/// Most names kept. A driver years newer than the table adds a few dozen.
 const KEPT: usize = 256;
 
 static OURS: AtomicU64 = AtomicU64::new(0);
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// A lookup was answered with an entry point of ours.
+/// Counts a lookup answered with weft's entry point.
 pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A lookup was answered with a driver function that weft does not see being called. The caller
-/// tells the launch queue of it.
+/// Counts a lookup answered with a driver function whose calls weft does not see. The caller
+/// informs the launch queue.
 pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,17 +27,17 @@ pub fn answered_with_unknown(name: &str) {
     }
 }
 
-/// How many lookups led to us.
+/// Lookups answered with weft's entry points.
 pub fn ours() -> u64 {
     OURS.load(Ordering::Relaxed)
 }
 
-/// How many led past us.
+/// Lookups answered with unknown functions.
 pub fn unknown() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 
-/// The names of the functions that were handed out past us.
+/// Names of the unknown functions that were handed out.
 pub fn unknown_names() -> Vec<String> {
     NAMES
         .lock()

@@ -1,18 +1,17 @@
-//! What the driver says of a device.
+//! Device facts from the driver.
 #![forbid(unsafe_code)]
 
 /// A device that the process uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// As `cuDeviceGetName` says.
+    /// From `cuDeviceGetName`.
     pub name: String,
-    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    /// From `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
     /// Bytes.
     pub memory: u64,
-    /// As `cuDriverGetVersion` says.
+    /// From `cuDriverGetVersion`.
     pub driver: u32,
-    /// Whether this process shares it under NVIDIA's multi-process service; `None`: the driver does
-    /// not say.
+    /// Whether this process shares it under MPS; `None` if the driver does not say.
     pub mps: Option<bool>,
 }

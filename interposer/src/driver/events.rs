@@ -1,8 +1,7 @@
-//! The few driver functions that deal with events, and what must be known to call them safely.
+//! Driver functions for events, and their preconditions.
 //!
-//! All are optional: a driver that lacks one gets no events of ours, and work then counts as ended
-//! when its predicted time is over. Calls go straight to the real driver, never through our own
-//! hooks. The job's own results are never touched: a failed call of ours is our trouble alone.
+//! All are optional: without one there are no events, and work counts as ended after its predicted
+//! time. Calls bypass weft's hooks. A failed call never changes the job's results.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -27,7 +26,7 @@ const NOT_READY: u32 = 600;
 const DISABLE_TIMING: u32 = 2;
 /// CU_EVENT_DEFAULT.
 const TIMING: u32 = 0;
-/// CU_STREAM_CAPTURE_MODE_RELAXED: "potentially unsafe" calls of this thread do not end another
+/// CU_STREAM_CAPTURE_MODE_RELAXED: this thread's "potentially unsafe" calls do not end another
 /// thread's capture.
 const RELAXED: u32 = 2;
 
@@ -38,11 +37,11 @@ pub enum Reached {
     Yes,
     /// Not yet.
     NotYet,
-    /// The driver does not want to say; the event is of no use any more.
+    /// The driver answers an error; the event is useless.
     Never,
 }
 
-/// The functions, as far as the driver has them.
+/// The functions that the driver has.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct EventCalls {
     create: Option<Create>,
@@ -54,19 +53,19 @@ pub struct EventCalls {
     exchange: Option<Exchange>,
 }
 
-/// One field of [`EventCalls`] from a looked-up address.
+/// A field of [`EventCalls`] from a looked-up address.
 macro_rules! function {
     ($find:ident, $type:ty, $($name:literal),+) => {
         None$(.or_else(|| $find($name)))+.map(|address: *mut ()| {
-            // SAFETY: the address is that of the driver's function of this name, whose public
-            // prototype the type repeats.
+            // SAFETY: the address is the driver's function of this name, whose public prototype the
+            // type repeats.
             unsafe { std::mem::transmute::<*mut (), $type>(address) }
         })
     };
 }
 
 impl EventCalls {
-    /// Looks them up. `find` answers with the real driver's own functions.
+    /// Looks the functions up. `find` returns the real driver's own.
     pub fn find(find: impl Fn(&CStr) -> Option<*mut ()>) -> EventCalls {
         EventCalls {
             create: function!(find, Create, c"cuEventCreate"),
@@ -79,7 +78,7 @@ impl EventCalls {
         }
     }
 
-    /// Whether events can be used at all.
+    /// Whether events can be used.
     pub fn has_events(&self) -> bool {
         self.create.is_some() && self.record.is_some() && self.query.is_some() && self.current.is_some()
     }
@@ -89,37 +88,37 @@ impl EventCalls {
         self.has_events() && self.elapsed.is_some()
     }
 
-    /// The calling thread's context. `None` if it has none.
+    /// The calling thread's context, if any.
     pub fn current(&self) -> Option<Context> {
         let mut context = 0;
-        // SAFETY: the pointer is to a local that lives through the call.
+        // SAFETY: the pointer is to a local that outlives the call.
         let result = unsafe { self.current?(&raw mut context) };
         (result == SUCCESS && context != 0).then_some(context)
     }
 
-    /// A new event in the current context, with a time or (cheaper) without.
+    /// Creates an event in the current context, with a time or (cheaper) without.
     pub fn create(&self, timing: bool) -> Option<Event> {
         let mut event = 0;
         let flags = if timing { TIMING } else { DISABLE_TIMING };
-        // SAFETY: the pointer is to a local that lives through the call.
+        // SAFETY: the pointer is to a local that outlives the call.
         let result = unsafe { self.create?(&raw mut event, flags) };
         (result == SUCCESS && event != 0).then_some(event)
     }
 
-    /// Records an event of [`EventCalls::create`] into a stream that the calling thread is just
-    /// launching to.
+    /// Records an event of [`EventCalls::create`] into a stream to which the calling thread is
+    /// launching.
     pub fn record(&self, event: Event, stream: usize) -> bool {
         let Some(record) = self.record else { return false };
-        // SAFETY: the event is ours and lives (`context_ending` makes us forget it); the caller of
-        // the hook vouches for the stream.
+        // SAFETY: the event lives (`context_ending` forgets it); the hook's caller vouches for the
+        // stream.
         let result = unsafe { record(event, stream) };
         result == SUCCESS
     }
 
-    /// Whether an event of ours was reached.
+    /// Whether an event was reached.
     pub fn query(&self, event: Event) -> Reached {
         let Some(query) = self.query else { return Reached::Never };
-        // SAFETY: the event is ours and lives (`context_ending` makes us forget it).
+        // SAFETY: the event is weft's and lives (`context_ending` forgets it).
         match unsafe { query(event) } {
             SUCCESS => Reached::Yes,
             NOT_READY => Reached::NotYet,
@@ -127,32 +126,30 @@ impl EventCalls {
         }
     }
 
-    /// Gives an event back.
+    /// Destroys an event.
     pub fn destroy(&self, event: Event) {
         let Some(destroy) = self.destroy else { return };
-        // SAFETY: the event is ours, lives, and is given back once.
+        // SAFETY: the event is weft's, lives, and is destroyed once.
         let _ = unsafe { destroy(event) };
     }
 
-    /// Device nanoseconds between two reached events.
+    /// Device time between two reached events, ns.
     pub fn elapsed(&self, from: Event, to: Event) -> Option<f64> {
         let mut milliseconds = 0f32;
-        // SAFETY: the pointer is to a local that lives through the call; both events are ours and
-        // live.
+        // SAFETY: the pointer is to a local that outlives the call; both events live.
         let result = unsafe { self.elapsed?(&raw mut milliseconds, from, to) };
         (result == SUCCESS && milliseconds.is_finite()).then(|| f64::from(milliseconds) * 1e6)
     }
 
-    /// Runs driver calls of ours such that they can not end a capture that another thread has begun
-    /// in the meantime.
+    /// Runs driver calls so that they cannot end a capture which another thread began meanwhile.
     pub fn relaxed<T>(&self, calls: impl FnOnce() -> T) -> T {
         let Some(exchange) = self.exchange else { return calls() };
         let mut mode = RELAXED;
-        // SAFETY: the pointer is to a local that lives through the call.
+        // SAFETY: the pointer is to a local that outlives the call.
         let result = unsafe { exchange(&raw mut mode) };
         let done = calls();
         if result == SUCCESS {
-            // SAFETY: as above; `mode` now holds what the thread had before.
+            // SAFETY: as above; `mode` holds the thread's former mode.
             let _ = unsafe { exchange(&raw mut mode) };
         }
         done

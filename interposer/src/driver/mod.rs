@@ -1,19 +1,19 @@
-//! The real driver: where it is found, what it has, and calls of our own to it.
+//! The real driver: finding it, its functions, and weft's own calls to it.
 //!
-//! Nothing here knows of weft's own work: no hook, no session, no broker.
+//! This module knows no hook, session or broker.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`linker`] | the dynamic linker's tables, and ourselves in them |
+//! | [`linker`] | the dynamic linker's tables, and this library in them |
 //! | [`loader`] | finds and opens the driver |
 //! | [`symbols`] | the symbol table, and the driver's function for each symbol |
-//! | [`abi`] | the driver's types, as far as we look at them |
-//! | [`calls`] | the driver's functions, typed, for our own use |
-//! | [`device`] | what is known of a device |
-//! | [`events`] | the few that deal with events, for the session |
+//! | [`abi`] | the driver's types |
+//! | [`calls`] | the driver's functions, typed, for weft's own calls |
+//! | [`device`] | device facts |
+//! | [`events`] | the event functions, for the session |
 //! | [`stream`] | handles of streams and events |
 //! | [`capture`] | which streams are being captured |
-//! | [`counts`] | what lookups of the job's yielded |
+//! | [`counts`] | results of the job's lookups |
 
 pub mod abi;
 pub mod calls;

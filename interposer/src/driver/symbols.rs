@@ -1,8 +1,7 @@
 //! The symbol table, and the driver's own function for each symbol.
 //!
-//! The table is generated from `interposer/symbols`. A function is looked up in the driver once,
-//! which opens the driver if need be. What calls of ours lead to is here; what calls of the job's
-//! lead to is in [`crate::exports`].
+//! The table is generated from `interposer/symbols`. The first lookup of a function opens the
+//! driver if need be. This module serves weft's own calls; [`crate::exports`] serves the job's.
 
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -15,7 +14,7 @@ use crate::driver::loader::{self, Driver, Library};
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
-/// A stream-ordered call that is no launch.
+/// A stream-ordered call other than a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamOp {
     /// Copy from host to device.
@@ -26,87 +25,85 @@ pub enum StreamOp {
     CopyOnDevice,
     /// Memset.
     Memset,
-    /// Event record: what auto-tuners time kernels with.
+    /// Event record: auto-tuners time kernels with it.
     EventRecord,
     /// The stream waits for an event.
     EventWait,
-    /// Everything else that has a place in a stream: host function, memory operation, asynchronous
-    /// allocation.
+    /// Any other stream-ordered call: host function, memory operation, asynchronous allocation.
     Other,
 }
 
 /// One line of the symbol table.
 #[derive(Debug)]
 pub struct Entry {
-    /// Name as the dynamic linker knows it.
+    /// Name for the dynamic linker.
     pub symbol: &'static CStr,
-    /// Name as `cuGetProcAddress` knows it.
+    /// Name for `cuGetProcAddress`.
     pub base: &'static str,
-    /// CUDA version from which `cuGetProcAddress` hands this symbol out.
+    /// First CUDA version for which `cuGetProcAddress` returns this symbol.
     pub since: u32,
-    /// For callers with a per-thread default stream?
+    /// Whether it is for callers with a per-thread default stream.
     pub per_thread: bool,
-    /// What it does to the order of work.
+    /// Effect on the order of work.
     pub class: Class,
     /// Number of arguments.
     pub args: u8,
-    /// Position of the stream argument; [`NOWHERE`] if it has none.
+    /// Position of the stream argument, or [`NOWHERE`].
     pub stream: u8,
-    /// Position of the argument that says how much; [`NOWHERE`] if it has none.
+    /// Position of the size argument, or [`NOWHERE`].
     pub size: u8,
-    /// What a stream-ordered call of it is to the session.
+    /// Kind of stream-ordered call.
     pub op: StreamOp,
-    /// Where it stands how much it moves.
+    /// Where the bytes moved are stated.
     pub moves: Moves,
 }
 
-/// Where the amount stands that a copy or fill moves.
+/// Place of the amount that a copy or fill moves.
 #[derive(Debug, Clone, Copy)]
 pub enum Moves {
-    /// It moves nothing, or does not say it in a way we read.
+    /// Nothing moved, or not readable.
     Nothing,
-    /// An argument, times the bytes an element.
+    /// An argument, times bytes per element.
     Bytes(u8, u8),
-    /// Two arguments multiplied, times the bytes an element.
+    /// Two arguments multiplied, times bytes per element.
     Rows(u8, u8, u8),
     /// A `CUDA_MEMCPY2D` behind the first argument.
     Copy2d,
     /// A `CUDA_MEMCPY3D` or its peer variant behind the first argument.
     Copy3d,
-    /// An array of sizes and how many.
+    /// An array of sizes, and its length.
     List(u8, u8),
 }
 
 /// No such argument.
 pub const NOWHERE: u8 = 255;
 
-/// The driver's function for each symbol; null until looked up, [`absent`] where the driver has
-/// none.
+/// The driver's function for each symbol; null until looked up, [`absent`] if the driver has none.
 pub static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// What this library exports for the symbols; known once an entry point was called.
+/// This library's exports; set once an entry point was called.
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
-/// The entry points of this library, each in the order of [`ENTRIES`].
+/// Entry points of this library, in the order of [`ENTRIES`].
 #[derive(Debug, Clone, Copy)]
 pub struct Exported {
-    /// Their addresses.
+    /// Addresses.
     pub entry_points: &'static [unsafe extern "C" fn()],
-    /// What each jumps to.
+    /// Jump targets.
     pub slots: &'static [AtomicPtr<()>],
 }
 
-/// What a symbol answers that the driver does not have.
+/// Answers for a symbol that the driver lacks.
 pub extern "C" fn absent() -> CuResult {
     CuResult::NOT_FOUND
 }
 
-/// The number of a symbol.
+/// Number of a symbol.
 pub fn find(symbol: &CStr) -> Option<usize> {
     ENTRIES.binary_search_by(|entry| entry.symbol.cmp(symbol)).ok()
 }
 
-/// The numbers of the symbols with that base name, oldest first.
+/// Numbers of the symbols with that base name, oldest first.
 pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
     let named = |at: u16| ENTRIES.get(usize::from(at)).map_or("", |entry| entry.base);
     let first = BY_BASE.partition_point(|at| named(*at) < base);
@@ -117,8 +114,8 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be. `None` if the driver lacks it or there
-/// is no driver.
+/// The driver's function for a symbol, looked up if need be. `None` if driver or function is
+/// missing.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {
@@ -130,8 +127,7 @@ pub fn real(at: usize) -> Option<*mut ()> {
     }
 }
 
-/// The driver's function for a symbol that a hook runs for: it was looked up before the hook could
-/// be called.
+/// The driver's function for a hooked symbol: looked up before its hook ran.
 #[inline]
 pub fn real_bound(at: usize) -> *mut () {
     let known = REAL
@@ -140,32 +136,32 @@ pub fn real_bound(at: usize) -> *mut () {
     if known.is_null() { real_late(at) } else { known }
 }
 
-/// As above, in code of its own: no hook need carry it.
+/// Out of line, so that no hook carries it.
 #[cold]
 #[inline(never)]
 fn real_late(at: usize) -> *mut () {
     real(at).unwrap_or(absent as *mut ())
 }
 
-/// Says where this library's entry points are. Cheap after the first time.
+/// Registers this library's entry points. Cheap after the first time.
 pub fn set_exported(exported: Exported) {
-    // All callers mean the same arrays.
+    // All callers pass the same arrays.
     let _ = EXPORTED.set(exported);
 }
 
-/// Our entry point for a symbol.
+/// This library's entry point for a symbol.
 pub fn export(at: usize) -> Option<*mut ()> {
     let entry_points = EXPORTED.get()?.entry_points;
     entry_points.get(at).map(|export| *export as *mut ())
 }
 
-/// The symbol whose entry point of ours this is.
+/// The symbol whose entry point this is.
 pub fn exported_as(address: *mut ()) -> Option<usize> {
     let mut entry_points = EXPORTED.get()?.entry_points.iter();
     entry_points.position(|export| *export as *mut () == address)
 }
 
-/// A hook has done what it was for: from now on the symbol leads straight to the driver.
+/// Removes a hook: the symbol now leads straight to the driver.
 pub fn unhook(at: usize) {
     let slot = EXPORTED.get().and_then(|exported| exported.slots.get(at));
     if let (Some(slot), Some(real)) = (slot, real(at)) {
@@ -173,18 +169,18 @@ pub fn unhook(at: usize) {
     }
 }
 
-/// The driver offers a symbol only through its own `cuGetProcAddress`: remember what it handed out.
+/// Remembers a function that the driver offers only through its own `cuGetProcAddress`.
 pub fn learn(at: usize, function: *mut ()) {
     let Some(real) = REAL.get(at) else { return };
     let nothing = real.load(Ordering::Acquire);
     if nothing.is_null() || nothing.cast_const() == absent as *const () {
         // A slot that answered "absent" stays so for callers that found it by name, as without
-        // weft; a slot not yet called binds to this function.
+        // weft. A slot not yet called binds to this function.
         let _ = real.compare_exchange(nothing, function, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// The function that this library exports for a symbol, kept for good.
+/// Looks a symbol up in the driver, once; the result is kept for good.
 pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     let entry = ENTRIES.get(at)?;
     let found = library.symbol(entry.symbol);
@@ -196,7 +192,7 @@ pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     }
 }
 
-/// Driver functions (`cu...`) that it exports and weft does not know: calls of these pass weft by.
+/// Driver functions (`cu...`) that weft does not know. Their calls bypass weft.
 pub fn beyond_the_table(driver: &Library) -> Vec<String> {
     let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| find(&name).is_some());
     let passed = |name: &String| {

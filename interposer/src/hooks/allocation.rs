@@ -1,16 +1,14 @@
-//! Device memory that a process takes and gives back.
+//! Device memory that a process allocates and frees.
 //!
-//! Counted where the driver hands it out: allocations of every kind and physical memory for
-//! mapping, not address ranges (clients reserve tens of gigabytes of those) and not host memory.
-//! What a context takes with it when it ends is given back then; physical memory is when nobody has
-//! its handle any more and it is mapped nowhere. The oldest versions of these functions have 32-bit
-//! device addresses, which no device of today gives out.
+//! Counted: allocations of every kind, and physical memory for mapping. Not counted: host memory,
+//! and address ranges, of which clients reserve tens of gigabytes. An ended context returns its
+//! memory; physical memory returns without handle and mapping. The oldest versions of these
+//! functions have 32-bit addresses, which no current device uses.
 //!
-//! What the job itself takes as managed memory is no device memory: the driver moves it away where
-//! others want the room. It is counted apart.
+//! The job's own managed memory counts apart: the driver evicts it under pressure.
 //!
-//! For a job on managed memory (see [`crate::paging`]) these calls take and free managed memory
-//! instead, and answer as the driver would.
+//! For a job on managed memory (see [`crate::paging`]) these calls allocate and free managed
+//! memory, and answer as the driver would.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -32,53 +30,47 @@ use crate::paging::ranges::Origin;
 use crate::paging::{self, pool};
 use crate::throttle::{self, Where};
 
-/// What an allocation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Device memory. It ends with its context.
     Plain,
-    /// Device memory of a pool, taken in stream order. Pools are the device's: whether it ends with
-    /// a context the driver says.
+    /// Pool memory, in stream order. Pools are the device's; the driver says whether it ends with a
+    /// context.
     Ordered,
-    /// Managed memory that a job on managed memory got in its place.
+    /// Managed memory in place of device memory.
     Backed,
     /// Managed memory that the job asked for itself.
     Own,
 }
 
-/// What the process took.
+/// An allocation of this process.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     bytes: u64,
-    /// On which of its devices.
     at: Where,
     kind: Kind,
-    /// The thread's context when it was taken.
+    /// The thread's context at allocation.
     context: CuContext,
-    /// [`ENDS`] before it was.
+    /// Value of [`ENDS`] before the allocation.
     born: u64,
 }
 
-/// Calls that may end a context, so far. A block is older than an end or not by this.
+/// Calls so far that may end a context: orders a block before or after each.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
-/// What is behind each address that the process got.
 static ADDRESSES: LazyLock<DashMap<u64, Block>> = LazyLock::new(DashMap::new);
 
-/// Physical memory.
 #[derive(Debug, Clone, Copy)]
 struct Physical {
     bytes: u64,
     at: Where,
-    /// Handles that the job has of it, and places where it is mapped.
+    /// Handles that the job has, plus mappings.
     uses: u32,
 }
 
-/// What is behind each handle of physical memory. The memory lives, and its handle is no other's,
-/// as long as anybody uses it.
+/// Physical memory by handle. The memory lives, and its handle is not reused, while `uses > 0`.
 static HANDLES: LazyLock<DashMap<u64, Physical>> = LazyLock::new(DashMap::new);
 
-/// Where physical memory is mapped: how many bytes of which handle.
 static MAPPED: Mutex<BTreeMap<u64, Mapped>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Clone, Copy)]
@@ -87,14 +79,14 @@ struct Mapped {
     handle: u64,
 }
 
-/// An address that was taken is the job's. `claimed`: what of it [`throttle::claim`] had booked.
+/// Books an allocated address. `claimed`: bytes that [`throttle::claim`] had booked for it.
 fn taken(address: u64, block: Block, claimed: u64) {
     guarded(|| {
         if let Some(before) = ADDRESSES.insert(address, block) {
             change(&before, 0, before.bytes, 0);
         }
         change(&block, block.bytes, 0, claimed);
-        // A context that ended while this was taken has not found it in the list.
+        // A context that ended meanwhile did not find this block in the list.
         if block.born != ENDS.load(Ordering::Acquire) && !capture::any() && !lives(address) {
             given_back(address);
         }
@@ -109,12 +101,11 @@ fn given_back(address: u64) {
     });
 }
 
-/// What is about to be given back.
 fn place(address: u64) -> Option<Block> {
     ADDRESSES.get(&address).map(|block| *block)
 }
 
-/// Whether the driver knows anything at this address.
+/// Whether the driver knows this address.
 fn lives(address: u64) -> bool {
     /// CU_POINTER_ATTRIBUTE_MEMORY_TYPE.
     const MEMORY_TYPE: u32 = 2;
@@ -123,13 +114,14 @@ fn lives(address: u64) -> bool {
     unsafe { calls::cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, address) }.ok()
 }
 
-/// A context may be about to end: which blocks may be its.
+/// Counts a call that may end a context. The result is the largest `born` of blocks that it may
+/// free.
 pub fn context_ending() -> u64 {
     ENDS.fetch_add(1, Ordering::AcqRel)
 }
 
-/// A context has ended: the driver has the memory again that was taken there before
-/// [`context_ending`] said `ends`.
+/// Books the memory of an ended context as freed: blocks taken there before [`context_ending`]
+/// returned `ends`.
 pub fn context_ended(context: CuContext, ends: u64) {
     if context == 0 {
         return;
@@ -153,10 +145,9 @@ pub fn context_ended(context: CuContext, ends: u64) {
     }
 }
 
-/// Bytes that a job on managed memory holds as device memory all the same.
 static PLAIN: AtomicI64 = AtomicI64::new(0);
 
-/// Bytes that a job on managed memory holds as device memory all the same.
+/// Bytes that a job on managed memory still holds as device memory.
 pub fn plain() -> u64 {
     u64::try_from(PLAIN.load(Ordering::Relaxed)).unwrap_or(0)
 }
@@ -175,7 +166,7 @@ fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
 }
 
 impl Physical {
-    /// It was taken, or given back.
+    /// Books this memory as taken or freed.
     fn changed(&self, taken: bool, claimed: u64) {
         let block = Block {
             bytes: self.bytes,
@@ -189,7 +180,7 @@ impl Physical {
     }
 }
 
-/// Physical memory is used once more; false if it is none that is counted.
+/// Adds a use of physical memory; false if the handle is unknown.
 fn hold(handle: u64) -> bool {
     let known = HANDLES.get_mut(&handle).map(|mut physical| {
         physical.uses = physical.uses.saturating_add(1);
@@ -197,7 +188,7 @@ fn hold(handle: u64) -> bool {
     known.is_some()
 }
 
-/// One use of physical memory is over. What is given back with it, if it was the last.
+/// Ends a use of physical memory. Returns the memory after its last use.
 fn let_go(handle: u64) -> Option<Physical> {
     let (_, last) = HANDLES.remove_if_mut(&handle, |_, physical| {
         physical.uses = physical.uses.saturating_sub(1);
@@ -207,7 +198,7 @@ fn let_go(handle: u64) -> Option<Physical> {
     Some(last)
 }
 
-/// The driver has not let go what [`let_go`] did.
+/// Undoes [`let_go`] after the driver refused.
 fn take_back(handle: u64, last: Option<Physical>) {
     match last {
         Some(physical) => {
@@ -220,14 +211,13 @@ fn take_back(handle: u64, last: Option<Physical>) {
     }
 }
 
-/// The mapping that an address lies in.
 fn mapped_at(address: u64) -> Option<Mapped> {
     let mapped = lock(&MAPPED);
     let (start, found) = mapped.range(..=address).next_back()?;
     (address - start < found.bytes).then_some(*found)
 }
 
-/// Takes out the mappings that begin in a range.
+/// Removes the mappings that begin in a range.
 fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
     let mut mapped = lock(&MAPPED);
     let within = start..start.saturating_add(bytes);
@@ -236,7 +226,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
     out.filter_map(|start| Some((start, mapped.remove(&start)?))).collect()
 }
 
-/// The context that the calling thread uses; its own matter, which may be asked at any time.
+/// The calling thread's context. A thread-local query, allowed at any time.
 fn current() -> CuContext {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
@@ -272,10 +262,8 @@ unsafe fn allocate(
     })
 }
 
-/// Takes memory there if the job may have so much more; else there is none, as CUDA says it.
-/// `count` counts what was taken, together with the claim that it was taken by: no other thread's
-/// claim is
-/// to see it twice. False if it did not.
+/// Allocates if the job may have `bytes` more, else answers out of memory. `count` books the
+/// allocation together with its claim, so that no other claim sees it twice. False: nothing booked.
 fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
     if paging::settled() {
         let result = take();
@@ -284,7 +272,7 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
         }
         return result;
     }
-    // A trouble of ours forbids nothing.
+    // An internal error forbids nothing.
     if !guarded(|| throttle::claim(at, bytes)).unwrap_or(true) {
         return CuResult::OUT_OF_MEMORY;
     }
@@ -294,10 +282,10 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
         guarded(|| throttle::unclaim(at, bytes));
     }
     drop(moving);
-    // What is free is asked of the current context's device.
+    // Free memory is asked of the current context's device.
     if result.ok() && !capture::any() && throttle::here() == at {
-        // With the first memory of a process its context is there too: what nobody is known to hold
-        // is the context's.
+        // A process's first memory comes with its context, which owns used memory without a known
+        // owner.
         if let Some(look) = guarded(|| throttle::looks(at)).flatten() {
             let (mut free, mut total) = (0, 0);
             // SAFETY: both out-parameters are valid.
@@ -309,8 +297,7 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
     result
 }
 
-/// The out-parameter gets managed memory, if the job is to have it. `None`: the job's own call is
-/// to be made.
+/// Allocates managed memory, if the job is to have it. `None`: make the job's own call.
 ///
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.
@@ -327,7 +314,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
             unsafe { address.write(at) };
             let block = Block {
                 bytes,
-                // A managed job has one place for all its devices.
+                // A managed job has one `Where` for all its devices.
                 at: Where::FIRST,
                 kind: Kind::Backed,
                 context: paging::ranges::at(at).map_or(0, |range| range.context),
@@ -339,7 +326,6 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
     }
 }
 
-/// Memory that cannot be managed.
 fn unmanageable(what: &str, said: &AtomicBool) {
     if paging::managed() {
         backing::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));
@@ -355,7 +341,7 @@ unsafe fn allocate_on(
     stream: Stream,
     real: impl Fn() -> CuResult,
 ) -> CuResult {
-    // In a capture this makes a node of a graph, which takes its memory when it is launched.
+    // In a capture this makes a graph node, which allocates at launch.
     if capture::on(stream) {
         return real();
     }
@@ -422,7 +408,7 @@ hooks! {
     fn cuMemAllocPitch_v2(
         address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32,
     ) |real| {
-        // What the driver would refuse it refuses itself.
+        // Arguments that the driver would refuse go to the driver.
         let sound = !pitch.is_null() && width > 0 && height > 0 && matches!(element, 4 | 8 | 16);
         if paging::settled() && sound && !capture::any()
             && let Some(row) = backing::pitch(width as u64, element)
@@ -489,7 +475,7 @@ hooks! {
             };
             guarded(|| {
                 let physical = Physical { bytes: bytes as u64, at, uses: 1 };
-                // What was there under this name is gone without our seeing it.
+                // Memory known by this handle ended unseen.
                 if let Some(before) = HANDLES.insert(handle, physical) {
                     before.changed(false, 0);
                 }
@@ -500,7 +486,7 @@ hooks! {
             true
         })
     }
-    /// The memory lives on as long as it is mapped, or its handle was retained.
+    /// The memory lives on while it is mapped or its handle is retained.
     fn cuMemRelease(handle: u64) |real| {
         let known = HANDLES.get(&handle).map(|physical| physical.at);
         let _moving = guarded(|| throttle::moving(known.unwrap_or(Where::FIRST)));
@@ -525,7 +511,7 @@ hooks! {
         result
     }
     fn cuMemUnmap(address: CuDevicePtr, bytes: usize) |real| {
-        // Before the call: after it, another thread may map or get the same anew.
+        // Before the call: after it, another thread may map the range or get the handle anew.
         let out = guarded(|| unmapped(address, bytes as u64)).unwrap_or_default();
         let place = |mapped: &Mapped| HANDLES.get(&mapped.handle).map(|physical| physical.at);
         let moving = out.iter().filter_map(|(_, mapped)| guarded(|| throttle::moving(place(mapped)?)).flatten());
@@ -549,7 +535,7 @@ hooks! {
     }
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) |real| {
         let mapped = guarded(|| mapped_at(address as u64)).flatten();
-        // Before the call, as with mapping.
+        // Before the call, as for mappings.
         let held = mapped.map(|mapped| mapped.handle).filter(|handle| guarded(|| hold(*handle)).unwrap_or(false));
         let result = real();
         // SAFETY: the driver wrote the handle.

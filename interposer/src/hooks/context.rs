@@ -1,4 +1,4 @@
-//! Contexts and streams: which device a process uses, and what is about to end.
+//! Contexts and streams: which devices a process uses, and what a call may end.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,10 +15,10 @@ use crate::lifecycle;
 use crate::paging;
 use crate::throttle::{self, Sight, Where};
 
-/// Devices already told of, a bit an ordinal. Processes with more than 64 devices do not exist.
+/// Devices already reported, one bit per ordinal: 64 devices.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
-/// A context of this device came to be: tell the session about the device, once.
+/// Reports a device to the session once, when a context of it exists.
 fn uses(device: CuDevice) {
     let Some(bit) = u32::try_from(device).ok().and_then(|at| 1u64.checked_shl(at)) else {
         return;
@@ -40,7 +40,7 @@ fn describe(device: CuDevice) -> Device {
     let mut uuid = [0u8; 16];
     let mut memory = 0usize;
     let mut driver = 0;
-    // What a driver does not answer stays zero.
+    // Values that the driver does not answer stay zero.
     // SAFETY: the buffer is as long as it is said to be.
     let _ = unsafe { calls::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 128, device) };
     // SAFETY: the out-parameter is valid.
@@ -61,21 +61,23 @@ fn describe(device: CuDevice) -> Device {
         uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         memory: memory as u64,
         driver: u32::try_from(driver).unwrap_or(0),
-        // A driver before CUDA 12.4 refuses the number.
+        // A driver before CUDA 12.4 refuses this attribute.
         mps: said.ok().then_some(mps != 0),
     }
 }
 
-/// A driver may be initialised past us, by one of its private tables: then the process's first
-/// context is where we hear of it.
+/// Begins the session at the first context if a private table initialised the driver, past
+/// `cuInit`.
 fn begin() {
     let mut count = 0;
-    // SAFETY: the out-parameter is valid. One that is not initialised says so.
+    // SAFETY: the out-parameter is valid. An uninitialised driver answers with an error.
     if !lifecycle::has_begun() && unsafe { calls::cuDeviceGetCount(&mut count) }.ok() {
         lifecycle::initialised();
     }
 }
 
+/// Makes a context within admission.
+///
 /// # Safety
 /// `context` is the out-parameter of `real`.
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
@@ -85,7 +87,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
         return CuResult::OUT_OF_MEMORY;
     }
     let at = throttle::of_device(device);
-    // What a context takes is memory that changes hands, too.
+    // A context takes device memory, too.
     let moving = guarded(|| throttle::moving(at));
     let result = throttle::patiently(at, real);
     drop(moving);
@@ -99,7 +101,7 @@ unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> C
     result
 }
 
-/// Looks at what is free beside a context that was made just now.
+/// Probes free memory beside a new context.
 fn looks(context: CuContext, at: Where) {
     if capture::any() {
         return;
@@ -107,7 +109,7 @@ fn looks(context: CuContext, at: Where) {
     let Some(look) = guarded(|| throttle::looks_at_context(at)).flatten() else {
         return;
     };
-    // A retained context is nobody's current one yet.
+    // A retained context is not yet current.
     // SAFETY: the driver has just given this context.
     if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
         return;
@@ -125,7 +127,7 @@ fn looks(context: CuContext, at: Where) {
 fn sight(device: CuDevice) -> Sight {
     let about = describe(device);
     let mut count = 0;
-    // What the driver does not answer counts as one.
+    // An unanswered count becomes one.
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
     Sight {
@@ -136,22 +138,21 @@ fn sight(device: CuDevice) -> Sight {
     }
 }
 
-/// What a call may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     /// This context.
     Made(CuContext),
-    /// This context, unless it was attached to more often than detached from.
+    /// This context, if each attach has had its detach.
     Attached(CuContext),
-    /// A device's primary context, unless somebody else retains it.
+    /// A device's primary context, unless it is still retained.
     Retained(CuDevice),
-    /// A device's primary context, whoever retains it.
+    /// A device's primary context, even if still retained.
     Primary(CuDevice),
 }
 
 impl Ends {
-    /// The context that may end; 0 where nobody knows. Asked before the call: after it the handle
-    /// may be another context's.
+    /// The context that may end; 0 if unknown. Asked before the call, which may free the handle for
+    /// another.
     fn context(self) -> CuContext {
         match self {
             Ends::Made(context) | Ends::Attached(context) => context,
@@ -159,12 +160,12 @@ impl Ends {
         }
     }
 
-    /// Whether the call, which answered `result`, has ended `context`.
+    /// Whether the call, which answered `result`, ended `context`.
     fn ended(self, context: CuContext, result: CuResult) -> bool {
         result.ok()
             && match self {
                 Ends::Made(_) | Ends::Primary(_) => true,
-                // It has to be the current one, and is nobody's current one any more when it has
+                // `cuCtxDetach` requires the current context, which is current no more once it has
                 // ended.
                 Ends::Attached(_) => current() != context,
                 Ends::Retained(device) => !is_active(device),
@@ -172,22 +173,21 @@ impl Ends {
     }
 }
 
-/// Each device's primary context, as it was retained last. 0 = not known.
+/// Each device's primary context as last retained. 0 = unknown.
 static PRIMARIES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 fn primary_place(device: CuDevice) -> Option<&'static AtomicUsize> {
     PRIMARIES.get(usize::try_from(device).ok()?)
 }
 
-/// A device's primary context, if it has one now; 0 where nobody knows.
+/// A device's primary context if it has one now; 0 if unknown.
 fn primary(device: CuDevice) -> CuContext {
     let Some(place) = primary_place(device) else { return 0 };
     let known = place.load(Ordering::Acquire);
     if known != 0 || capture::any() || !is_active(device) {
         return known;
     }
-    // It came to be past us. To retain once more what lives, and to let it go again, changes
-    // nothing.
+    // It was made past weft. One more retain and release of a live context changes nothing.
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
     if !unsafe { calls::cuDevicePrimaryCtxRetain(&mut context, device) }.ok() {
@@ -201,8 +201,8 @@ fn primary(device: CuDevice) -> CuContext {
     context
 }
 
-/// Whether a device's primary context lives; not where the driver does not say it. Asked also while
-/// somebody captures: it is a question about a device, which no capture hears of.
+/// Whether a device's primary context lives; false if unknown. Allowed during a capture, which a
+/// device query does not affect.
 fn is_active(device: CuDevice) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both out-parameters are valid.
@@ -217,14 +217,13 @@ fn current() -> CuContext {
     if asked.ok() { context } else { 0 }
 }
 
-/// A call that may end a context. What weft keeps of it is forgotten when it really has ended, and
-/// not where others still retain it or the driver refused: its memory is held then, what failed
-/// there is still to be told, and its events live.
+/// Makes a call that may end a context, and forgets a context that ended. If retained, its memory,
+/// pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     let context = guarded(|| what.context()).unwrap_or(0);
     guarded(lifecycle::context_ending);
     guarded(paging::context_ending);
-    // What a context takes is memory that changes hands, too.
+    // A context takes device memory, too.
     let moving = guarded(throttle::moving_anywhere);
     let ends = super::allocation::context_ending();
     let result = real();
@@ -277,7 +276,7 @@ hooks! {
         // SAFETY: the call's own out-parameter.
         unsafe { made(context, device, real) }
     }
-    /// Where a context came to be past us, its first query of the device tells as much.
+    /// Reports the device of a context that was made past weft, at its first device query.
     fn cuCtxGetDevice(device: *mut CuDevice) |real| {
         let result = real();
         if result.ok() {
@@ -285,8 +284,8 @@ hooks! {
             if let Some(device) = unsafe { written(device) } {
                 uses(device);
             }
-            // The CUDA runtime asks ten times a launch; further devices are seen when their
-            // contexts are made.
+            // The CUDA runtime asks ten times a launch. Further devices are seen at context
+            // creation.
             if TOLD.load(Ordering::Relaxed) != 0 {
                 symbols::unhook(symbols::index::cuCtxGetDevice);
             }

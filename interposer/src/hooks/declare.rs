@@ -1,9 +1,8 @@
-//! What every hook is made with: the macro that declares it, and how its arguments are read.
+//! The macro that declares hooks, and how hooks read arguments.
 
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 
-/// Declares hooks. In a body, `real()` calls the driver's function with the arguments the client
-/// gave.
+/// Declares hooks. In a body, `real()` calls the driver's function with the client's arguments.
 macro_rules! hooks {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
         $(
@@ -12,13 +11,13 @@ macro_rules! hooks {
             unsafe extern "C" fn $name($($argument: $kind),*) -> $crate::driver::abi::CuResult {
                 type Real = unsafe extern "C" fn($($kind),*) -> $crate::driver::abi::CuResult;
                 let function = $crate::driver::symbols::real_bound($crate::driver::symbols::index::$name);
-                // SAFETY: what the driver has under that symbol is a function of that type.
+                // SAFETY: the driver's function under that symbol has that type.
                 let function = unsafe { std::mem::transmute::<*mut (), Real>(function) };
-                // With its own copies of them: by reference, all of them would be laid out in
-                // memory before each launch, for paths that few take.
+                // Copies, not references: those would lay out all arguments in memory before each
+                // launch, for rare paths.
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
-                // Nothing overtakes a launch that was left behind at the gate.
+                // Nothing overtakes a deferred launch.
                 if const { !$crate::deferred::by_itself(stringify!($name)) }
                     && $crate::deferred::busy()
                     && let Some(error) = $crate::deferred::before($crate::driver::symbols::index::$name)
@@ -46,7 +45,7 @@ pub(super) fn per_thread(stream: Stream) -> Stream {
     if stream == 0 { PER_THREAD_STREAM } else { stream }
 }
 
-/// What the client gets to know through an out-parameter of a call that succeeded.
+/// Reads an out-parameter of a call that succeeded; `None` if it is null.
 ///
 /// # Safety
 /// `out` is null, or the driver wrote through it.

@@ -1,5 +1,5 @@
-//! Launches of jobs with a queue (`WEFT_QUEUE`): one that would wait at a closed gate may be left
-//! behind there ([`crate::deferred`]).
+//! Launches of jobs with a launch queue (`WEFT_QUEUE`): instead of waiting at a closed gate a
+//! launch may be deferred ([`crate::deferred`]).
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -11,15 +11,14 @@ use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaun
 use crate::kernels::launch::LaunchInfo;
 use crate::throttle;
 
-/// A launch may be left behind.
+/// A launch may be deferred.
 #[derive(Debug)]
 struct Leaving;
 
 impl Way for Leaving {
     #[inline(always)]
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
-        // What the rare ways are given is laid out in memory there alone, not before each launch:
-        // as copies made there.
+        // Arguments of rare paths are copied there, so they are laid out in memory only there.
         if deferred::busy() {
             let (info, real) = (*info, black_box(real));
             return told_behind(&info, leave().as_ref(), real);
@@ -39,7 +38,7 @@ impl Way for Leaving {
     }
 }
 
-/// A launch while others are in the queue.
+/// Handles a launch while the queue holds others.
 #[cold]
 #[inline(never)]
 fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -61,7 +60,7 @@ fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() ->
     result
 }
 
-/// A launch that has to wait at the gate: it is left behind there, or waits itself.
+/// Handles a launch that must wait at the gate: it is deferred there, or waits itself.
 #[cold]
 #[inline(never)]
 fn told_waiting(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {

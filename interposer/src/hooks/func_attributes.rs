@@ -1,5 +1,5 @@
-//! Calls after which a launch may fail that succeeded before: they matter where launches are left
-//! behind ([`crate::deferred`]), and are hooked only there.
+//! Calls after which a launch may fail that succeeded before. They matter for deferred launches
+//! ([`crate::deferred`]), and are hooked only with them.
 
 use super::declare::hooks;
 use crate::deferred::{self, Named};
@@ -27,7 +27,7 @@ hooks! {
         let result = real();
         if result.ok() {
             let mut here = 0;
-            // SAFETY: the kernel is one, as the driver has just said; the out-parameter is valid.
+            // SAFETY: the driver has just accepted this kernel; the out-parameter is valid.
             let found = unsafe { calls::cuKernelGetFunction(&mut here, kernel) };
             deferred::attribute_set(named, attribute, value, found.ok().then_some(here));
         }

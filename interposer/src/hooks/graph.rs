@@ -1,26 +1,21 @@
-//! Graphs: which kernels an executable graph launches, learnt when it is made and kept right as it
-//! changes.
+//! Graph identities: each executable graph's kernels, read at instantiation and kept current.
 //!
-//! A graph's identity is that of its kernels in the order of its nodes, so two captures of one
-//! model step are one kind of work. It belongs to the executable graph and follows it: clients
-//! rewrite every kernel node before each launch, or update the whole from a new capture. Child
-//! graphs count with their kernels. So do the bodies of a conditional node, once each: how often
-//! they run is decided on the device. A graph that could not be read (a capture was on, an old
-//! driver) has no identity; its launches are counted as unnamed. A kernel of it that has no name
-//! counts as one without; it is counted, too, and the graph has an identity all the same.
+//! An identity hashes the kernels in node order, so two captures of one model step are one kind of
+//! work. It belongs to the executable graph, whose nodes clients rewrite before each launch or
+//! update from a new capture. Child graphs count with their kernels, bodies of conditional nodes
+//! once: the device decides how often they run. An unreadable graph (capture active, old driver)
+//! has no identity; its launches count as unnamed. A kernel without a name is counted and hashed as
+//! 0.
 //!
-//! **Updates.** An executable graph may be updated from a new capture for each token (llama.cpp),
-//! and to read thousands of nodes each time would cost more than the update. The driver takes an
-//! update only from a graph of the same nodes in the same order; parameters may differ, grids and
-//! even functions. An identity says how long the graph runs, and other parameters do not change
-//! that. So after an update some nodes are looked at, others each time, and all within [`ROUND`]
-//! updates ([`Watch`]). Where one is another kernel now, or another number of nodes is there, all
-//! are read. A graph whose kernels differ after every update is read as often as [`ROUND`] allows:
-//! what it is called meanwhile is a graph of the same nodes. Where what a graph is called is learnt
-//! from (stage 1, traces), all nodes are read each time.
+//! **Updates.** llama.cpp updates a graph for each token; reading thousands of nodes would cost
+//! more than the update. The driver accepts only the same nodes in the same order; parameters,
+//! grids and functions may differ. An identity says how long a graph runs, which parameters do not
+//! change. So each update checks some nodes, and [`ROUND`] updates check all ([`Watch`]). A
+//! different kernel or number of nodes causes a full read. A graph that always differs is read once
+//! in [`ROUND`] updates and keeps its identity meanwhile. Where identities are learnt from (stage
+//! 1, traces), every update reads all nodes.
 //!
-//! A node that is changed by itself costs nothing of the others: the identity is made anew at the
-//! next launch.
+//! A single changed node needs no read of the others: the next launch computes the identity.
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
@@ -40,49 +35,45 @@ use crate::internal_error::guarded;
 use crate::kernels::index::Index;
 use crate::{kernels, throttle};
 
-/// Places for executable graphs that are alive at once; three quarters of them can be taken. A
-/// serving engine keeps some hundreds, a program that never destroys one makes thousands. A place
-/// that nobody takes costs address space alone.
+/// Slots for live executable graphs; three quarters are usable. A serving engine keeps hundreds, a
+/// program that never destroys graphs thousands. Unused slots cost only address space.
 const GRAPHS: usize = 1 << 16;
 
-/// Child graphs inside child graphs are followed this far.
+/// Depth to which nested child graphs are followed.
 const DEEPEST: usize = 8;
 
-/// Nodes of one graph that are looked at.
 const MOST_NODES: usize = 1 << 20;
 
-/// Within so many updates all nodes of a graph are looked at; and a graph that differs after each
-/// is read once in so many.
+/// Updates within which all nodes are checked; updates per full read of a graph that always
+/// differs.
 const ROUND: u32 = 64;
 
-/// Kernels that are looked at after an update at least: some microseconds of driver calls.
+/// Least number of kernels checked after an update: some microseconds of driver calls.
 const LEAST: usize = 16;
 
 /// Identities by executable graph, for the launch path.
 static IDENTITIES: Index<GRAPHS> = Index::new();
 
-/// Stands for an identity that is to be made anew.
+/// Marks an identity to be computed anew.
 const CHANGED: u64 = 1;
 
-/// The graphs inside each conditional node: the driver tells them when the node is made and not
-/// again. A node's handle may live again as another node; then its type says so.
+/// Body graphs of each conditional node, told only when the node is made. A reused handle is
+/// recognised by its node type.
 static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
 
-/// Conditional nodes remembered, and bodies of one.
+/// Most conditional nodes remembered, and most bodies of one.
 const MOST_CONDITIONALS: usize = 1 << 14;
 const MOST_BODIES: u32 = 1 << 10;
 
-/// What each executable graph is made of.
+/// Nodes of each executable graph.
 static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap::new);
 
-/// An executable graph.
 #[derive(Debug, Default)]
 struct Made {
     nodes: Vec<Node>,
-    /// How many nodes there are, those included that launch nothing.
+    /// Number of nodes, including those that launch nothing.
     count: usize,
-    /// Where the last changed node stands: clients change nodes in their order, each step all of
-    /// them.
+    /// Index of the last changed node: clients change all nodes in order at each step.
     last: usize,
     watch: Watch,
 }
@@ -96,7 +87,7 @@ impl Made {
         }
     }
 
-    /// The place of a node, looked for from the one after the last.
+    /// Index of a node, searched from the one after the last.
     fn find(&mut self, handle: CuGraphNode) -> Option<usize> {
         let here = |node: &Node| node.handle == handle;
         let next = self.last + 1;
@@ -113,41 +104,38 @@ impl Made {
 /// A node that launches something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Node {
-    /// Its handle in the graph that the executable graph was made of: what later changes name.
+    /// Handle in the graph that was instantiated; later changes name it.
     handle: CuGraphNode,
-    /// Its place among all nodes of that graph.
+    /// Index among all nodes of that graph.
     at: usize,
-    /// `NODE_KERNEL` and so on.
+    /// `NODE_KERNEL`, `NODE_CHILD_GRAPH` or `NODE_CONDITIONAL`.
     kind: u32,
-    /// Identities of its kernels: one, or those of a child graph.
+    /// Identities of its kernels: one, or those of its child graph or bodies.
     kernels: Vec<u64>,
     enabled: bool,
 }
 
-/// Which nodes are looked at after updates.
+/// Chooses the nodes to check after updates.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The next one.
     next: usize,
-    /// Kernels that may be looked at; what one update does not use is left for a node of many
-    /// kernels.
+    /// Kernels that may be checked. Unused credit is saved for a node of many kernels.
     credit: usize,
-    /// Updates since all were read, and before how many of them that is not done again.
+    /// Updates since the last full read, and before the next.
     since: u32,
     pause: u32,
-    /// An update could not be followed: all are read at the next one.
+    /// An update could not be followed: the next one reads all nodes.
     due: bool,
 }
 
 impl Watch {
-    /// An update came. Whether all nodes are to be read if something is seen to differ.
+    /// Counts an update. Returns whether a difference may cause a full read.
     fn may_read(&mut self) -> bool {
         self.since = self.since.saturating_add(1);
         self.since >= self.pause
     }
 
-    /// All nodes were read, because something differed. One that differs again and again is read
-    /// ever more rarely.
+    /// Counts a full read. `pause` doubles up to `ROUND` while the graph keeps differing.
     fn has_read(&mut self) {
         self.pause = match self.since > 2 * self.pause {
             true => 1,
@@ -156,7 +144,7 @@ impl Watch {
         self.since = 0;
     }
 
-    /// The nodes to look at now, of which each has so many kernels.
+    /// Nodes to check now; `weights` is each node's number of kernels.
     fn choose(&mut self, weights: &[usize]) -> Vec<usize> {
         let all: usize = weights.iter().sum();
         let each = LEAST.max(all.div_ceil(ROUND as usize));
@@ -175,7 +163,7 @@ impl Watch {
     }
 }
 
-/// The identity of an executable graph; 0 where unknown.
+/// Identity of an executable graph; 0 if unknown.
 #[inline]
 pub fn identity(exec: CuGraphExec) -> u64 {
     let known = IDENTITIES
@@ -184,7 +172,7 @@ pub fn identity(exec: CuGraphExec) -> u64 {
     if known == CHANGED { identity_anew(exec) } else { known }
 }
 
-/// Nodes of this graph were changed since its last launch.
+/// Identity after changes of nodes since the last launch.
 #[cold]
 #[inline(never)]
 fn identity_anew(exec: CuGraphExec) -> u64 {
@@ -192,14 +180,13 @@ fn identity_anew(exec: CuGraphExec) -> u64 {
     guarded(anew).flatten().unwrap_or(0)
 }
 
-/// The identity of a kernel node. The first of an identity is told to the session, as that of a
-/// launch is.
+/// Identity of a kernel node, reported when new.
 fn kernel(node: &KernelNode) -> u64 {
     let handle: CuFunction = if node.function != 0 { node.function } else { node.kernel };
     kernels::identify_shape(handle, node.grid, node.block, node.shared)
 }
 
-/// The nodes of a graph. `about`: how many there were before, which saves a call.
+/// Nodes of a graph. `about`: the previous number, which saves a call.
 fn nodes_of(graph: CuGraph, about: usize) -> Option<Vec<CuGraphNode>> {
     // Room for one more shows whether there are more.
     let room = about + 1;
@@ -241,8 +228,8 @@ fn kernel_of(node: CuGraphNode) -> Option<u64> {
     Some(kernel(&launch))
 }
 
-/// The kernels of a node of this kind; none where it launches nothing, `None` where they cannot be
-/// told. Driver calls of ours: never while a capture is on.
+/// Kernels of a node: none if it launches nothing, `None` if they are unknown. Calls the driver:
+/// never during a capture.
 fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> {
     match kind {
         NODE_KERNEL => {
@@ -261,7 +248,7 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
             Some(all_kernels(&read(child, depth + 1)?.0))
         }
         NODE_CONDITIONAL if depth < DEEPEST => {
-            // Without its bodies a graph would pass for a shorter one than it is.
+            // Without its bodies a graph would pass for a shorter one.
             let bodies = BODIES.get(&handle).map(|bodies| bodies.clone())?;
             let mut kernels = Vec::new();
             for body in bodies {
@@ -274,8 +261,8 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
     }
 }
 
-/// What a graph is made of: its nodes that launch something, and how many there are in all. Driver
-/// calls of ours, too.
+/// Nodes of a graph that launch something, and the number of all. Calls the driver: never during a
+/// capture.
 fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
     let handles = nodes_of(graph, 0)?;
     let mut found = Vec::new();
@@ -306,7 +293,6 @@ fn all_kernels(nodes: &[Node]) -> Vec<u64> {
         .collect()
 }
 
-/// Sets an executable graph's identity from its nodes.
 fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
     let kernels = all_kernels(nodes);
     let hash = graph_hash(kernels.iter().copied());
@@ -337,11 +323,10 @@ fn forget(exec: CuGraphExec) {
     GRAPHS_MADE.remove(&exec);
 }
 
-/// An executable graph was updated from another graph of the same shape. Later changes go on naming
-/// the first graph's nodes.
+/// Follows an update from a graph of equal shape. Later changes still name the first graph's nodes.
 fn update(exec: CuGraphExec, graph: CuGraph) {
     guarded(|| {
-        // Out of the map meanwhile: no lock is held over a call of the driver's.
+        // Out of the map: no lock is held over a driver call.
         let before = GRAPHS_MADE.remove(&exec).map(|(_, made)| made);
         let Some(mut made) = before else {
             return learn(exec, graph);
@@ -369,7 +354,7 @@ fn update(exec: CuGraphExec, graph: CuGraph) {
     });
 }
 
-/// Whether all nodes of the graph are to be read that this one was updated from.
+/// Whether an update from `graph` requires a full read.
 fn differs(made: &mut Made, graph: CuGraph) -> bool {
     let may_read = made.watch.may_read();
     if made.watch.due || throttle::is_studied() {
@@ -389,7 +374,7 @@ fn differs(made: &mut Made, graph: CuGraph) -> bool {
     })
 }
 
-/// A node of an executable graph was changed: `change` says whether its kernels or its state did.
+/// Handles a changed node. `change` returns whether its kernels or its state differ.
 fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -> bool) {
     guarded(|| {
         let Some(mut made) = GRAPHS_MADE.get_mut(&exec) else {
@@ -399,15 +384,14 @@ fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -
         let Some(found) = at.and_then(|at| made.nodes.get_mut(at)) else {
             return;
         };
-        // Clients rewrite the arguments of every kernel before each launch; the kernels stay the
-        // same. Where they change, as a rule those of many nodes do: the next launch sees to it.
+        // Clients rewrite all arguments before each launch; kernels rarely change, but then many at
+        // once. So the next launch computes the identity.
         if change(found) {
             IDENTITIES.set(exec, CHANGED);
         }
     });
 }
 
-/// A kernel node launches this one from now on.
 fn change_kernel(exec: CuGraphExec, node: CuGraphNode, launch: &KernelNode) {
     let hash = kernel(launch);
     change(exec, node, |node| {
@@ -432,7 +416,7 @@ unsafe fn instantiate(exec: *const CuGraphExec, graph: CuGraph, real: impl FnOnc
     result
 }
 
-/// A node was added.
+/// Handles an added node.
 ///
 /// # Safety
 /// `node` is the out-parameter of `real` and `parameters` what it reads.
@@ -545,18 +529,17 @@ hooks! {
         result
     }
     fn cuGraphExecKernelNodeSetParams(exec: CuGraphExec, node: CuGraphNode, launch: *const KernelNode) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { set_kernel(exec, node, launch, true, real) }
     }
     fn cuGraphExecKernelNodeSetParams_v2(exec: CuGraphExec, node: CuGraphNode, launch: *const KernelNode) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { set_kernel(exec, node, launch, false, real) }
     }
     fn cuGraphExecNodeSetParams(exec: CuGraphExec, node: CuGraphNode, parameters: *const NodeParams) |real| {
         let result = real();
         if result.ok() {
-            // SAFETY: the driver read the parameters, which are longer than the part that we look
-            // at.
+            // SAFETY: the driver read the parameters, which are longer than the part read here.
             if let Some(parameters) = unsafe { written(parameters) } && parameters.kind == NODE_KERNEL {
                 change_kernel(exec, node, &parameters.kernel);
             }
@@ -653,7 +636,7 @@ mod tests {
             }
         }
         assert!((10..=17).contains(&reads), "{reads}");
-        // One that has stayed the same for long is read at once.
+        // A graph unchanged for long is read at once.
         for _ in 0..3 * ROUND {
             watch.may_read();
         }

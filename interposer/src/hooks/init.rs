@@ -1,4 +1,4 @@
-//! The first calls of a process, and what it gets where there is no driver.
+//! The first calls of a process, and the answers without a driver.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -19,7 +19,7 @@ hooks! {
         result
     }
 
-    /// Handed out as it is: the runtime's self-test covers its address.
+    /// Handed out unchanged: the runtime's self-test covers its address.
     fn cuGetExportTable(table: *mut *const c_void, identity: *const Identity) |real| {
         let result = real();
         // SAFETY: the driver read the identity.
@@ -49,8 +49,8 @@ hooks! {
     }
 }
 
-/// What a symbol does where there is no driver. A client that asks for functions gets ours, and
-/// from `cuInit` on hears that there is no device; a client that asks what an error means is told.
+/// What a symbol does without a driver. Lookups answer with weft's entry points; from `cuInit` on
+/// calls answer that there is no device. Its error texts are available.
 pub fn without_driver(at: usize) -> Option<*const ()> {
     match at {
         symbols::index::cuGetProcAddress => Some(find_first as *const ()),
@@ -109,7 +109,7 @@ unsafe extern "C" fn find_second(
     // SAFETY: the client's promise.
     let result = unsafe { find_first(name, function, version, flags) };
     // CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND.
-    // SAFETY: the client's promise; null means that it does not want to know.
+    // SAFETY: the client's promise; null means that the status is not wanted.
     let _ = unsafe { put(status, c_int::from(!result.ok())) };
     result
 }

@@ -1,9 +1,9 @@
 //! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no
 //! formatting.
 //!
-//! The list of them stands here once, for each [`Way`] of telling the session: [`Straight`], and
-//! [`super::deferred_launch`] for jobs whose launches may be left behind at the gate. Each way has
-//! a set of hooks of its own, so that a launch of any other job does not even ask.
+//! One list of hooks serves each [`Way`] of telling the session: [`Straight`], and
+//! [`super::deferred_launch`] for jobs whose launches may be deferred. Each way has its own hooks,
+//! so other jobs pay no check.
 
 use std::ffi::c_void;
 
@@ -18,8 +18,8 @@ use crate::throttle;
 
 /// How the session is told about a launch.
 pub(super) trait Way {
-    /// Tells it, around the launch. `leave`: what has to be copied if the launch is to be left
-    /// behind at a closed gate; `None` where it has to wait there itself.
+    /// Tells the session around the launch. `leave` returns the copy to defer at a closed gate;
+    /// `None`: the launch must wait.
     fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult;
 }
 
@@ -32,8 +32,8 @@ impl Way for Straight {
     fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
         let ticket = throttle::before_launch(info);
         if ticket.is_nothing() {
-            // Most launches, and the last thing done for them: the hook ends by a jump to the
-            // driver, with the client's own stack arguments.
+            // Most launches end here, by a jump to the driver with the client's own stack
+            // arguments.
             return real();
         }
         let result = real();
@@ -42,7 +42,7 @@ impl Way for Straight {
     }
 }
 
-/// The shape goes by single numbers: see [`kernels::identify`].
+/// Passes the shape as single numbers: see [`kernels::identify`].
 #[inline(always)]
 fn info(
     function: CuFunction,
@@ -60,7 +60,7 @@ fn info(
     }
 }
 
-/// A launch that is not left behind.
+/// Makes a launch that cannot be deferred.
 #[inline(always)]
 pub(super) fn launch<W: Way>(
     function: CuFunction,
@@ -73,7 +73,7 @@ pub(super) fn launch<W: Way>(
     W::told(&info(function, grid, block, shared, stream), || None, real)
 }
 
-/// A launch that may be left behind.
+/// Makes a launch that may be deferred.
 #[inline(always)]
 pub(super) fn launch_plain<W: Way>(
     function: CuFunction,
@@ -100,7 +100,7 @@ pub(super) fn launch_plain<W: Way>(
     W::told(&info(function, grid, block, shared, stream), leave, real)
 }
 
-/// The same with a configuration.
+/// Makes a launch with a configuration, which may be deferred.
 ///
 /// # Safety
 /// `config` is null or a launch configuration.
@@ -112,7 +112,7 @@ pub(super) unsafe fn launch_ex<W: Way>(
     (arguments, extra): (*const c_void, *const c_void),
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    // SAFETY: the caller's promise. Without one the driver refuses the launch.
+    // SAFETY: the caller's promise. Without a configuration the driver refuses the launch.
     let Some(config) = (unsafe { written(config) }) else {
         return real();
     };
@@ -150,7 +150,7 @@ pub(super) fn as_is(stream: CuStream) -> CuStream {
     stream
 }
 
-/// The hooks of all launches, for a [`Way`]. Where it is used, what it names must be in scope.
+/// Declares the hooks of all launches for a [`Way`]. Names that it uses must be in scope there.
 macro_rules! launches {
     ($way:ty) => {
         hooks! {
@@ -173,14 +173,14 @@ macro_rules! launches {
             fn cuLaunchKernelEx(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                // SAFETY: the client's promise to the driver.
+                // SAFETY: the client's promise.
                 unsafe { launch_ex::<$way>(config, function, as_is, (arguments, extra), real) }
             }
 
             fn cuLaunchKernelEx_ptsz(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                // SAFETY: the client's promise to the driver.
+                // SAFETY: the client's promise.
                 unsafe { launch_ex::<$way>(config, function, per_thread, (arguments, extra), real) }
             }
 
@@ -198,8 +198,7 @@ macro_rules! launches {
                 launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
             }
 
-            /// One kernel on several devices: told as the first device's launch, because it starts
-            /// on all of them or on none.
+            /// Told as the first device's launch: the kernel starts on all devices or on none.
             fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
                 // SAFETY: the client's promise to the driver, if there is a first one.
                 let first = (count > 0).then(|| unsafe { written(list) }).flatten();
@@ -209,8 +208,7 @@ macro_rules! launches {
                 }
             }
 
-            /// The oldest way: shape and shared memory were set on the function before; they are
-            /// not part of the call.
+            /// The oldest way: grid, block and shared memory were set on the function before.
             fn cuLaunch(function: CuFunction) |real| {
                 launch::<$way>(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
             }

@@ -1,8 +1,7 @@
-//! Launches of jobs on managed memory: as in [`super::launch`], and what they name of the job's
-//! memory is noted.
+//! Launches of jobs on managed memory: as in [`super::launch`], with the memory that each launch
+//! names noted.
 //!
-//! A set of hooks of their own, so that a launch of any other job does not even ask whether it is
-//! managed.
+//! They have their own set of hooks, so a launch of another job pays no check.
 
 use std::ffi::c_void;
 
@@ -29,8 +28,7 @@ fn kernel(
     }
 }
 
-/// A launch that is observed: it passes the gate like all, and is no sample of how long its kernel
-/// takes.
+/// Makes an observed launch: it passes the gate and yields no sample of its kernel's time.
 #[cold]
 fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::interrupt_samples(stream);
@@ -81,7 +79,7 @@ unsafe fn told_ex(
     extra: *const c_void,
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    // SAFETY: the caller's promise. Without one the driver refuses the launch.
+    // SAFETY: the caller's promise. Without a configuration the driver refuses the launch.
     let mut noted = unsafe { written(config) }.map(|config| {
         let kernel = kernel(
             function,

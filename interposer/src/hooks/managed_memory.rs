@@ -1,8 +1,7 @@
-//! Calls that only jobs on managed memory need looked at: what the job asks about its memory, and
-//! what makes memory that cannot be managed.
+//! Calls that matter only for jobs on managed memory: what the job asks about its memory, and what
+//! makes unmanageable memory.
 //!
-//! For all other jobs, once it is decided that their memory is the device's, these hooks do not
-//! exist: their calls go straight to the driver.
+//! For other jobs, once their memory is decided to be the device's, these hooks do not exist.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -13,14 +12,13 @@ use crate::driver::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, 
 use crate::driver::calls;
 use crate::paging::{self, backing, pointer_attributes, pool, ranges};
 
-/// CUmemPool_attribute.
+/// `CUmemPool_attribute`.
 const POOL_RESERVED: u32 = 5;
 const POOL_RESERVED_HIGH: u32 = 6;
 const POOL_USED: u32 = 7;
 const POOL_USED_HIGH: u32 = 8;
 
-/// The pool that a device's stream-ordered allocations come from when none is named; 0 where the
-/// driver does not say.
+/// The default pool of a device's stream-ordered allocations; 0 if the driver does not say.
 pub fn current_pool(device: CuDevice) -> usize {
     let mut pool = 0;
     // SAFETY: the out-parameter is valid.

@@ -1,13 +1,12 @@
-//! What a job hears of the device's memory that has a share of it.
+//! Device memory as told to a job with a quota.
 //!
-//! Only for jobs whose memory is not managed; what managed jobs hear is in
-//! [`super::managed_memory`].
+//! Only for jobs without managed memory; for the others see [`super::managed_memory`].
 
 use super::declare::hooks;
 use crate::driver::abi::CuResult;
 use crate::throttle;
 
-/// What the job is told, where that differs from what the driver said.
+/// Replaces the driver's numbers by the job's view, where they differ.
 ///
 /// # Safety
 /// The out-parameters of a `cuMemGetInfo` that answered `result`.

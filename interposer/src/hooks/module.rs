@@ -1,4 +1,4 @@
-//! Loading of code, and every way to a kernel's handle in it: here the names are learnt.
+//! Loading of code, and every way to a kernel's handle in it. Names are learnt here.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,16 +12,15 @@ use crate::kernels::images;
 use crate::kernels::{self, Kind, image, text};
 use crate::{deferred, paging, throttle};
 
-/// Code files larger than this are not read for their hash.
+/// Largest code file that is read for its hash.
 const LARGEST_FILE: u64 = 256 << 20;
 
-/// Whether images are worth keeping: only managed jobs ask for parameters, and a newer driver knows
-/// them.
+/// Whether to keep images: only managed jobs need parameters, and a newer driver knows them itself.
 fn keeps_images() -> bool {
     paging::may_be_managed() && images::tell_more()
 }
 
-/// Code was loaded from memory.
+/// Handles code loaded from memory.
 ///
 /// # Safety
 /// `handle` is the out-parameter of `real`, which loads `code`.
@@ -48,7 +47,7 @@ unsafe fn load(handle: *const usize, code: *const c_void, real: impl FnOnce() ->
     result
 }
 
-/// Code was loaded from a file.
+/// Handles code loaded from a file.
 ///
 /// # Safety
 /// `handle` is the out-parameter of `real`, which loads the file `path`.
@@ -84,7 +83,7 @@ fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
     real()
 }
 
-/// A kernel was looked up by name in a module or library.
+/// Notes a kernel looked up by name in a module or library.
 ///
 /// # Safety
 /// `handle` is the out-parameter of `real`, `name` a C string.
@@ -108,12 +107,11 @@ unsafe fn look_up(
     result
 }
 
-/// Kernels of a module or library were listed: ask the driver for their names.
+/// Asks the driver for the names of listed kernels.
 ///
-/// The client says how many it has room for. What stands in that room behind the last kernel is its
-/// own, and no handle: how many there are the driver is asked (by functions as old as those that
-/// list). Where it does not say, nothing is looked at; the names are then asked for at the first
-/// launches.
+/// The client states only the room; words behind the last kernel are its own. So the driver is
+/// asked for the number, by functions as old as those that list. Without an answer, names are asked
+/// for at the first launches.
 ///
 /// # Safety
 /// `handles` is the out-parameter of `real`, with room for `room`; `count_of` answers how many
@@ -136,8 +134,8 @@ unsafe fn enumerate(
                 return;
             }
             for at in 0..there.min(room) as usize {
-                // SAFETY: the driver wrote as many handles as there are, and no more than the
-                // client made room for.
+                // SAFETY: the driver wrote as many handles as there are, and at most the client's
+                // room.
                 let Some(handle) = (unsafe { written(handles.wrapping_add(at)) }) else {
                     break;
                 };

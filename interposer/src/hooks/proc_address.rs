@@ -1,10 +1,9 @@
-//! `cuGetProcAddress` in both versions: the driver answers, and where its answer is a function that
-//! we export, the client gets our entry point for it.
+//! `cuGetProcAddress` in both versions: a function that weft exports is answered with weft's entry
+//! point.
 //!
-//! Which of our entry points that is, follows from the name, the CUDA version and the per-thread
-//! flag by the symbol table; the address that the driver answered is held against it, because a
-//! driver newer than the table may mean another function. The empty name, which the CUDA runtime
-//! probes with, and unknown names are the driver's business alone.
+//! The symbol table maps name, CUDA version and per-thread flag to an entry point. It is checked
+//! against the driver's address, because a newer driver may mean another function. The empty name
+//! (the CUDA runtime's probe) and unknown names keep the driver's answer.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
@@ -15,7 +14,7 @@ use crate::driver::abi::{CuResult, PROC_ADDRESS_PER_THREAD};
 use crate::driver::counts;
 use crate::driver::symbols::{self, ENTRIES, HEADER_VERSION};
 
-/// Puts our entry point in the place of what the driver answered.
+/// Replaces the driver's answer by weft's entry point.
 ///
 /// # Safety
 /// `name` and `function` are null, or pointers that the driver read and wrote through without
@@ -47,15 +46,15 @@ pub unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *
     }
 }
 
-/// The symbol whose entry point stands for what the driver answered.
+/// The symbol whose entry point stands for the driver's answer.
 fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Option<usize> {
     let meant = by_table(name, version, per_thread);
     let same = |at: usize| symbols::real(at) == Some(answered);
     if let Some(at) = meant.filter(|at| same(*at)) {
         return Some(at);
     }
-    // Another version or flavour of the name, as the driver itself exports it. What was learnt
-    // below does not count: a driver may hand out one address for two flavours.
+    // Another version or flavour, as exported by the driver. Learnt addresses do not count: two
+    // flavours may share one.
     let exported = |at: &usize| {
         let symbol = ENTRIES.get(*at).map(|entry| entry.symbol);
         symbol
@@ -65,7 +64,7 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = symbols::of_base(name).find(exported) {
         return Some(at);
     }
-    // A driver whose references to its own names come out at us hands out our own entry points.
+    // A driver whose references to its own names bind to weft returns weft's entry points.
     if let Some(at) = symbols::exported_as(answered) {
         return Some(at);
     }
@@ -74,8 +73,7 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
     if let Some(at) = exported_at(answered) {
         return Some(at);
     }
-    // The driver hands out an address of its own, as it may. The table is right unless there is a
-    // version it has not heard of.
+    // A private address of the driver. The table is right unless a version newer than it exists.
     let at = meant?;
     if version > HEADER_VERSION && has_newer(name) {
         return None;
@@ -88,8 +86,7 @@ fn choose(name: &str, version: u32, per_thread: bool, answered: *mut ()) -> Opti
 
 /// The symbol under which the driver exports this address.
 fn exported_at(address: *mut ()) -> Option<usize> {
-    // Read once, and only if some answer was not what the table says: seven hundred lookups take
-    // about half a millisecond.
+    // Read once, and only if an answer differs from the table: 700 lookups take about 0.5 ms.
     static ADDRESSES: OnceLock<HashMap<usize, usize>> = OnceLock::new();
     let driver = crate::driver::loader::opened()?;
     let addresses = ADDRESSES.get_or_init(|| {
@@ -100,8 +97,7 @@ fn exported_at(address: *mut ()) -> Option<usize> {
     addresses.get(&(address as usize)).copied()
 }
 
-/// What the table says: the newest symbol not newer than `version`, in the per-thread flavour where
-/// there is one.
+/// The table's answer: the newest symbol not newer than `version`, per-thread if available.
 pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
     let newest = |flavour: bool| {
         let offered = symbols::of_base(name).filter(|at| {
@@ -114,7 +110,7 @@ pub fn by_table(name: &str, version: u32, per_thread: bool) -> Option<usize> {
     per_thread.then(|| newest(true)).flatten().or_else(|| newest(false))
 }
 
-/// Does the driver export a version of this function after the last one that the table knows?
+/// Whether the driver exports a version of this function newer than the table's last.
 fn has_newer(name: &str) -> bool {
     let Some(driver) = crate::driver::loader::opened() else {
         return false;

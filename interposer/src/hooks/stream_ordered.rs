@@ -1,10 +1,9 @@
-//! Stream-ordered calls that are no launches: copies, fills, events, waits, host functions, memory
+//! Stream-ordered calls other than launches: copies, fills, events, waits, host functions, memory
 //! operations.
 //!
-//! They have a place among the launches, so whoever holds launches holds these, in their order. The
-//! session is told what is coming and then the call goes on to the driver by a jump, arguments
-//! untouched. What a call moves is read from its arguments where the symbol table says they stand,
-//! or from the structure it is given.
+//! They are held wherever launches are, in order. The hook tells the session, then jumps to the
+//! driver with untouched arguments. The bytes moved are in the argument named by the symbol table,
+//! or in the structure passed.
 
 use weft_profiles::working_set::Access;
 
@@ -17,7 +16,7 @@ use crate::driver::symbols::{ENTRIES, Entry, Moves, NOWHERE, real_bound};
 use crate::paging::{self, access_tracker};
 use crate::throttle;
 
-/// The arguments of a call as they came.
+/// A call's arguments as they came.
 #[derive(Clone, Copy)]
 pub struct Arguments {
     registers: *const usize,
@@ -25,7 +24,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Argument `at`, if the function has that many.
+    /// Argument `at`, or 0 if the function has fewer.
     fn get(self, entry: &Entry, at: u8) -> usize {
         if at >= entry.args {
             return 0;
@@ -36,13 +35,13 @@ impl Arguments {
         } else {
             self.stack.wrapping_add(at - 6)
         };
-        // SAFETY: the gate saved the six registers; a function with more arguments has them on the
-        // caller's stack, one word each.
+        // SAFETY: the gate saved the six registers; further arguments are on the caller's stack,
+        // one word each.
         unsafe { place.read() }
     }
 }
 
-/// Called by the gate (`symbols::ordered_gate`). Answers where to go on.
+/// Called by `exports::ordered_gate`. Returns the address to go on at.
 ///
 /// # Safety
 /// `registers` are the six saved argument registers of a call of symbol `at`, `stack` its arguments
@@ -61,8 +60,8 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
     real_bound(at)
 }
 
-/// A call while launches are in the queue: it may go in behind them, or they go first. What it
-/// answers if it is not to be made.
+/// Handles a call while the launch queue holds work: queues it, or empties the queue. Returns the
+/// answer of a call not to be made.
 #[cold]
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
@@ -76,7 +75,7 @@ fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
     deferred::fill(Fill::new(at, words, bytes, stream, capture::on(stream)))
 }
 
-/// The stream that a call goes to, as the plain entry points take it; 0 where it names none.
+/// The call's stream, as plain entry points take it; 0 if it names none.
 fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     let stream = if entry.stream == NOWHERE {
         0
@@ -86,8 +85,7 @@ fn stream_of(entry: &Entry, arguments: Arguments) -> usize {
     if entry.per_thread { per_thread(stream) } else { stream }
 }
 
-/// The event that a call records in a stream or has a stream wait for. Not of those that speak of a
-/// whole context.
+/// The event that a call records or waits for in one stream. `None` for calls on a whole context.
 fn event_of(entry: &Entry, arguments: Arguments) -> Option<usize> {
     match (entry.op, entry.stream) {
         (StreamOp::EventRecord, 1) => Some(arguments.get(entry, 0)),
@@ -100,7 +98,7 @@ fn event_of(entry: &Entry, arguments: Arguments) -> Option<usize> {
 pub fn tell(entry: &Entry, arguments: Arguments) {
     let stream = stream_of(entry, arguments);
     let event = event_of(entry, arguments);
-    // What goes into a capture takes no place among the launches now.
+    // A captured call takes no place among the launches now.
     if capture::on(stream) {
         if let Some(event) = event {
             throttle::event_gone(event);
@@ -118,18 +116,18 @@ pub fn tell(entry: &Entry, arguments: Arguments) {
     }
 }
 
-/// What a copy or fill uses, and how: addresses stand among the first two arguments, target and
-/// source, or what is filled.
+/// Addresses that a copy or fill uses, and how: target and source, or the filled range. They are
+/// among the first two arguments.
 fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2] {
     let at = |at| arguments.get(entry, at) as u64;
-    // Rows may have gaps, which keep what they hold.
+    // Gaps between rows keep their contents.
     let all = matches!(entry.moves, Moves::Bytes(..));
     let target = if all { Access::Write } else { Access::ReadWrite };
     match op {
         StreamOp::CopyToDevice | StreamOp::CopyToHost | StreamOp::CopyOnDevice => {
             [(at(0), target), (at(1), Access::Read)]
         }
-        // The other argument is what it is filled with, which may look like anything.
+        // The other argument is the fill value, no address.
         StreamOp::Memset => [(at(0), target), (0, Access::Read)],
         StreamOp::EventRecord | StreamOp::EventWait | StreamOp::Other => {
             [(at(0), Access::ReadWrite), (at(1), Access::ReadWrite)]
@@ -137,7 +135,7 @@ fn used(entry: &Entry, op: StreamOp, arguments: Arguments) -> [(u64, Access); 2]
     }
 }
 
-/// What a call with these arguments, all of them, does, and how much it moves.
+/// Operation and bytes of a call, from all its arguments.
 pub fn described(entry: &Entry, words: &[usize]) -> (StreamOp, u64) {
     let mut registers = [0usize; 6];
     for (register, word) in registers.iter_mut().zip(words) {
@@ -154,9 +152,9 @@ pub fn described(entry: &Entry, words: &[usize]) -> (StreamOp, u64) {
     what(entry, arguments)
 }
 
-/// What a call does, and how much it moves.
+/// Operation of a call and bytes that it moves.
 fn what(entry: &Entry, arguments: Arguments) -> (StreamOp, u64) {
-    // Up to CUDA 3.1 sizes had 32 bits, and the other half of the word may hold anything.
+    // Up to CUDA 3.1 sizes had 32 bits; the word's other half is undefined.
     let mask = if entry.since < 3020 {
         u64::from(u32::MAX)
     } else {
@@ -298,7 +296,7 @@ mod tests {
         ] {
             assert_eq!(told(symbol), copy, "{symbol:?}");
         }
-        // What it is filled with is no address.
+        // The fill value is no address.
         assert_eq!(told(c"cuMemsetD32Async"), [(10, Access::Write), (0, Access::Read)]);
         // Rows with gaps between them.
         assert_eq!(told(c"cuMemsetD2D8_v2"), [(10, Access::ReadWrite), (0, Access::Read)]);
@@ -343,7 +341,7 @@ mod tests {
 
     #[test]
     fn every_copy_and_fill_that_has_a_size_tells_it() {
-        // Copies whose amount stands in structures of structures, or in the array's own shape.
+        // Copies whose size is in nested structures or in the array's own shape.
         let silent = [
             "cuMemcpy3DBatchAsync",
             "cuMemcpy3DWithAttributesAsync",

@@ -1,4 +1,5 @@
-//! Calls after which the client knows that work has ended: the session learns it for free.
+//! Sync points: calls after which the client knows that work has ended. The session learns it for
+//! free.
 
 use std::ffi::c_void;
 
@@ -9,13 +10,12 @@ use crate::driver::capture;
 use crate::driver::symbols::StreamOp;
 use crate::throttle::{self, Synced};
 
-/// A call that waits.
 #[inline(always)]
 fn wait(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(what, real)
 }
 
-/// A call that asks, and succeeds when the work has ended.
+/// A query that succeeds when the work has ended.
 #[inline(always)]
 fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
@@ -25,13 +25,13 @@ fn ask(what: Synced, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Another event may have its handle from now on.
+/// Forgets an event: another event may get its handle from now on.
 fn destroy(event: CuEvent, real: impl FnOnce() -> CuResult) -> CuResult {
     throttle::event_gone(event);
     real()
 }
 
-/// Whether a stream's work has ended. What was left behind at the gate has not.
+/// Whether a stream's work has ended. Deferred launches have not.
 #[inline(always)]
 fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     if deferred::busy()
@@ -42,7 +42,7 @@ fn ask_stream(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     ask(Synced::Stream(stream), real)
 }
 
-/// A copy to host memory that returns when the bytes are there, so everything before it on its
+/// A copy to host memory that returns when the bytes are there. So everything before it on its
 /// stream has ended.
 #[inline(always)]
 fn copy_out(bytes: u64, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -98,7 +98,7 @@ fn shaped(source: u32, target: u32, bytes: u64, stream: CuStream, real: impl FnO
     real()
 }
 
-/// The legacy default stream, where copies without a stream go.
+/// The legacy default stream, used by copies without a stream.
 const LEGACY: CuStream = 0;
 
 hooks! {
@@ -128,27 +128,27 @@ hooks! {
         copy_out(bytes as u64, per_thread(0), real)
     }
     fn cuMemcpy2D_v2(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, LEGACY, real) }
     }
     fn cuMemcpy2D_v2_ptds(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, per_thread(0), real) }
     }
     fn cuMemcpy2DUnaligned_v2(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, LEGACY, real) }
     }
     fn cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_2d(copy, per_thread(0), real) }
     }
     fn cuMemcpy3D_v2(copy: *const Copy3d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_3d(copy, LEGACY, real) }
     }
     fn cuMemcpy3D_v2_ptds(copy: *const Copy3d) |real| {
-        // SAFETY: the client's promise to the driver.
+        // SAFETY: the client's promise.
         unsafe { copy_3d(copy, per_thread(0), real) }
     }
 }

@@ -1,6 +1,6 @@
-//! What the driver itself says a kernel is called, for handles that came to the client past us.
+//! Kernel names from the driver, for handles that came to the client past weft.
 //!
-//! Each is a driver call of ours: never while a capture is on.
+//! Each function calls the driver: never during a capture.
 
 use std::ffi::{CStr, c_char};
 
@@ -8,15 +8,14 @@ use super::registry::code_of;
 use crate::driver::abi::{CuFunction, CuKernel, CuLibrary};
 use crate::driver::calls;
 
-/// The driver's own idea of a function's module and symbol. A driver call of ours: never while a
-/// capture is on.
+/// Hash of a function's module, and its symbol.
 pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle.
     if !unsafe { calls::cuFuncGetName(&mut name, function) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered a C string that lives as long as the function, or nothing.
+    // SAFETY: the driver answered null or a C string that lives as long as the function.
     let symbol = unsafe { text(name) }?;
     let mut module = 0;
     // SAFETY: the out-parameter is valid.
@@ -24,16 +23,16 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     (!symbol.is_empty()).then(|| (code_of(module), symbol))
 }
 
-/// The driver's own idea of the library and symbol of a library's kernel, which clients launch by
-/// its own handle: asked about a function, the driver says nothing of such a handle.
+/// Library and symbol of a library kernel that a client launches by its own handle. Function
+/// queries do not know such a handle.
 pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which the
-    // driver did not know as a function.
+    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which is no
+    // function to the driver.
     if !unsafe { calls::cuKernelGetName(&mut name, kernel) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered a C string that lives as long as the kernel, or nothing.
+    // SAFETY: the driver answered null or a C string that lives as long as the kernel.
     let symbol = unsafe { text(name) }?;
     let mut library = 0;
     // SAFETY: the out-parameter is valid.
@@ -41,8 +40,7 @@ pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     (!symbol.is_empty()).then_some((library, symbol))
 }
 
-/// The driver's own function for a kernel of a library. A driver call of ours: never while a
-/// capture is on.
+/// The driver's function for a library kernel.
 pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;
     // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is
@@ -52,7 +50,7 @@ pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
         .then_some(function)
 }
 
-/// A C string of the driver's; `None` for null.
+/// A C string of the driver; `None` for null.
 ///
 /// # Safety
 /// `name` is null or a C string.

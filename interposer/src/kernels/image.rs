@@ -1,33 +1,31 @@
-//! The hash of a module's image: what tells two kernels of one name apart.
+//! Hash of a module's image, which tells kernels of one name apart.
 //!
-//! A client hands the driver a bare pointer. How much lies behind it is written in the image
-//! itself: a fat binary and its wrapper have a length, an ELF file (a cubin) says where its parts
-//! end, PTX is text that ends with a zero. Only so much is read, and only after the driver accepted
-//! the image. Anything else hashes to 0, "unknown".
+//! A client hands the driver a bare pointer. The image states its length: fat binaries and their
+//! wrapper in a header, ELF files (cubins) by the ends of their parts, PTX text by a final zero.
+//! Only those bytes are read, and only after the driver accepted the image. Anything else hashes to
+//! 0, "unknown".
 
 use weft_kernel_id::image_hash;
 
-/// Magic numbers: the wrapper that the CUDA compiler puts around a fat binary, the fat binary, an
-/// ELF file.
+/// Magic numbers: the CUDA compiler's wrapper of a fat binary, a fat binary, an ELF file.
 const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Images up to this size are hashed whole (about a tenth of a millisecond); of larger ones a
-/// sample. Libraries carry fat binaries of hundreds of megabytes that the driver itself never reads
-/// in full.
+/// Largest image hashed whole (about 0.1 ms); of larger ones a sample. The driver itself never
+/// reads a library's hundreds of megabytes in full.
 const WHOLE: usize = 1 << 20;
 /// The sample: the beginning, and this many pieces spread evenly over the rest.
 const BEGINNING: usize = 256 << 10;
 const PIECES: usize = 64;
 const PIECE: usize = 4 << 10;
 
-/// An image larger than this is taken for a misunderstanding.
+/// Largest plausible image, bytes.
 const LARGEST: u64 = 4 << 30;
-/// PTX longer than this is hashed up to here.
+/// Most bytes of PTX that are hashed.
 const LONGEST_TEXT: usize = 64 << 20;
 
-/// The hash of the image behind a pointer.
+/// Hash of the image behind a pointer.
 ///
 /// # Safety
 /// The driver accepted `image` as an image to load.
@@ -39,12 +37,12 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     let Some((start, length)) = (unsafe { extent(image, true) }) else {
         return 0;
     };
-    // SAFETY: the image says that it is that long, and the driver found it in order.
+    // SAFETY: the image states this length, and the driver accepted it.
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
-/// Where an image lies, how long it is, and whether it is part of a program and stays there: the
-/// CUDA compiler's wrapper says so.
+/// Address and length of an image; true if it is part of a program and stays, as the CUDA
+/// compiler's wrapper says.
 ///
 /// # Safety
 /// As [`hash`].
@@ -54,7 +52,7 @@ pub unsafe fn span(image: *const u8) -> Option<(*const u8, usize, bool)> {
     Some((start, length, start != image))
 }
 
-/// The hash of an image that is all there.
+/// Hash of a whole image.
 pub fn hash_bytes(image: &[u8]) -> u64 {
     if image.len() <= WHOLE {
         return image_hash(image);
@@ -73,17 +71,16 @@ pub fn hash_bytes(image: &[u8]) -> u64 {
     image_hash(&bytes)
 }
 
-/// Where an image starts and how long it is.
+/// Address and length of an image.
 ///
 /// # Safety
 /// As [`hash`].
 unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> {
-    // SAFETY: the shortest image the driver takes is a text of more than four bytes, its zero
-    // included.
+    // SAFETY: the shortest accepted image is a text of over four bytes, with its zero.
     let magic = unsafe { read::<u32>(image, 0) };
     let length = match magic {
         WRAPPER if wrapped => {
-            // SAFETY: a wrapper has 24 bytes; the pointer to the fat binary stands at 8.
+            // SAFETY: a wrapper has 24 bytes; the fat binary's pointer is at 8.
             let inner = unsafe { read::<*const u8>(image, 8) };
             if inner.is_null() {
                 return None;
@@ -92,8 +89,8 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             return unsafe { extent(inner, false) };
         }
         FATBIN => {
-            // SAFETY: a fat binary starts with 16 bytes: magic, version, length of this header,
-            // length of the rest.
+            // SAFETY: a fat binary starts with 16 bytes: magic, version, header length, length of
+            // the rest.
             let header = unsafe { read::<u16>(image, 6) };
             // SAFETY: as above.
             let rest = unsafe { read::<u64>(image, 8) };
@@ -107,14 +104,14 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             if !first.iter().all(printable) {
                 return None;
             }
-            // SAFETY: PTX ends with a zero, by the contract of the functions that load it.
+            // SAFETY: PTX ends with a zero, by the contract of the loading functions.
             (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT) }) as u64
         }
     };
     (length > 0 && length <= LARGEST).then_some((image, length as usize))
 }
 
-/// The end of the last part of a 64-bit ELF file.
+/// End of the last part of a 64-bit ELF file.
 ///
 /// # Safety
 /// `image` is an ELF file that the driver accepted.

@@ -1,15 +1,13 @@
-//! What loaded images say of their kernels' parameters, for drivers that do not say it themselves
-//! (before CUDA 12.4).
+//! Kernel parameters read from images, for drivers that do not tell them (before CUDA 12.4).
 //!
 //! What holds:
-//! * Only in jobs that are on managed memory or may come to be, and only where the driver lacks the
-//!   call: for all others nothing is kept.
-//! * An image is read when the first of its kernels is launched, not when it is loaded: the client
-//!   may have freed it by then. So a plain image is copied, up to [`COPY`] each and [`COPIES`] in
-//!   all. What the CUDA runtime hands in is part of a program and too large for that: it is found
-//!   again where it was, read by the kernel's leave (`process_vm_readv`, an error where nothing
-//!   lies there any more), and taken only if its hash is what it was.
-//! * An image that says nothing, or is none, costs its kernels their layouts and nothing else.
+//! * Images are kept only in jobs that are or may become managed, and only if the driver lacks the
+//!   call.
+//! * An image is read at the first launch of one of its kernels, when the client may have freed it.
+//!   So plain images are copied, up to [`COPY`] bytes each and [`COPIES`] in all. The CUDA
+//!   runtime's images, part of a program and too large, are read in place by `process_vm_readv`.
+//!   That fails if nothing is mapped there; a changed hash is refused.
+//! * An unreadable image costs its kernels only their layouts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::image;
 use crate::driver::{calls, symbols};
 
-/// Bytes of one image that are copied at most. Compilers at run time make some hundred KB.
+/// Largest copied image, bytes. Run-time compilers make some hundred KB.
 const COPY: usize = 16 << 20;
 
 /// Bytes of all copies.
 const COPIES: usize = 256 << 20;
 
-/// Bytes of an image that is read where it lies. The largest library's fat binary has some hundred
-/// MB.
+/// Largest image read in place, bytes. The largest library's fat binary has some hundred MB.
 const LARGEST: usize = 1 << 30;
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
@@ -34,29 +31,29 @@ const MINOR: i32 = 76;
 
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
-/// One parameter.
+/// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
-    /// Where it stands in the kernel's parameter block.
+    /// Offset in the kernel's parameter block, bytes.
     pub offset: u32,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u32,
 }
 
-/// An image whose kernels may be asked about.
+/// An image kept for its kernels' parameters.
 #[derive(Debug)]
 pub struct Kept(Mutex<State>);
 
 #[derive(Debug)]
 enum State {
     Copied(Copied),
-    /// Bytes from an address on, with their hash.
+    /// Address, bytes and hash of an image read in place.
     Stays(usize, usize, u64),
     /// Parameters by symbol.
     Read(HashMap<String, Vec<Parameter>>),
 }
 
-/// A copy, and where its bytes are counted.
+/// A copy, and the counter of its bytes.
 #[derive(Debug)]
 struct Copied(Vec<u8>, &'static AtomicUsize);
 
@@ -79,12 +76,12 @@ impl Copied {
     }
 }
 
-/// Whether the driver leaves it to images what kernels' parameters are.
+/// Whether parameters must come from images, because the driver does not tell them.
 pub fn tell_more() -> bool {
     symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
 }
 
-/// What is kept of an image in memory, with its hash.
+/// Keeps an image in memory, with its hash.
 ///
 /// # Safety
 /// The driver accepted `code` as an image to load, just now.
@@ -97,12 +94,12 @@ pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
     if stays {
         return (bytes <= LARGEST).then(|| Kept::new(State::Stays(start as usize, bytes, hash)));
     }
-    // SAFETY: the image says that it is that long, and the driver found it in order.
+    // SAFETY: the image states this length, and the driver accepted it.
     let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
     Copied::new(bytes, &COPIED).map(|copied| Kept::new(State::Copied(copied)))
 }
 
-/// What is kept of an image that was read from a file.
+/// Keeps an image that was read from a file.
 pub fn keep_file(bytes: &[u8]) -> Option<Arc<Kept>> {
     let copied = Copied::new(bytes, &COPIED)?;
     Some(Kept::new(State::Copied(copied)))
@@ -113,8 +110,8 @@ impl Kept {
         Arc::new(Kept(Mutex::new(state)))
     }
 
-    /// The parameters of a kernel, in order. `None`: the image does not say. A driver call of ours,
-    /// where it is read: never while a capture is on.
+    /// Parameters of a kernel, in order. `None`: the image does not tell them. The first read calls
+    /// the driver: never during a capture.
     pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match &*state {
@@ -137,7 +134,7 @@ impl Kept {
     }
 }
 
-/// All kernels of an image whose parameters it tells.
+/// Parameters of all kernels of an image that tells them.
 fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     let module = match weft_image::read(image, architecture()) {
         Ok(module) => module,
@@ -156,7 +153,7 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     kernels.collect()
 }
 
-/// The current device's architecture, 80 for sm_80; 0 where there is none.
+/// The current device's architecture, 80 for sm_80; 0 without a device.
 fn architecture() -> u32 {
     let mut device = 0;
     // SAFETY: the out-parameter is valid.
@@ -172,7 +169,7 @@ fn architecture() -> u32 {
     ask(MAJOR).saturating_mul(10).saturating_add(ask(MINOR))
 }
 
-/// A copy of the process's own bytes, if they are there.
+/// Copies a range of the process's own memory, if it is mapped.
 fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut found: Vec<u8> = Vec::new();
@@ -188,7 +185,7 @@ fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
             iov_base: start.checked_add(at)? as *mut libc::c_void,
             iov_len: bytes - at,
         };
-        // SAFETY: the kernel writes no more than the buffer has; what it cannot read is an error.
+        // SAFETY: the kernel writes at most the buffer's length; unreadable memory is an error.
         let read = unsafe { libc::process_vm_readv(own, &into, 1, &from, 1, 0) };
         at += usize::try_from(read).ok().filter(|read| *read > 0)?;
     }
@@ -235,7 +232,7 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_bounded() {
-        // Not the one that the other tests' copies count in.
+        // Separate from the counter of the other tests' copies.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         assert!(Copied::new(&vec![0; COPY + 1], &COUNT).is_none());
         let copies = (0..COPIES / COPY + 2).filter_map(|_| Copied::new(&vec![0; COPY], &COUNT));

@@ -1,25 +1,24 @@
-//! From a handle to a word, in a nanosecond or two, by any number of threads at once.
+//! A concurrent table from handles to words: one or two ns per look, any number of threads.
 //!
-//! An open-addressing table whose keys are only ever added: a key's slot is the same for good, so a
-//! reader needs no lock and no second look. What a key means may change (a driver reuses the
-//! addresses of unloaded kernels): that is the value, and a value of zero is the tombstone. A table
-//! that is full refuses, and its users fall back to a slower way.
+//! Open addressing; keys are only added. A key's slot never changes, so a reader needs no lock and
+//! no second look. A key's meaning may change, because a driver reuses addresses of unloaded
+//! kernels: that is the value, and 0 is the tombstone. A full table refuses, and its users take a
+//! slower path.
 
-// By this name, so that `tests/simulation` can compile this file on atomics whose every
-// interleaving it checks.
+// Imported by this name: `tests/memory-model` compiles this file with model-checked atomics.
 use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Slots that are looked at from a key's first place. A table three quarters full rarely needs ten.
+/// Slots searched from a key's first place. A table three quarters full rarely needs ten.
 const REACH: usize = 32;
 
-/// What is known of one key.
+/// Slot of one key.
 #[derive(Debug)]
 #[repr(align(32))]
 pub struct Slot {
     key: AtomicUsize,
-    /// What the key means now; 0 for nothing.
+    /// The key's present meaning; 0 for none.
     pub value: AtomicU64,
-    /// A word beside it, for the reader's use; zeroed whenever the value is set.
+    /// A word for the reader's use; zeroed whenever the value is set.
     pub note: AtomicU64,
 }
 
@@ -31,7 +30,7 @@ pub struct Index<const N: usize> {
 }
 
 impl<const N: usize> Index<N> {
-    /// An empty table, all zero: as a static it takes no memory until it is used.
+    /// An empty table, all zero: as a static it takes no memory until used.
     #[allow(clippy::new_without_default)] // Two megabytes do not belong on a stack: for statics.
     pub const fn new() -> Index<N> {
         const { assert!(N.is_power_of_two() && N > REACH) };
@@ -47,24 +46,23 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// A key's first place. Handles are addresses of 8 bytes or more; the multiplication spreads
-    /// their upper bits over all of the word.
+    /// First place of a key. Handles are addresses of 8 bytes or more; multiplication spreads their
+    /// upper bits.
     #[inline(always)]
     fn start(key: usize) -> usize {
         ((key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
     }
 
-    /// The slots where a key may stand, in order.
+    /// Slots that may hold a key, in order.
     fn places(&self, key: usize) -> impl Iterator<Item = &Slot> {
         let start = Self::start(key);
         (0..REACH).filter_map(move |step| self.slots.get(start.wrapping_add(step) & (N - 1)))
     }
 
-    /// The slot of a key, if it was ever set.
+    /// Slot of a key, if it was ever set.
     #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
-        // Nearly every key stands in its first place: only that look belongs into a launch's own
-        // code.
+        // Nearly every key is in its first place: only that look is inlined into launches.
         let first = self.slots.get(Self::start(key) & (N - 1))?;
         if first.key.load(Ordering::Acquire) == key {
             return Some(first);
@@ -86,8 +84,8 @@ impl<const N: usize> Index<N> {
         None
     }
 
-    /// The slot of a key, made if need be. `None` where there is no room, and for key 0, which
-    /// means an empty slot.
+    /// Slot of a key, made if need be. `None` if there is no room, and for key 0, which marks an
+    /// empty slot.
     pub fn place(&self, key: usize) -> Option<&Slot> {
         if key == 0 {
             return None;
@@ -100,7 +98,7 @@ impl<const N: usize> Index<N> {
             if found != 0 {
                 continue;
             }
-            // Past three quarters the searches get long; what is in stays.
+            // Beyond three quarters searches get long; present keys stay.
             if self.used.load(Ordering::Relaxed) >= N / 4 * 3 {
                 return None;
             }
@@ -116,7 +114,7 @@ impl<const N: usize> Index<N> {
         None
     }
 
-    /// Gives a key a meaning. False where there is no room.
+    /// Sets a key's value. False if there is no room.
     pub fn set(&self, key: usize, value: u64) -> bool {
         let Some(slot) = self.place(key) else { return false };
         slot.note.store(0, Ordering::Relaxed);
@@ -124,7 +122,7 @@ impl<const N: usize> Index<N> {
         true
     }
 
-    /// Takes a key's meaning away.
+    /// Clears a key's value.
     pub fn forget(&self, key: usize) {
         if let Some(slot) = self.find(key) {
             slot.value.store(0, Ordering::Release);

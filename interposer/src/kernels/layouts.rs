@@ -1,11 +1,10 @@
-//! Where a kernel's parameters stand, and the words a launch hands it.
+//! Layouts of kernel parameters, and the parameter block of a launch.
 //!
-//! The driver says it of each kernel since CUDA 12.4 (`cuFuncGetParamInfo`); with an older one the
-//! kernel's image does ([`super::images`]). Launches of a kernel of which neither says it count as
-//! touching nothing that is known. Asked once a kernel and kept for good, until the code it came
-//! from is unloaded.
+//! The driver tells layouts since CUDA 12.4 (`cuFuncGetParamInfo`), before that the image
+//! ([`super::images`]). Without a layout a launch counts as touching no known memory. Each kernel
+//! is asked about once, until its code is unloaded.
 //!
-//! A launch gives its parameters one by one (`kernelParams`) or in one buffer (`extra`).
+//! A launch passes parameters one by one (`kernelParams`) or in one buffer (`extra`).
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -17,10 +16,9 @@ use crate::driver::abi::CuFunction;
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Bytes of the largest parameter block since CUDA 12.1; PyTorch's lists of tensors fill it.
+/// Bytes of the largest parameter block since CUDA 12.1; PyTorch's tensor lists fill it.
 const BLOCK: usize = 32_764;
 
-/// No kernel has more parameters than this.
 const MOST: usize = 4096;
 
 /// CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
@@ -28,22 +26,22 @@ const POINTER: usize = 1;
 const SIZE: usize = 2;
 const END: usize = 0;
 
-/// The value of a kernel whose layout cannot be had.
+/// Marks a kernel without a layout.
 const UNKNOWN: u64 = 1;
 
 /// The parameters of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// In the order in which a launch gives them.
+    /// In the order of a launch's arguments.
     pub parameters: Vec<Parameter>,
 }
 
-/// The layout of a kernel; `None` where it is not known.
+/// Layout of a kernel; `None` if unknown.
 #[inline]
 pub fn of(function: CuFunction) -> Option<&'static Layout> {
     match LAYOUTS.find(function).map(|slot| slot.value.load(Ordering::Acquire)) {
         Some(UNKNOWN) => None,
-        // SAFETY: `ask` put the address of a leaked layout there, which nothing frees.
+        // SAFETY: `ask` stored the address of a leaked layout, which nothing frees.
         Some(known) if known != 0 => unsafe { (known as *const Layout).as_ref() },
         _ => ask(function),
     }
@@ -54,15 +52,14 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
-    // Each kind of handle is asked about in its own way: what the driver does with the other kind
-    // is nowhere said.
+    // Each kind of handle has its own query: the driver's answer to the other kind is undocumented.
     let kernel = registry::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
         let (mut offset, mut size) = (0, 0);
         let asked = match kernel {
-            // SAFETY: a kernel of a library that the client is about to launch; the out-parameters
-            // are valid.
+            // SAFETY: a library kernel that the client is about to launch; the out-parameters are
+            // valid.
             true => unsafe { calls::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
             // SAFETY: a function that the client is about to launch; the out-parameters are valid.
             false => unsafe { calls::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
@@ -98,8 +95,8 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     Some(layout)
 }
 
-/// Copies the parameter block of a launch as the kernel sees it into `block`, whose memory is kept
-/// from one launch to the next. Gaps between parameters are zero.
+/// Copies a launch's parameter block, as the kernel sees it, into the reused `block`. Gaps between
+/// parameters are zero.
 ///
 /// # Safety
 /// `arguments` and `extra` are what the client gives the driver for a kernel of this layout.
@@ -109,25 +106,25 @@ pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_vo
     if arguments.is_null() {
         // SAFETY: the caller's promise.
         if let Some((buffer, bytes)) = unsafe { packed(extra) } {
-            // SAFETY: so many bytes lie there.
+            // SAFETY: the list states this many bytes.
             block.extend_from_slice(unsafe { std::slice::from_raw_parts(buffer, bytes.min(BLOCK)) });
         }
         return;
     }
     for (at, parameter) in layout.parameters.iter().enumerate() {
-        // SAFETY: one address for each parameter.
+        // SAFETY: one address per parameter.
         let value = unsafe { arguments.cast::<*const u8>().wrapping_add(at).read() };
         let (offset, size) = (parameter.offset as usize, parameter.size as usize);
         if value.is_null() || offset < block.len() || offset + size > BLOCK {
             break;
         }
         block.resize(offset, 0);
-        // SAFETY: the parameter has so many bytes.
+        // SAFETY: the parameter has `size` bytes.
         block.extend_from_slice(unsafe { std::slice::from_raw_parts(value, size) });
     }
 }
 
-/// The buffer in which a launch gives all parameters.
+/// The buffer with which a launch passes all parameters.
 ///
 /// # Safety
 /// `extra` is null or a list as `cuLaunchKernel` takes it.
@@ -137,9 +134,9 @@ unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
     }
     let list = extra.cast::<usize>();
     let (mut buffer, mut bytes) = (0usize, 0usize);
-    // Two entries and an end; a longer list is none.
+    // Two entries and an end; a longer list is invalid.
     for at in 0..3 {
-        // SAFETY: the list goes on until its end was read.
+        // SAFETY: the list continues until its end was read.
         let key = unsafe { list.wrapping_add(2 * at).read() };
         if key == END {
             break;
@@ -172,7 +169,7 @@ mod tests {
 
     fn packed(layout: &Layout, arguments: *const c_void, extra: *const c_void) -> Vec<u8> {
         let mut block = vec![7];
-        // SAFETY: the tests give what the layout says.
+        // SAFETY: the tests pass what the layout says.
         unsafe { pack(layout, arguments, extra, &mut block) };
         block
     }
@@ -184,8 +181,7 @@ mod tests {
 
     #[test]
     fn parameters_stand_at_their_offsets() {
-        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in the middle of
-        // a word.
+        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in mid-word.
         let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
         let (number, pointer) = (7u32, 0x1111u64);
         let mut structure = [0u8; 28];

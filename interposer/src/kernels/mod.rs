@@ -1,22 +1,21 @@
-//! Which kernel is it? From the handle that a client launches to the kernel's identity.
+//! Kernel identities: from the handle that a client launches to the kernel's identity.
 //!
-//! Names are learnt where handles are made: when code is loaded and kernels are looked up in it. A
-//! launch then costs one look into an append-only table ([`index`]) and two multiplications. The
-//! table holds handles of every kind that can be launched: functions of modules, and kernels of
-//! libraries, which CUDA's runtime passes as functions. Behind it stands a registry with the names
-//! themselves, read when a launch of an identity is seen for the first time.
+//! Names are learnt where handles are made: code is loaded, kernels are looked up. A launch then
+//! costs one look into an append-only table ([`index`]) and two multiplications. The table holds
+//! functions of modules, and library kernels, which the CUDA runtime passes as functions. A
+//! registry of names is read at an identity's first launch.
 //!
-//! A handle that came to the client past us is looked up by the driver's own `cuFuncGetName`, once.
+//! A handle that reached the client past weft is looked up once by the driver's `cuFuncGetName`.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `launch` | a launch, as the hooks tell it |
 //! | `handles`, `index` | the tables that launches look into |
-//! | `registry` | the names behind them, and which code they came from |
-//! | `ask` | what the driver says where a handle came past us |
+//! | `registry` | the names behind them, and their code |
+//! | `ask` | the driver's answers for handles that came past weft |
 //! | `image` | the hash of a module's image |
-//! | `layouts` | where kernels' parameters stand |
-//! | `images` | parameters, by the images of kernels, where the driver does not say it |
+//! | `layouts` | offsets and sizes of kernel parameters |
+//! | `images` | parameters from images, where the driver does not tell them |
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
@@ -47,24 +46,23 @@ pub use registry::{
     Kind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, parameters, same_function,
 };
 
-/// Identities that are remembered as seen: three quarters of this.
+/// Slots for seen identities; three quarters are usable.
 const IDENTITIES: usize = 1 << 17;
 
 static SEEN: Index<IDENTITIES> = Index::new();
 
-/// Hears of each identity's first launch.
 static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
 
-/// Has `listener` hear of the first launch of each identity. The first caller's counts.
+/// Registers `listener` for the first launch of each identity. The first caller's counts.
 pub fn listen(listener: fn(u64, &KernelId)) {
     let _ = LISTENER.set(listener);
 }
 
-/// The identity of a launch; 0 where the kernel's name is unknown. The [listener](listen) hears of
-/// each identity's first.
+/// Identity of a launch; 0 if the kernel's name is unknown. The [listener](listen) hears of each
+/// identity's first launch.
 ///
-/// The shape goes by single numbers: as arrays that a slow path may look at they would be stored in
-/// halves and loaded whole, which stalls every launch by some four nanoseconds.
+/// The shape is passed as single numbers. Arrays that a slow path may read would be stored in
+/// halves and loaded whole, which stalls every launch by some 4 ns.
 #[inline(always)]
 pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let Some(slot) = NAMES.find(handle) else {
@@ -79,8 +77,7 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
         };
     }
     let hash = launch_hash(SymbolKey::from_word(key), [gx, gy, gz], [bx, by, bz], shared);
-    // The note holds the hash of the handle's last launch: most kernels come in one shape again and
-    // again.
+    // The note is the hash of the handle's last launch: most kernels repeat one shape.
     if slot.note.load(Ordering::Relaxed) != hash {
         slot.note.store(hash, Ordering::Relaxed);
         first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
@@ -88,20 +85,19 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
     hash
 }
 
-/// The number of a kernel's module and symbol ([`SymbolKey::to_word`]); 0 where it has no name. For
-/// a kernel that was identified before.
+/// Module and symbol of an identified kernel ([`SymbolKey::to_word`]); 0 if it has no name.
 pub fn symbol(handle: usize) -> u64 {
     let known = NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
     known.filter(|key| *key > UNNAMED).unwrap_or(0)
 }
 
-/// As [`identify`], for a shape in one piece.
+/// [`identify`] for a shape as arrays.
 pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
     let [[gx, gy, gz], [bx, by, bz]] = [grid, block];
     identify(handle, gx, gy, gz, bx, by, bz, shared)
 }
 
-/// Tells the listener about an identity, if this is its first launch.
+/// Tells the listener about an identity's first launch.
 #[cold]
 fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) {
     if !newly_seen(hash) {
@@ -120,16 +116,16 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     });
 }
 
-/// Is this the first time that this identity (of a kernel or a graph) comes by? A table that is
-/// full says no: then the identity stays a number.
+/// Whether an identity (of a kernel or graph) is new. False if the table is full: it then stays a
+/// number.
 pub fn newly_seen(hash: u64) -> bool {
-    // Keys spread by the table over their upper bits; an identity is spread already.
+    // The table spreads keys by their upper bits; an identity is spread already.
     let key = hash as usize;
     SEEN.place(key)
         .is_some_and(|slot| slot.value.swap(1, Ordering::Relaxed) == 0)
 }
 
-/// A handle that the fast table does not know.
+/// Identifies a handle that the fast table lacks.
 #[cold]
 fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let known = guarded(|| {
@@ -137,7 +133,7 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             // The fast table is full.
             return Some(named.key);
         }
-        // Asking the driver is a call of our own: not while anybody captures.
+        // Asking calls the driver: not during a capture.
         if handle == 0 || capture::any() {
             return None;
         }
@@ -149,8 +145,8 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             NAMES.set(handle, UNNAMED);
             return None;
         };
-        // The driver's own function for a kernel of a library, which the client launched as a
-        // kernel: so graphs answer.
+        // The driver's function for a library kernel that the client launched as a kernel: graphs
+        // answer so.
         if module == 0
             && let Some(kernel) = registry::kernels_named(&symbol)
                 .into_iter()
@@ -179,7 +175,7 @@ mod tests {
         let id = KernelId::new(77, "axpy", [4, 1, 1], [32, 1, 1], 0);
         assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
         assert_ne!(identify_shape(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
-        // The driver's own function for the kernel, and the module view of the library.
+        // The driver's function for the kernel, and the library's module view.
         same_function(0x1_0200, kernel);
         assert_eq!(identify_shape(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
         code_loaded(0x1_0300, library, 77);

@@ -1,7 +1,7 @@
-//! The names behind the fast table, and which code they came from.
+//! Kernel names behind the fast table, and their code.
 //!
-//! Written when code is loaded, looked up in and unloaded; read at the first launch of an identity.
-//! Never while a driver call is under way, so no lock of it is ever held over one.
+//! Written when code is loaded, searched or unloaded; read at an identity's first launch. No lock
+//! is held over a driver call.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -16,19 +16,19 @@ use super::images::{Kept, Parameter};
 /// A kernel's name.
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// Hash of the image its code came from; 0 where unknown.
+    /// Hash of its code's image; 0 if unknown.
     pub module: u64,
-    /// Its symbol.
+    /// Symbol.
     pub symbol: Arc<str>,
-    /// Both, hashed.
+    /// Hash of module and symbol.
     pub key: SymbolKey,
-    /// The module or library it was looked up in; 0 where unknown.
+    /// Module or library of the lookup; 0 if unknown.
     code: usize,
-    /// The handle is a kernel of a library, not a function of a module.
+    /// Whether the handle is a library kernel rather than a module's function.
     pub kernel: bool,
 }
 
-/// What kind of handle was named.
+/// Kind of handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A CUfunction.
@@ -41,9 +41,9 @@ pub enum Kind {
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
-    /// Where the driver says nothing of kernels' parameters.
+    /// Kept where the driver does not tell kernel parameters.
     image: Option<Arc<Kept>>,
-    /// Handles that end with it: kernels, functions, modules made of a library.
+    /// Handles that end with it: kernels, functions, the library's modules.
     handles: Vec<usize>,
 }
 
@@ -52,17 +52,17 @@ type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// A module or library was loaded from an image with that hash. A module that is a view of a
-/// library ends with it: `of`.
+/// Notes code loaded from an image of that hash. `of`: the library of a module that is its view and
+/// ends with it.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
-        // The same view is handed out again and again.
+        // A view is handed out repeatedly.
         if CODE.get(&handle).is_some_and(|code| code.hash == hash) {
             return;
         }
         adopt(of, handle);
     } else {
-        // An address that the driver reuses without our having seen the unload.
+        // A reused address whose unload was not seen.
         code_unloaded(handle);
     }
     let image = CODE.get(&of).and_then(|library| library.image.clone());
@@ -76,19 +76,18 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     );
 }
 
-/// What is kept of the image that a module or library was loaded from.
+/// Notes the kept image of a module or library.
 pub fn code_kept(handle: usize, image: Arc<Kept>) {
     if let Some(mut code) = CODE.get_mut(&handle) {
         code.image = Some(image);
     }
 }
 
-/// A kernel's parameters, as its image tells them where images are kept. May be a driver call of
-/// ours: never while a capture is on.
+/// A kernel's parameters from its kept image. May call the driver: never during a capture.
 pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     let named = named(handle)?;
     let image = CODE.get(&named.code).and_then(|code| code.image.clone());
-    // The client came to the handle past us, or by a view.
+    // The handle came past weft, or by a view.
     let alike = || {
         let mut codes = CODE.iter();
         codes.find_map(|code| code.image.clone().filter(|_| code.hash == named.module))
@@ -97,15 +96,15 @@ pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     image.parameters(&named.symbol)
 }
 
-/// The hash of the image that a module or library was loaded from; 0 where unknown.
+/// Hash of the image of a module or library; 0 if unknown.
 pub fn code_of(handle: usize) -> u64 {
     CODE.get(&handle).map_or(0, |code| code.hash)
 }
 
-/// A module or library was unloaded: its handles mean nothing from now on.
+/// Forgets an unloaded module or library with its handles.
 pub fn code_unloaded(handle: usize) {
     let mut ending = vec![handle];
-    // Views of libraries nest one deep, so this ends; a handle that is no code has no entry.
+    // Views nest one deep, so this ends; a handle that is no code has no entry.
     while let Some(handle) = ending.pop() {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
@@ -118,10 +117,10 @@ pub fn code_unloaded(handle: usize) {
     }
 }
 
-/// A kernel was looked up by name.
+/// Notes a kernel looked up by name.
 pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbol: &str) -> SymbolKey {
     let key = SymbolKey::new(module, symbol.as_bytes());
-    // Clients look the same kernel up again and again, some every step.
+    // Clients repeat lookups, some at every step.
     if FUNCTIONS
         .get(&handle)
         .is_some_and(|known| known.key == key && *known.symbol == *symbol)
@@ -143,21 +142,20 @@ pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbo
     key
 }
 
-/// Another handle for a kernel that may be known.
+/// Notes another handle of a kernel, if that is known.
 pub fn same_function(handle: usize, as_handle: usize) {
     let Some(known) = named(as_handle) else { return };
     if FUNCTIONS.get(&handle).is_some_and(|other| other.key == known.key) {
         return;
     }
     adopt(known.code, handle);
-    // The name before the table that launches look into: a launch in between would find an identity
-    // that nothing names.
+    // The name goes before the launch table: a launch in between would find an unnamed identity.
     let key = known.key;
     FUNCTIONS.insert(handle, Named { kernel: false, ..known });
     enter(handle, key);
 }
 
-/// The kernels of libraries that have this symbol.
+/// Library kernels of this symbol.
 pub fn kernels_named(symbol: &str) -> Vec<usize> {
     let alike = FUNCTIONS
         .iter()
@@ -165,14 +163,13 @@ pub fn kernels_named(symbol: &str) -> Vec<usize> {
     alike.map(|known| *known.key()).collect()
 }
 
-/// The name of a handle.
+/// Name of a handle.
 pub fn named(handle: usize) -> Option<Named> {
     FUNCTIONS.get(&handle).map(|known| known.clone())
 }
 
 fn enter(handle: usize, key: SymbolKey) {
-    // 0 and 1 mean something else in the table; a key that is one of them (one in 2^63) goes the
-    // slow way.
+    // 0 and 1 are reserved in the table; such a key (one in 2^63) takes the slow path.
     handles::forget_layout(handle);
     if key.to_word() > UNNAMED {
         NAMES.set(handle, key.to_word());

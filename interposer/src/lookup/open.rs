@@ -1,14 +1,13 @@
-//! Wraps `dlopen`: whoever opens the driver by any of its names gets us.
+//! Wraps `dlopen`: opening the driver by any of its names returns weft.
 //!
-//! The wrapper ends in a jump, not a call: the dynamic linker takes the caller's RUNPATH from the
-//! return address, so every other library a program opens is searched for exactly as without us.
-//! Every `dlopen` of the process comes through here (a Python program makes hundreds), so a name
-//! that is not the driver's costs a comparison of its end.
+//! The wrapper ends in a jump: the dynamic linker derives the caller's RUNPATH from the return
+//! address, so other libraries are found as without weft. Every `dlopen` of the process passes here
+//! (Python makes hundreds); another name costs a comparison of its end.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` calls the C library's own `dlopen`, and what it
-//! opens is not asked here. `libcuda.so.1` is our SONAME, so that it gets us by that; the bare name
-//! becomes one of our names before ([`claim`]). By an absolute path, or in a namespace of its own
-//! (`dlmopen`), it gets the driver past us; that is said when the process ends ([`super::past`]).
+//! A library opened with `RTLD_DEEPBIND` calls the C library's `dlopen` instead. It still gets weft
+//! by `libcuda.so.1`, weft's SONAME, and by the bare name, after [`claim`]. By an absolute path, or
+//! from its own namespace (`dlmopen`), it gets the driver, which is reported at the end
+//! ([`super::past`]).
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver::linker::{next, ourselves};
 
-/// The driver's file names start like this.
+/// Start of the driver's file names.
 const STEM: &[u8] = b"libcuda.so";
 
-/// Which name to give to the real `dlopen`.
+/// The name to pass to the real `dlopen`.
 extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
     if flags & libc::RTLD_DEEPBIND != 0 && !CLAIMED.swap(true, Ordering::Relaxed) {
         claim();
@@ -32,7 +31,7 @@ extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
     if !is_driver(text) {
         return name;
     }
-    // A path to nothing stays one: the caller sees the same failure as without us.
+    // A path to nothing stays one: the failure is that without weft.
     // SAFETY: not empty, hence a C string.
     if text.contains(&b'/') && unsafe { libc::access(name, libc::F_OK) } != 0 {
         return name;
@@ -43,9 +42,9 @@ extern "C" fn choose(name: *const c_char, flags: c_int) -> *const c_char {
 /// Whether [`claim`] was done.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// From now on the driver's bare name is one of ours, whoever opens it. The dynamic linker keeps
-/// each name by which a library was found: here it is found by `lib/libcuda.so` beside us, a link
-/// to us, which our own RPATH leads to. Nothing is loaded, whatever is found.
+/// Makes the driver's bare name one of weft's, for any caller. The dynamic linker keeps each name
+/// by which a library was found. Weft's RPATH leads to `lib/libcuda.so` beside it, a link to weft.
+/// Nothing is loaded.
 fn claim() {
     let Some(ours) = ourselves::path() else { return };
     let link = ours.parent().map(|folder| folder.join("lib").join("libcuda.so"));
@@ -57,8 +56,8 @@ fn claim() {
     }
 }
 
-/// Is this a name of the driver: `libcuda.so`, `libcuda.so.1`, `libcuda.so.570.86.15`, with or
-/// without a path?
+/// Whether this is a driver name: `libcuda.so`, `libcuda.so.1`, `libcuda.so.570.86.15`, with or
+/// without a path.
 pub fn is_driver(name: &[u8]) -> bool {
     let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
     let Some(rest) = file.strip_prefix(STEM) else {
@@ -67,7 +66,7 @@ pub fn is_driver(name: &[u8]) -> bool {
     rest.is_empty() || (rest.first() == Some(&b'.') && rest.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.'))
 }
 
-/// See the top of this file.
+/// The exported `dlopen`: see the module.
 ///
 /// # Safety
 /// As `dlopen`.

@@ -1,11 +1,9 @@
-//! Says at the process's end that the driver was opened past us.
+//! Reports at the process's end that the driver was opened past weft.
 //!
-//! A library that was opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`, and one in a
-//! namespace of its own (`dlmopen`) finds nothing of ours at all. What they do with the driver is
-//! neither seen nor held. Nothing of ours runs in such a process before its end; then one look at
-//! the dynamic linker's list tells, without a system call unless there is something to say. A
-//! library that opens, in these ways, the very file that weft has opened for the rest of the
-//! process is not told from it.
+//! A library opened with `RTLD_DEEPBIND` finds the C library's own `dlopen`; one in its own
+//! namespace (`dlmopen`) finds nothing of weft. Their calls are neither seen nor held. One look at
+//! the dynamic linker's list at the end detects it, without a system call unless there is something
+//! to report. Undetected: opening the very file that weft has opened.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,7 +13,7 @@ use crate::driver::linker::ourselves;
 use crate::driver::loader;
 use crate::hooks;
 
-/// Run by the dynamic linker when the process ends by `exit`, or the return from `main`.
+/// Run by the dynamic linker when the process ends by `exit` or a return from `main`.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -25,8 +23,8 @@ static AT_END: extern "C" fn() = at_end;
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn at_end() {
     let mut found = None;
-    // SAFETY: the callback is called, if at all, with the pointer to `found`, before this returns;
-    // the linker's lists do not change meanwhile.
+    // SAFETY: the callback gets the pointer to `found`, before this returns; the linker's lists do
+    // not change meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     let Some(path) = found.filter(|_: &Vec<u8>| !hooks::off()) else {
         return;
@@ -38,7 +36,7 @@ extern "C" fn at_end() {
     );
 }
 
-/// Called under the linker's lock: looks at all lists, once.
+/// Looks at all lists, once. Called under the linker's lock.
 unsafe extern "C" fn look(_: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     let opened = loader::opened().map(|driver| driver.handle().cast_const());
     let past = |map: &LinkMap| {

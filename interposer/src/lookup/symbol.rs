@@ -1,10 +1,9 @@
-//! Wraps `dlsym` and `dlvsym`: whoever looks a driver function up in a handle of the driver's gets
-//! our entry point, and a function that the driver lacks is absent for the client, though we export
-//! the name.
+//! Wraps `dlsym` and `dlvsym`. A lookup in a driver handle returns weft's entry point; a function
+//! that the driver lacks is absent, although weft exports the name.
 //!
-//! Everything else is a jump to the real function, return address untouched: RTLD_NEXT and
-//! RTLD_DEFAULT depend on who calls. Names that do not start with `cu` take that jump after three
-//! instructions and nothing of ours runs: allocators call `dlsym` while they set themselves up.
+//! Other lookups jump to the real function with an untouched return address: RTLD_NEXT and
+//! RTLD_DEFAULT depend on the caller. A name without `cu` in front jumps after three instructions:
+//! allocators call `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -13,7 +12,6 @@ use crate::driver::loader::{self, Driver};
 use crate::driver::{counts, symbols};
 use crate::{deferred, exports};
 
-/// What to do with a lookup.
 #[repr(C)]
 struct Verdict {
     /// [`PASS`], [`ANSWER`].
@@ -24,15 +22,14 @@ struct Verdict {
 
 /// Go on to the real function with `value` as the handle.
 const PASS: usize = 0;
-/// Return `value`.
 const ANSWER: usize = 1;
 
-/// RTLD_DEFAULT and RTLD_NEXT: searches that depend on the caller.
+/// Whether a handle is RTLD_DEFAULT or RTLD_NEXT, whose search depends on the caller.
 fn is_search(handle: *mut c_void) -> bool {
     handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT
 }
 
-/// Of a `dlsym`.
+/// Judges a `dlsym`.
 ///
 /// # Safety
 /// `name` is a C string that starts with "cu"; `handle` is what the client passed.
@@ -41,7 +38,7 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict 
     unsafe { decide(handle, name, None) }
 }
 
-/// Of a `dlvsym`.
+/// Judges a `dlvsym`.
 ///
 /// # Safety
 /// As [`judge`]; `version` is what the client passed.
@@ -53,7 +50,7 @@ unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, ver
 /// # Safety
 /// As [`judge`]; `version` is what a client passed to `dlvsym`.
 unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> Verdict {
-    // Files are read to find the driver.
+    // Finding the driver reads files.
     let _whole = crate::thread::uncancelled();
     next::find();
     exports::announce();
@@ -64,16 +61,16 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let known = symbols::find(name);
-    // Whether the driver has the name in the version asked for. Real drivers have no versions, and
-    // the linker then finds nothing for any.
+    // Whether the driver has the name in this version. Real drivers have no versions: the linker
+    // then finds none.
     let versioned = |driver: &loader::Library| {
-        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, and the
-        // version is the client's own argument.
+        // SAFETY: the handle came from dlopen and is never closed; the name is a C string, the
+        // version the client's argument.
         version.is_none_or(|version| !unsafe { next::dlvsym(driver.handle(), name.as_ptr(), version) }.is_null())
     };
     if is_search(handle) {
-        // Our own export would answer. If the driver is open and lacks the name, let the search
-        // fail in the driver.
+        // Weft's export would answer. If the open driver lacks the name, the search fails in the
+        // driver.
         return match (known, loader::opened()) {
             (Some(at), Some(driver)) if symbols::real(at).is_none() => Verdict {
                 what: PASS,
@@ -88,8 +85,7 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
         return pass;
     }
     match (known, loader::driver()) {
-        // A client that asks us for a name has opened the driver, as far as it knows: this is the
-        // moment to open it.
+        // The client believes it has opened the driver: now it must be opened.
         (Some(at), Driver::Open(driver)) => match (symbols::real(at), symbols::export(at)) {
             (Some(_), Some(export)) if versioned(driver) => {
                 counts::answered_with_ours();
@@ -98,7 +94,7 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
                     value: export.cast(),
                 }
             }
-            // The failure, its message included, is the driver's.
+            // The failure, with its message, is the driver's.
             _ => Verdict {
                 what: PASS,
                 value: driver.handle(),
@@ -124,7 +120,7 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
     }
 }
 
-/// See the top of this file.
+/// The exported `dlsym`: see the module.
 ///
 /// # Safety
 /// As `dlsym`.
@@ -172,8 +168,8 @@ pub unsafe extern "C" fn dlsym() {
     )
 }
 
-/// As [`dlsym`]; the version goes through untouched. What the driver does not have in that version,
-/// the client does not get of us either.
+/// The exported `dlvsym`: as [`dlsym`], with the version untouched. A version that the driver lacks
+/// is absent for the client.
 ///
 /// # Safety
 /// As `dlvsym`.

@@ -1,24 +1,23 @@
-//! What a driver exports beyond the table: names that no public header declares (`beyond.tsv`), and
-//! its parser.
+//! Driver exports beyond the table: names without a public header (`beyond.tsv`), and their parser.
 
 use crate::Error;
 
-/// The list as checked in.
+/// The checked-in list.
 pub const BEYOND: &str = include_str!("../beyond.tsv");
 
-/// One name, or all that begin alike.
+/// A name, or a prefix of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beyond<'a> {
-    /// The name, or what the names begin with.
+    /// Name or prefix.
     pub name: &'a str,
-    /// Does it stand for all names that begin so?
+    /// Whether it is a prefix.
     pub prefix: bool,
-    /// Has weft an export of that name, which jumps on to the driver's?
+    /// Whether weft exports the name, as a jump to the driver.
     pub exported: bool,
 }
 
 impl Beyond<'_> {
-    /// Does the list's line speak of this symbol?
+    /// Whether this line covers a symbol.
     pub fn is(&self, symbol: &str) -> bool {
         if self.prefix {
             symbol.starts_with(self.name)
@@ -28,7 +27,7 @@ impl Beyond<'_> {
     }
 }
 
-/// Reads a list. Lines that are empty or start with `#` are skipped.
+/// Parses a list. Empty lines and lines that start with `#` are skipped.
 pub fn parse(text: &str) -> Result<Vec<Beyond<'_>>, Error> {
     let mut found: Vec<Beyond<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -1,8 +1,7 @@
-//! What an entry point does to the order of work on the device.
+//! Effect of an entry point on the order of work on the device.
 //!
-//! A layer that holds a job's launches back has to hold everything else that takes a place among
-//! them: the classes for which `is_ordered` says yes. A new class must be put on one side or the
-//! other: there is no default.
+//! A layer that holds launches must hold every other class for which `is_ordered` is true. A new
+//! class must be put on one side: there is no default.
 
 /// Class of an entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,9 +12,9 @@ pub enum Class {
     GraphLaunch,
     /// Prepares an executable graph on a stream.
     GraphUpload,
-    /// Copies memory, on a stream or before it returns.
+    /// Copies memory, on a stream or synchronously.
     Copy,
-    /// Fills memory, on a stream or before it returns.
+    /// Fills memory, on a stream or synchronously.
     Memset,
     /// Moves or discards managed pages on a stream.
     Prefetch,
@@ -35,7 +34,7 @@ pub enum Class {
     Interop,
     /// Blocks the caller until work has ended.
     Sync,
-    /// Asks about a stream or an event.
+    /// Queries a stream or an event.
     Query,
     /// Begins, ends or changes a stream capture.
     Capture,
@@ -98,12 +97,12 @@ const NAMES: [(Class, &str); 28] = [
 ];
 
 impl Class {
-    /// The class of that name.
+    /// The class of a name.
     pub fn parse(text: &str) -> Option<Self> {
         NAMES.iter().find(|(_, name)| *name == text).map(|(class, _)| *class)
     }
 
-    /// Its name in the table.
+    /// Name in the table.
     pub fn name(self) -> &'static str {
         NAMES
             .iter()
@@ -111,8 +110,7 @@ impl Class {
             .map_or("", |(_, name)| name)
     }
 
-    /// Does it put work on the device that must keep its place among the launches before and after
-    /// it?
+    /// Whether it puts work on the device whose place among launches must be kept.
     pub fn is_ordered(self) -> bool {
         match self {
             Class::Launch

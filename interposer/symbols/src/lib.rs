@@ -1,12 +1,11 @@
-//! The driver API's symbol table: the checked-in list of every entry point (`driver-api.tsv`), and
-//! its parser.
+//! The driver API's symbol table: the checked-in list of entry points (`driver-api.tsv`), and its
+//! parser.
 //!
-//! Build scripts turn it into trampolines (interposer), exports (the simulated and the counting
-//! driver) and checks. What holds here: the table and the list of what no header declares
-//! (`beyond.tsv`) are the only lists of driver names in the repository, every line of them is
-//! either understood whole or refused with its line number, and `scripts/symbols check` says
-//! whether the table is what the public header declares. This crate depends on nothing and may read
-//! nothing but the text it is given.
+//! Build scripts generate trampolines (interposer), exports (simulated and null driver) and checks
+//! from it. The table and `beyond.tsv` (names without a header) are the repository's only lists of
+//! driver names. Each line is parsed whole or refused with its number. `scripts/symbols check`
+//! compares the table with the public header. This crate has no dependencies and reads only the
+//! text given.
 #![forbid(unsafe_code)]
 
 mod beyond;
@@ -18,22 +17,22 @@ use std::fmt;
 pub use beyond::{BEYOND, Beyond, beyond, parse as parse_beyond};
 pub use class::Class;
 
-/// The table as checked in.
+/// The checked-in table.
 pub const TABLE: &str = include_str!("../driver-api.tsv");
 
-/// Which default stream the callers of an entry point mean by stream 0.
+/// The default stream that stream 0 means to callers of an entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavour {
-    /// The legacy default stream, which orders itself with all blocking streams.
+    /// The legacy default stream, ordered with all blocking streams.
     Plain,
-    /// The per-thread default stream, for a function that takes a stream (`_ptsz`).
+    /// The per-thread default stream, for functions that take a stream (`_ptsz`).
     Ptsz,
-    /// The per-thread default stream, for a function that takes none (`_ptds`).
+    /// The per-thread default stream, for functions that take none (`_ptds`).
     Ptds,
 }
 
 impl Flavour {
-    /// Is this the variant for callers with a per-thread default stream?
+    /// Whether callers have a per-thread default stream.
     pub fn per_thread(self) -> bool {
         self != Flavour::Plain
     }
@@ -51,33 +50,32 @@ impl Flavour {
 /// One exported symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Name as the dynamic linker knows it, ABI version and flavour included.
+    /// Name for the dynamic linker, with ABI version and flavour.
     pub symbol: &'a str,
-    /// Name as `cuGetProcAddress` knows it.
+    /// Name for `cuGetProcAddress`.
     pub base: &'a str,
-    /// CUDA version number from which `cuGetProcAddress` hands this symbol out for `base`.
+    /// First CUDA version for which `cuGetProcAddress` returns this symbol for `base`.
     pub since: u32,
-    /// Whose default stream.
+    /// Meaning of stream 0.
     pub flavour: Flavour,
-    /// What it does to the order of work.
+    /// Effect on the order of work.
     pub class: Class,
     /// Number of arguments.
     pub args: u8,
     /// Position of the stream argument, from 0.
     pub stream: Option<u8>,
-    /// Position of the argument that says how much is copied, filled or allocated. For a fill it
-    /// counts elements.
+    /// Position of the amount copied, filled or allocated. For a fill it counts elements.
     pub size: Option<u8>,
 }
 
 /// Why a line was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// Of which list.
+    /// List of the line.
     pub file: &'static str,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong.
     pub what: String,
 }
 
@@ -89,7 +87,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Reads a table. Lines that are empty or start with `#` are skipped.
+/// Parses a table. Empty lines and lines that start with `#` are skipped.
 pub fn parse(text: &str) -> Result<Vec<Entry<'_>>, Error> {
     let mut entries: Vec<Entry<'_>> = Vec::new();
     let mut seen = BTreeMap::new();
@@ -150,15 +148,14 @@ pub fn table() -> Result<Vec<Entry<'static>>, Error> {
     parse(TABLE)
 }
 
-/// The CUDA version of the header the table was made from. Later versions of a name are unknown to
-/// the table.
+/// CUDA version of the table's header. Later versions of a name are unknown to the table.
 pub fn header_version() -> u32 {
     let line = TABLE.lines().find_map(|line| line.strip_prefix("# header-version\t"));
     line.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// What `cuGetProcAddress(base, version, flags)` means: the newest symbol of that name which is not
-/// newer than `version`, in the per-thread flavour if that was asked for and exists.
+/// Resolves `cuGetProcAddress(base, version, flags)`: the newest symbol not newer than `version`,
+/// per-thread if wanted and available.
 pub fn resolve<'t, 'a>(entries: &'t [Entry<'a>], base: &str, version: u32, per_thread: bool) -> Option<&'t Entry<'a>> {
     let offered = |entry: &&Entry<'_>| entry.base == base && entry.since <= version;
     let newest = |flavoured: bool| {

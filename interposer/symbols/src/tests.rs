@@ -9,7 +9,7 @@ fn checked_in() -> Vec<Entry<'static>> {
 #[test]
 fn the_table_is_whole_and_sorted() {
     let entries = checked_in();
-    // The public header of CUDA 13.5 with the interop headers; fewer means that a line was lost.
+    // The public header of CUDA 13.5 with the interop headers; fewer means a lost line.
     assert!(entries.len() >= 723, "{}", entries.len());
     assert!(entries.is_sorted_by_key(|entry| entry.symbol));
     assert!(header_version() >= 13050);
@@ -31,7 +31,7 @@ fn every_per_thread_entry_has_a_plain_twin() {
 
 #[test]
 fn whatever_takes_a_stream_or_looks_like_work_is_classified() {
-    // Classes of entry points that take a stream and put nothing on it.
+    // Classes that take a stream and put nothing on it.
     let harmless = [Class::Sync, Class::Query, Class::Capture, Class::Stream, Class::Graph];
     for entry in checked_in() {
         let work = ["cuMemcpy", "cuMemset", "cuLaunch"]

@@ -1,13 +1,12 @@
-//! Reads the symbol tables of loaded objects.
+//! Symbol tables of loaded objects.
 //!
-//! [`after_us`] finds a function in the objects that come after us: what `dlsym(RTLD_NEXT, name)`
-//! does, for the one case where `dlsym` itself is what we look for. Nothing is allocated there.
-//! [`functions`] lists what an object defines. Only what the dynamic linker has mapped and
-//! relocated is read.
+//! [`after_us`] finds a function in later objects, as `dlsym(RTLD_NEXT, name)` would, for `dlsym`
+//! itself; it allocates nothing. [`functions`] lists what an object defines. Only memory that the
+//! dynamic linker mapped and relocated is read.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Something of ours, by whose address our own object is known.
+/// A byte of this object, by whose address the object is recognised.
 static HERE: u8 = 0;
 
 // Tags of the dynamic section (elf.h).
@@ -44,7 +43,7 @@ struct Search<'a> {
     before: Option<*mut ()>,
 }
 
-/// The first definition after us in the order of loading; if there is none, the first before us.
+/// The first definition after this object in load order, else the first before it.
 pub fn after_us(name: &CStr) -> Option<*mut ()> {
     let mut search = Search {
         name,
@@ -53,13 +52,13 @@ pub fn after_us(name: &CStr) -> Option<*mut ()> {
         before: None,
     };
     let data: *mut Search<'_> = &mut search;
-    // SAFETY: the callback gets our pointer back and uses it while `search` is alive.
+    // SAFETY: the callback uses the pointer only while `search` is alive.
     unsafe { libc::dl_iterate_phdr(Some(visit), data.cast()) };
     search.after.or(search.before)
 }
 
-/// What the dynamic linker keeps of a loaded object, as far as debuggers may read it
-/// (`struct link_map` in link.h). A handle of `dlopen` is the address of one.
+/// The debugger's part of glibc's `struct link_map` (link.h). A handle of `dlopen` is the address
+/// of one.
 #[repr(C)]
 #[derive(Debug)]
 pub struct LinkMap {
@@ -70,16 +69,16 @@ pub struct LinkMap {
 }
 
 impl LinkMap {
-    /// The path that it was loaded from.
+    /// The path it was loaded from.
     pub fn path(&self) -> &CStr {
         if self.name.is_null() {
             return c"";
         }
-        // SAFETY: the linker keeps a C string there as long as the object is loaded.
+        // SAFETY: the linker keeps a C string there while the object is loaded.
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// Whether this is the library that this code is in.
+    /// Whether this is weft's own library.
     pub fn is_ours(&self) -> bool {
         self.dynamic == &raw const _DYNAMIC
     }
@@ -91,8 +90,8 @@ impl LinkMap {
     }
 }
 
-/// The first answer to a question about each loaded object, in all namespaces. The linker's lock is
-/// held by the caller, or nothing is loaded or unloaded meanwhile.
+/// The first answer of `ask` over the loaded objects of all namespaces. Nothing may be loaded or
+/// unloaded meanwhile: the caller holds the linker's lock, for example.
 pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     let mut namespace = &raw const _r_debug;
     loop {
@@ -107,7 +106,7 @@ pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
             }
             at = map.next;
         }
-        // In older versions what follows is something else.
+        // Older versions have no such field.
         namespace = if debug.version >= 2 {
             debug.more
         } else {
@@ -116,8 +115,8 @@ pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     }
 }
 
-/// Where the linker's list begins (`struct r_debug` in link.h); from version 2 on with the list of
-/// the next namespace.
+/// Head of the linker's list (`struct r_debug` in link.h); from version 2 it links to the next
+/// namespace.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -130,13 +129,12 @@ struct Debug {
 
 unsafe extern "C" {
     static _r_debug: Debug;
-    /// Our own dynamic section.
     static _DYNAMIC: Dynamic;
 }
 
-/// As [`after_us`], without the dynamic linker's lock, which another thread, or one that a fork has
-/// left behind, may hold for ever: of the objects that the program was started with, which are
-/// never unloaded and stand first in the linker's list.
+/// [`after_us`] without the dynamic linker's lock, which another thread, or a thread lost in a
+/// fork, may hold forever. Searches the objects loaded at program start, which are never unloaded
+/// and come first.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
     // SAFETY: the linker's own record, which lives as long as the process.
     let mut at = unsafe { _r_debug.first };
@@ -159,13 +157,12 @@ pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr hands over a valid record.
     let info = unsafe { &*info };
-    // SAFETY: `after_us` gave this pointer to a Search that is alive and used by nobody else
-    // meanwhile.
+    // SAFETY: `after_us` gave this pointer to a live Search that nothing else uses meanwhile.
     let search = unsafe { &mut *data.cast::<Search<'_>>() };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the record says where its program headers are and how many.
+    // SAFETY: the record gives place and number of its program headers.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr;
     let here = (&raw const HERE) as u64;
@@ -196,7 +193,7 @@ unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut
     // SAFETY: the caller's promise.
     let table = unsafe { Table::of(base, dynamic) }?;
     if !table.gnu.is_null() {
-        // SAFETY: the object's own dynamic section says that its hash table is there.
+        // SAFETY: the object's dynamic section gives this hash table.
         return unsafe { table.by_gnu_hash(name) };
     }
     if !table.sysv.is_null() {
@@ -206,7 +203,7 @@ unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut
     None
 }
 
-/// The names of the functions that an object defines.
+/// Names of the functions that an object defines.
 ///
 /// # Safety
 /// `handle` came from `dlopen` and is open.
@@ -214,7 +211,7 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     if handle.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise; glibc's handles are pointers to this.
+    // SAFETY: the caller's promise; glibc's handles point to this structure.
     let map = unsafe { &*handle.cast::<LinkMap>() };
     // SAFETY: the linker's own record of the object.
     let Some(table) = (unsafe { Table::of(map.base, map.dynamic) }) else {
@@ -227,7 +224,6 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     names.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
 }
 
-/// An object's symbol table.
 struct Table {
     base: u64,
     texts: *const u8,
@@ -244,8 +240,7 @@ impl Table {
         for at in 0.. {
             // SAFETY: the section ends with DT_NULL, where this loop stops.
             let Dynamic { tag, value } = unsafe { dynamic.wrapping_add(at).read() };
-            // The linker relocates these addresses in place, except in objects whose dynamic
-            // section is read-only.
+            // The linker relocates these addresses in place, except in a read-only dynamic section.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => break,
@@ -265,7 +260,7 @@ impl Table {
         })
     }
 
-    /// A function that symbol `at` defines: its name and address.
+    /// Name and address of the function that symbol `at` defines.
     ///
     /// # Safety
     /// `at` is the number of a symbol of this table.
@@ -298,14 +293,13 @@ impl Table {
             .to_bytes()
             .iter()
             .fold(5381u32, |h, byte| h.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the table starts with four counts; every access below stays inside by the table's
-        // own counts.
+        // SAFETY: the table starts with four counts; they bound every access below.
         let word = |at: usize| unsafe { self.gnu.wrapping_add(at).read() };
         let (buckets, first, filters) = (word(0), word(1), word(2));
         if buckets == 0 {
             return None;
         }
-        // Filter words have 64 bits here.
+        // Filter words have 64 bits.
         let bucket_at = 4 + 2 * filters as usize;
         let chain_at = bucket_at + buckets as usize;
         let mut at = word(bucket_at + (hash % buckets) as usize);
@@ -315,7 +309,7 @@ impl Table {
         loop {
             let value = word(chain_at + (at - first) as usize);
             if value | 1 == hash | 1 {
-                // SAFETY: the table speaks of existing symbols only.
+                // SAFETY: the table names existing symbols only.
                 let found = unsafe { self.matching(at, name) };
                 if found.is_some() {
                     return found;
@@ -337,7 +331,7 @@ impl Table {
         (0..count).find_map(|at| unsafe { self.matching(at, name) })
     }
 
-    /// How many symbols there are. A GNU hash table tells by its last chain.
+    /// Number of symbols. A GNU hash table gives it by its last chain.
     ///
     /// # Safety
     /// The table is of a loaded object.
@@ -394,7 +388,7 @@ mod tests {
         let names = unsafe { functions(libc) };
         assert!(names.len() > 1000, "{}", names.len());
         for name in ["getpid", "fopen", "strlen", "dlsym"] {
-            // strlen is chosen at load time and is no plain function.
+            // strlen is resolved at load time and is no plain function.
             assert_eq!(names.iter().any(|other| other == name), name != "strlen", "{name}");
         }
         // SAFETY: null is allowed.

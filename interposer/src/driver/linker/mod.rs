@@ -1,4 +1,4 @@
-//! The dynamic linker: symbol tables of loaded objects, the functions behind ours, and ourselves.
+//! The dynamic linker: symbol tables of loaded objects, the next functions, this library.
 
 pub mod elf;
 pub mod next;

@@ -1,23 +1,22 @@
-//! The `dlopen`, `dlsym` and `dlvsym` that stand behind ours.
+//! The next `dlopen`, `dlsym` and `dlvsym` in load order.
 //!
-//! We export these names ourselves, so we cannot ask the dynamic linker for them by calling them:
-//! their definitions in the objects after us (another preload, or libc) are read from those
-//! objects' own symbol tables. Once, without allocation: memory allocators call `dlsym` while they
-//! set themselves up.
+//! Weft exports these names itself, so the dynamic linker cannot be asked for them. Their
+//! definitions are read from the symbol tables of later objects (another preload, or libc). This
+//! happens once and without allocation: memory allocators call `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::elf;
 
-/// Where our wrappers of these names go on to. Null until [`find`].
+/// Next functions of weft's wrappers. Null until [`find`].
 pub static DLOPEN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// As [`DLOPEN`].
 pub static DLSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// As [`DLOPEN`].
 pub static DLVSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Answers "nothing" for a name that no object defines: all three report failure as null.
+/// Stands for an undefined function: all three report failure as null.
 extern "C" fn nowhere() -> *mut c_void {
     std::ptr::null_mut()
 }
@@ -40,21 +39,21 @@ fn get(place: &AtomicPtr<()>) -> *mut () {
     place.load(Ordering::Acquire)
 }
 
-/// The next `dlopen`. Never through our wrapper, so that it can open the driver.
+/// Calls the next `dlopen`, past weft's wrapper, so that the driver can be opened.
 ///
 /// # Safety
 /// As `dlopen`.
 pub unsafe fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    // SAFETY: what `find` stored is a function of that name, hence of that type, or `nowhere`,
-    // which ignores arguments.
+    // SAFETY: `find` stored a function of that name, hence of that type, or `nowhere`, which
+    // ignores arguments.
     let next = unsafe { std::mem::transmute::<*mut (), Dlopen>(get(&DLOPEN)) };
     // SAFETY: the caller's promise.
     unsafe { next(name, flags) }
 }
 
-/// The next `dlsym`. For real handles only: for RTLD_NEXT and RTLD_DEFAULT the caller's place
-/// matters, and that would be ours.
+/// Calls the next `dlsym`. For real handles only: RTLD_NEXT and RTLD_DEFAULT depend on the caller's
+/// place, which would be weft's.
 ///
 /// # Safety
 /// As `dlsym`.
@@ -66,7 +65,7 @@ pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     unsafe { next(handle, name) }
 }
 
-/// The next `dlvsym`, with the same limits as [`dlsym`].
+/// Calls the next `dlvsym`, with the limits of [`dlsym`].
 ///
 /// # Safety
 /// As `dlvsym`.
@@ -78,10 +77,10 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c
     unsafe { next(handle, name, version) }
 }
 
-/// A C string as a slice of bytes without its end; empty for null.
+/// Bytes of a C string without its end; empty for null.
 ///
 /// # Safety
-/// `text` is null or a C string that lives as long as the result is used.
+/// `text` is null or a C string that outlives the result.
 pub unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return b"";

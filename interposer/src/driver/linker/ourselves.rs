@@ -1,13 +1,13 @@
-//! This library as the dynamic linker knows it: its name, its file, its handle.
+//! This library in the dynamic linker's list: name, file, handle.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The symbol by which a copy of weft is known, whatever its file is called.
+/// Symbol that marks a copy of weft under any file name.
 pub const MARK: &CStr = c"weft_interposer";
 
-/// What the dynamic linker keeps of a loaded object (the public part of glibc's `struct link_map`).
+/// The public part of glibc's `struct link_map`.
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -24,7 +24,7 @@ unsafe extern "C" {
 /// RTLD_DL_LINKMAP in dlfcn.h.
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// Our own entry in the dynamic linker's list. It is also the handle that `dlopen` gives for us.
+/// This library's entry in the linker's list, which is also its `dlopen` handle.
 fn link_map() -> Option<*const LinkMap> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = std::ptr::null_mut();
@@ -34,20 +34,18 @@ fn link_map() -> Option<*const LinkMap> {
     (found != 0 && !map.is_null()).then_some(map.cast_const().cast())
 }
 
-/// Something in this object's read-only memory, by which it is found in the dynamic linker's list.
+/// Read-only memory of this object, by which the linker finds it.
 static MARKER: [u8; 16] = *b"weft interposer\0";
 
-/// The handle that `dlopen` gives for us.
+/// This library's `dlopen` handle.
 pub fn handle() -> Option<*const c_void> {
     link_map().map(|map| map.cast())
 }
 
-/// The name under which the dynamic linker loaded us: opening it again yields us and touches no
-/// file.
+/// The name under which the linker loaded this library: opening it again touches no file.
 pub fn name() -> Option<&'static CStr> {
     let map = link_map()?;
-    // SAFETY: the linker's entry for a loaded object lives as long as the object, which is never
-    // unloaded (-z nodelete).
+    // SAFETY: the entry lives as long as the object, which is never unloaded (-z nodelete).
     let name = unsafe { (*map).name };
     if name.is_null() {
         return None;
@@ -57,7 +55,7 @@ pub fn name() -> Option<&'static CStr> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Where our file lies.
+/// This library's file.
 pub fn path() -> Option<&'static Path> {
     name().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
 }

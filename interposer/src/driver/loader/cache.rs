@@ -1,8 +1,8 @@
-//! Reads the dynamic linker's cache, `/etc/ld.so.cache`, for the paths of a library.
+//! Reads the paths of a library from the dynamic linker's cache, `/etc/ld.so.cache`.
 //!
-//! The layout is that of glibc's `cache_file_new`: a magic text, counts, entries of 24 bytes
-//! (flags, name, path, ...), then the texts; positions count from the magic. Older files put an
-//! older table in front, which is skipped. Whatever makes no sense yields no path.
+//! Layout of glibc's `cache_file_new`: magic text, counts, entries of 24 bytes (flags, name, path,
+//! ...), texts; offsets count from the magic. An older table in front is skipped. Malformed data
+//! yields no path.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 
-/// Bytes before the entries, and bytes an entry.
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 

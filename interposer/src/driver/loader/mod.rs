@@ -1,8 +1,8 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
-//! Never in a constructor: the preload is inherited by every shell, compiler and helper a job
-//! starts. Always by absolute path: asking for `libcuda.so.1` by name finds us. Never ourselves,
-//! however many names and copies of us lie on the library path. The handle is never closed.
+//! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by
+//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy. The
+//! handle is never closed.
 
 mod cache;
 mod search;
@@ -19,46 +19,44 @@ use crate::report;
 /// The opened driver.
 #[derive(Debug)]
 pub struct Library {
-    /// What `dlopen` returned. Kept as a number: it is never closed, so it is valid for good.
+    /// Result of `dlopen`, as a number: never closed, so valid for good.
     handle: usize,
     path: PathBuf,
 }
 
-/// What [`driver`] found.
+/// Result of [`driver`].
 #[derive(Debug, Clone, Copy)]
 pub enum Driver {
     /// It is open.
     Open(&'static Library),
-    /// There is none. Said on stderr once.
+    /// There is none. Reported on stderr once.
     Missing,
-    /// This very thread is opening it: the driver's own constructors called one of our entry
-    /// points.
+    /// This thread is opening it: the driver's constructors called an entry point of weft.
     Opening,
 }
 
-/// Why there is no driver.
 #[derive(Debug)]
 enum Error {
-    /// Nothing of that name anywhere.
+    /// No file of that name anywhere.
     NotFound,
-    /// The only one of that name is this library.
+    /// The only file of that name is this library.
     Ourselves(PathBuf),
-    /// Something was there and could not be opened.
+    /// A file was found but could not be opened.
     NotOpened(PathBuf, String),
 }
 
 static OPENED: OnceLock<Option<Library>> = OnceLock::new();
 
 thread_local! {
-    /// Is this thread opening the driver?
+    /// Whether this thread is opening the driver.
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The driver, opened if this is the first call.
+/// The driver, opened at the first call.
 ///
-/// Threads whose first calls come at once open it each for itself (the linker gives all of them the
-/// same handle) and the first to be done counts. None may wait for another: the other may wait for
-/// the linker's lock, which a thread in a constructor holds.
+/// Concurrent first calls each open it; the linker gives them one handle and the first result
+/// counts. None may wait for another, which may wait for the linker's lock, held by a thread in a
+/// constructor.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
         if OPENING.get() {
@@ -83,7 +81,7 @@ pub fn driver() -> Driver {
     opened().map_or(Driver::Missing, Driver::Open)
 }
 
-/// The driver, if it is open already.
+/// The driver, if already open.
 pub fn opened() -> Option<&'static Library> {
     OPENED.get().and_then(Option::as_ref)
 }
@@ -96,23 +94,23 @@ impl Library {
         (!found.is_null()).then_some(found.cast())
     }
 
-    /// Is this the handle a client got for the driver?
+    /// Whether this is the handle that a client got for the driver.
     pub fn is(&self, handle: *mut c_void) -> bool {
         self.handle == handle as usize
     }
 
-    /// What `dlopen` returned.
+    /// Result of `dlopen`.
     pub fn handle(&self) -> *mut c_void {
         self.handle as *mut c_void
     }
 
-    /// The names of all functions that it exports.
+    /// Names of all exported functions.
     pub fn functions(&self) -> Vec<String> {
         // SAFETY: the handle came from dlopen and is never closed.
         unsafe { elf::functions(self.handle()) }
     }
 
-    /// Where it lies.
+    /// Path of the driver's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -130,10 +128,10 @@ fn open() -> Result<Library, Error> {
             continue;
         }
         match open_at(&path) {
-            // A copy of us under another inode.
+            // A copy of weft under another inode.
             Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
             Ok(library) => return Ok(library),
-            // The first reason is the one to tell: later candidates are fallbacks.
+            // The first reason is reported: later candidates are fallbacks.
             Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),
         }
     }
@@ -142,16 +140,15 @@ fn open() -> Result<Library, Error> {
 
 fn open_at(path: &Path) -> Result<Library, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the name is a C string; opening the driver runs its constructors, as any client's
-    // dlopen of it would.
+    // SAFETY: the name is a C string; the driver's constructors run as at any client's dlopen.
     let handle = unsafe { next::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         let why = unsafe { libc::dlerror() };
         if why.is_null() {
             return Err("unknown reason".to_owned());
         }
-        // SAFETY: dlerror answers a C string that lives until this thread's next call of it.
+        // SAFETY: dlerror's C string lives until this thread's next call of it.
         let why = unsafe { CStr::from_ptr(why) };
         return Err(why.to_string_lossy().into_owned());
     }

@@ -1,5 +1,4 @@
-//! Where the real driver may lie, in the order in which the dynamic linker and driver packages
-//! would have it.
+//! Candidate paths of the real driver, in the order of the dynamic linker and driver packages.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -10,19 +9,18 @@ use std::path::{Path, PathBuf};
 
 use super::cache;
 
-/// Names the real driver outright. The user's word.
+/// The user's explicit path of the driver.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// Where `weft run` found it: tried first. In a container it may lie elsewhere, so it is not the
-/// only one.
+/// Path where `weft run` found it, tried first. Not the only candidate: a container may have the
+/// driver elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// Names the driver goes by, the one that programs are linked against first: it is looked for
-/// everywhere before the other one is looked for anywhere.
+/// Names of the driver. The first, which programs link against, is sought everywhere before the
+/// second.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Where CUDA's toolkit keeps a library to link against, under the second name, that answers every
-/// call with an error.
+/// Folder of the CUDA toolkit's link library, under the second name, whose calls all fail.
 const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
@@ -41,17 +39,17 @@ const FOLDERS: [&str; 12] = [
     "/usr/local/cuda/compat",
 ];
 
-/// Device and inode: what a file is, whatever it is called.
+/// Device and inode: identifies a file under any name.
 pub type Identity = (u64, u64);
 
-/// What lies at that path.
+/// Identity of the file at a path.
 pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     let about = fs::metadata(path).ok()?;
     about.is_file().then(|| (about.dev(), about.ino()))
 }
 
-/// Every path to try, in order, absolute. With the variable set: that one alone, so that a wrong
-/// value is seen.
+/// Absolute paths to try, in order. If `VARIABLE` is set it is the only one, so that a wrong
+/// value shows.
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         return vec![absolute(Path::new(&named))];
@@ -66,8 +64,8 @@ pub fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// One name everywhere, then the other: programs ask for the first, and a folder may have the
-/// second alone (the toolkit's `stubs`, in which every call fails).
+/// Lists all places for the first name, then for the second: a folder may have only the toolkit's
+/// stub.
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
@@ -76,12 +74,12 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
         }
     };
     for name in NAMES {
-        // The dynamic linker takes both separators; an empty entry means the working folder.
+        // The dynamic linker accepts both separators; an empty entry means the working folder.
         if !library_path.is_empty() {
             for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
                 let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
                 // Programs ask for the first name, so without weft they never meet the toolkit's
-                // library.
+                // stub.
                 if name == NAMES[0] || !folder.ends_with(STUBS) {
                     add(folder.join(name));
                 }
