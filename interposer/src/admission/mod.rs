@@ -1,22 +1,20 @@
-//! The job's place on the device: it waits until it may begin, and stays within what it may have.
+//! Admission of this process to a device: the wait before its first memory, and the quota after it.
 //!
-//! * A job that fits begins at once; one question to the broker and its answer, before the first
-//!   context, is all it notices.
-//! * Waiting is only for the call that would make the first context, or (the job was let in and
-//!   suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is
-//!   over, when the person presses Ctrl-C (a Python script ends by it), and when the broker is gone
-//!   or keeps no queue any more (then the job goes on as without weft).
-//! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so
-//!   that nothing it wrote is lost; its exit code becomes 75. One that goes on nevertheless is
-//!   ended.
-//! * Without a broker nothing waits and nothing is refused.
-//! * What a job left open of its memory (`WEFT_BACKING=auto`) is decided with its admission; where
-//!   the broker says nothing it is device memory.
-//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of
-//!   memory". A job that said nothing of its memory (no figure, no profile) waits before, for
-//!   [`GROWS`] (or `WEFT_WAIT`), if a neighbour that runs may end.
-//! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask
-//!   again. Who was seen to do so gets his first answer at once, and waits with the second try.
+//! * A job that fits begins after one question to the broker and its answer, before its first
+//!   context.
+//! * Only the call that would make the first context waits. In a job that was admitted and
+//!   suspended at once, the first allocation waits.
+//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C, which also ends a Python script.
+//!   If the broker is gone or keeps no queue, the job goes on as without weft.
+//! * A job with `--no-wait` gets CUDA's "out of memory", so that it ends by itself and loses no
+//!   output. Its exit code becomes 75. A job that goes on nevertheless is ended.
+//! * Without a broker no job waits and none is refused.
+//! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without the broker's word it is
+//!   device memory.
+//! * Beyond its quota a job gets what is free, else CUDA's "out of memory". A job without figure
+//!   and profile first waits [`GROWS`] (or `WEFT_WAIT`) if a running neighbour may end.
+//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job that
+//!   was seen to do so gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -37,120 +35,114 @@ use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::{paging, report, thread};
 
-/// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
-/// as without weft: more than two beats.
+/// Silence, ns, after which a job goes on as without weft: more than two heartbeats. The broker
+/// answers within a millisecond.
 const ANSWER: Ns = 2_500_000_000;
 
-/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs
-/// that start at once on few cores, seconds. Who began without it would take memory that others
-/// were given.
+/// Longest wait for an answer, ns, while the heartbeat moves: hundreds of jobs that start on few
+/// cores take seconds. A job that began unanswered would take memory given to others.
 pub(crate) const LATE: Ns = 30_000_000_000;
 
-/// A broker that keeps its queue moves the admission slot's beat once a second. One that was
-/// stopped or is stuck keeps nobody waiting for longer than this.
+/// Age of the heartbeat, ns, after which a wait ends: the broker is stopped or stuck. The broker
+/// beats once a second.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
-/// A broker that is gone may be back; its clients look for it once a second.
+/// Time without a broker, ns, after which a wait ends. Clients look for a new broker once a second.
 const GONE: Ns = 3_000_000_000;
 
-/// Memory of a job that ended is the driver's again within this: a process that holds tens of
-/// gigabytes takes some hundred milliseconds to end, and its channel to the broker may be closed
-/// first.
+/// Time, ns, within which the driver has the memory of a job that ended. A process that holds tens
+/// of gigabytes takes some hundred milliseconds to end; its channel to the broker may close before.
 const SETTLES: Ns = 2_000_000_000;
 
-/// Why a job does not begin the broker has said before it lets it go; the helper has read that
-/// within this. Whoever is let go may be gone in a millisecond.
+/// Time within which the helper thread has read why the broker refuses the job. The process may be
+/// gone a millisecond after the refusal.
 const WORDS: Duration = Duration::from_millis(300);
 
-/// Between two looks at whether the person lost patience.
 const LOOK: Ns = 100_000_000;
 
-/// A job that runs waits for what it wants more, where others have it, for so long if nothing else
-/// was said (`WEFT_WAIT`). It waits inside an allocation, as a rule with the framework's allocator
-/// locked and perhaps Python's lock held: everything in the process that allocates waits along, and
-/// a service does not answer who asks whether it lives (those ask every 10 s as a rule, and kill
-/// after the third time). Ten seconds: a neighbour that ends or gives back just now is waited for.
+/// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
+///
+/// The wait is inside an allocation, usually under the framework's allocator lock and perhaps
+/// Python's. All that allocates waits along, and a service answers no health check: these come
+/// about every 10 s and kill after the third failure.
 const GROWS: Ns = 10_000_000_000;
 
-/// Who asks again within this after an answer asks for the same thing.
+/// Time after a refusal, ns, within which a request counts as a repetition of it.
 const AGAIN: Ns = 1_000_000_000;
 
-/// A share grows by this part of the device at least, so that a job that says nothing of itself
-/// asks a few times and not at each allocation.
+/// Smallest growth of a quota, as a part of the device: a job without figures asks a few times, not
+/// at each allocation.
 const STEP: u64 = 32;
 
-/// The exit code of a job that would have to wait and is not to: `EX_TEMPFAIL` of sysexits.h, try
-/// again later.
+/// Exit code of a job that would have to wait and may not: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
-/// A job that would have to wait and is not to may take so long to end by itself: a framework's
-/// error travels up through some frames, is printed, and what was buffered is written.
+/// Time that such a job has to end by itself. A framework's error travels up some frames, is
+/// printed, and buffers are written.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// What became of the wish to begin.
+/// Outcome of a request to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// Go on.
     Begin,
-    /// There is no memory.
+    /// No memory.
     NoMemory,
 }
 
-/// A device that a context is to be made on.
+/// A device on which a context is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
-    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    /// UUID as of `cuDeviceGetUuid`, in hexadecimal.
     pub uuid: String,
-    /// Bytes.
+    /// Device memory, bytes.
     pub total: u64,
-    /// How many devices the process sees.
+    /// Number of devices that the process sees.
     pub devices: u32,
-    /// Whether its memory may be managed, if that is open ([`backing_mode::is_open`]).
+    /// Whether the job's memory may be managed, if that is open ([`backing_mode::is_open`]).
     pub manageable: bool,
 }
 
-/// The admission of a process to one device, as the client keeps it.
+/// A process's admission to one device, on the client's side.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// It may begin, or weft has nothing to say.
+    /// Whether the process may begin; also set where weft has nothing to say.
     entered: AtomicBool,
-    /// One thread asks, the others wait for it.
+    /// 1 while a thread asks to begin; the other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held, and bytes on their way to the driver: one word, so that what becomes held is at
-    /// no moment seen as both, or as neither, by another thread's claim.
+    /// Bytes held plus bytes claimed. One word, so that no claim of another thread sees claimed
+    /// bytes twice, or not at all, as they become held.
     wanted: AtomicI64,
-    /// One thread at a time asks for more.
     growing: AtomicBool,
     total: AtomicU64,
-    /// When what it holds changed, and whether it looked at what is free.
+    /// Changes of what the process holds, and its probes of free memory.
     pub changes: Changes,
-    /// What the broker last said that it may have.
+    /// The quota that the broker last gave, bytes.
     share: AtomicU64,
-    /// When it was let in, if it had to wait; else 0.
+    /// Time of admission, ns, if the job had to wait; else 0.
     since: AtomicU64,
-    /// When it was told last that there is no more, and what it held then.
+    /// Time of the last refusal, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
-    /// It gives something back when there is no more, and asks again.
+    /// Whether the job gives memory back after a refusal and asks again.
     helps_itself: AtomicBool,
-    /// When it had last waited for more in vain.
+    /// End of the last wait for more memory that failed, ns.
     in_vain: AtomicU64,
-    /// The person was told how it goes better the next time.
+    /// Whether the user was advised how to declare the need.
     advised: AtomicBool,
-    /// 0: of the process's first device; else of one that it uses besides.
+    /// 0 for the process's first device, else the number of a further one.
     pub further: u32,
-    /// Device memory held.
+    /// Device memory held, bytes.
     memory: AtomicI64,
-    /// Managed memory that the job took by itself.
+    /// The job's own managed memory, bytes.
     own_managed: AtomicI64,
-    /// The broker let it in. It may take that back as long as nothing was taken.
+    /// Whether the broker admitted the process. The broker may revoke that until memory is taken.
     let_in: AtomicBool,
-    /// It would have had to wait, and is not to: it is on its way to its end.
+    /// Whether the process was refused because it may not wait; it is expected to end.
     turned_away: AtomicBool,
 }
 
-/// This thread asks whether the job may begin. Given up also by a panic on the way: the other
-/// threads wait for it.
+/// Guard of `asking`. Its drop also runs in a panic, so that the waiting threads wake.
 struct Asking<'a>(&'a AtomicU32);
 
 impl Drop for Asking<'_> {
@@ -160,7 +152,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// This thread asks for more. Given up also by a panic on the way.
+/// Guard of `growing`; its drop also runs in a panic.
 struct Growing<'a>(&'a AtomicBool);
 
 impl Drop for Growing<'_> {
@@ -170,30 +162,31 @@ impl Drop for Growing<'_> {
 }
 
 impl DeviceAdmission {
-    /// Whether the job was let in after a wait just now.
+    /// Whether the job was admitted after a wait, less than [`SETTLES`] ago.
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) < SETTLES
     }
 
-    /// What the last broker said that it may have.
+    /// The quota that the last broker gave, bytes.
     pub fn share(&self) -> u64 {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// Whether it would have had to wait and is not to: then its exit code is [`TRY_AGAIN`].
+    /// Whether the process was refused because it may not wait; its exit code is then
+    /// [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// So many bytes are on their way to the driver. What is held and on its way with them.
+    /// Claims bytes that are about to be asked of the driver. Returns bytes held plus claimed.
     fn claims(&self, bytes: u64) -> u64 {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
-    /// The same, where all of it is at most `share`; else nothing has changed.
+    /// Claims bytes if held plus claimed stay within `share`; otherwise changes nothing.
     fn claims_within(&self, bytes: u64, share: u64) -> bool {
         let (bytes, share) = (
             i64::try_from(bytes).unwrap_or(i64::MAX),
@@ -205,13 +198,13 @@ impl DeviceAdmission {
             .is_ok()
     }
 
-    /// What is held has changed by so much, and so much is not on its way any more.
+    /// Adds `delta` to the bytes held and takes `claimed` off those claimed.
     pub fn settled(&self, delta: i64, claimed: u64) {
         let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
         self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
     }
 
-    /// Bytes held or on their way to the driver.
+    /// Bytes held or claimed.
     pub(crate) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
@@ -222,12 +215,11 @@ impl DeviceAdmission {
     }
 }
 
-/// The beat of a admission slot, as a wait has felt it: whether a broker lives that may yet answer.
+/// A wait's view of an admission slot's heartbeat: whether a live broker may yet answer.
 #[derive(Debug)]
 pub(crate) struct Beat {
-    /// When the wait began.
     begun: Ns,
-    /// The last one, and when it was felt.
+    /// The last heartbeat, and the time in ns at which it was first seen.
     last: u64,
     at: Ns,
 }
@@ -248,13 +240,12 @@ impl Beat {
         }
     }
 
-    /// Whether nobody keeps the queue any more.
+    /// Whether no broker keeps the queue any more.
     pub(crate) fn stands(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > DEAD_BEAT
     }
 
-    /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was
-    /// and yet none for [`LATE`].
+    /// Whether no first answer will come: no heartbeat for [`ANSWER`], or no answer for [`LATE`].
     pub(crate) fn no_answer(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
     }
@@ -265,7 +256,7 @@ impl DeviceAdmission {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// The process is about to make a context on this device. Waits until it may.
+    /// Waits until the process may make a context on this device.
     pub fn enter(&self, link: &BrokerLink, about: Sight) -> Entry {
         let place = self;
         while !place.entered() {
@@ -290,7 +281,7 @@ impl DeviceAdmission {
     fn ask_and_wait(&self, link: &BrokerLink, about: Sight) -> Entry {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
-        // A process is one or the other on all its devices: the first one's broker is asked.
+        // A process has one backing mode on all devices: only the first device's broker is asked.
         let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
@@ -308,7 +299,7 @@ impl DeviceAdmission {
             runs: None,
         };
         let attached = self.attached(link);
-        // Also where there is no broker: one that comes later is told that this job runs.
+        // Queued without a broker too: a later broker learns that this job runs.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
             true => self.wait_for_admission_slot(link),
@@ -320,7 +311,7 @@ impl DeviceAdmission {
         entry
     }
 
-    /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
+    /// Decides an open backing mode as the process begins. `asked`: the broker was asked.
     fn settles(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
@@ -328,18 +319,16 @@ impl DeviceAdmission {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // Whatever broker there is or comes to be hears that together with the question.
+            // The present or next broker gets this together with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
 
-    /// Waits until the broker has said something and, if that is to wait, until it says something
-    /// else.
+    /// Waits for the broker's answer and, if the answer is to wait, for the next one.
     fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
-        // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of
-        // this wait's.
+        // Before the first answer, so that a Ctrl-C that comes with the answer counts.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
         let mut beat = Beat::new(&link.lane.admission_slot, begun);
@@ -400,13 +389,13 @@ impl DeviceAdmission {
             }
             if waits && signals.came() {
                 link.messages.put(ToBroker::WaitsNoMore);
-                // Who has no context on any device yet has nothing there to save.
+                // A process without a context on any device has nothing there to save.
                 if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
                 return Entry::NoMemory;
             }
-            // The lane may be exchanged under this wait: the bound finds out.
+            // The lane may be exchanged under this wait; the bound covers that.
             let _ = futex::wait(
                 &link.lane.admission_slot.state,
                 Flags::empty(),
@@ -416,10 +405,11 @@ impl DeviceAdmission {
         }
     }
 
-    /// May the process take so much more? Claims it until [`DeviceAdmission::unclaim`].
+    /// Claims bytes if the process may take them. The claim lasts until
+    /// [`DeviceAdmission::unclaim`].
     pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let admission_slot = &link.lane.admission_slot;
-        // It was let in, was suspended before it took anything, and its turn passed to others.
+        // The broker suspended the job before it took anything and passed its turn to others.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
         if put_back
             && self.let_in.swap(false, Ordering::AcqRel)
@@ -443,8 +433,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// What was refused may have been refused for what another thread wants at the same time, and
-    /// does not get. What fits by itself is tried again until that is settled.
+    /// Claims again what fits by itself. The refusal may be due to another thread's simultaneous
+    /// claim that fails, so the claim is tried until that one is settled.
     fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
@@ -462,14 +452,14 @@ impl DeviceAdmission {
         }
     }
 
-    /// Whether it was said what the job takes.
+    /// Whether the user or a profile declared what the job takes.
     fn said(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// A job that had not said what it takes has waited in vain for what others have: how that is
-    /// said the next time, once. (What a job took is known when it has ended.) Who asks for more
-    /// than there is, as programs do that try how much they can have, is told nothing.
+    /// Advises once, after a failed wait, how to declare the need of a job that had not declared
+    /// it. What a job took is known only when it has ended. A job that asks for more than there is
+    /// gets no advice: programs try out how much they can have.
     fn advises(&self, link: &BrokerLink) {
         if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
@@ -478,7 +468,7 @@ impl DeviceAdmission {
         }
     }
 
-    /// For how long the job waits for what it wants more.
+    /// How long the job waits for more memory, ns.
     fn patience(&self, link: &BrokerLink) -> Ns {
         let (place, now) = (self, clock::now());
         let just = |word: &AtomicU64| {
@@ -490,20 +480,20 @@ impl DeviceAdmission {
             place.helps_itself.store(true, Ordering::Relaxed);
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
-        // Who was let in with a figure has what he said, and what is free.
+        // A job that was admitted with a figure has that and what is free.
         if self.said(link) || link.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
         link.settings.wait.unwrap_or(GROWS)
     }
 
-    /// What was claimed was not had.
+    /// Gives a claim back that the driver did not fulfil.
     pub fn unclaim(&self, bytes: u64) {
         self.settled(0, bytes);
     }
 
-    /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or
-    /// nobody to ask.
+    /// Asks for a larger quota, in a large step if possible. True if the quota suffices now, or no
+    /// broker answers.
     fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         let mut beat = Beat::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
@@ -538,7 +528,7 @@ impl DeviceAdmission {
             if !link.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
-            // Before it waits: a signal that comes in between is not lost.
+            // Before the wait, so that no signal in between is lost.
             let signals = (patience > 0).then(interrupt::Watch::begin);
             let mut waits = false;
             let mut beat = Beat::new(admission_slot, begun);
@@ -548,8 +538,7 @@ impl DeviceAdmission {
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
-                    // A person lost patience, or another thread of the job gave back what was
-                    // lacking.
+                    // Ctrl-C, or another thread of the job gave back what was lacking.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
@@ -557,7 +546,7 @@ impl DeviceAdmission {
                         return wanted <= admission_slot.quota.load(Ordering::Acquire);
                     }
                 }
-                // No answer: the broker is gone or stuck, and the job goes on as without it.
+                // The broker is gone or stuck: the job goes on as without it.
                 let silent = match waits {
                     true => beat.stands(now),
                     false => beat.no_answer(now),
@@ -574,7 +563,7 @@ impl DeviceAdmission {
             }
             if admission_slot.quota.load(Ordering::Acquire) >= wanted {
                 if waits {
-                    // The memory of the one that ended may not be the driver's yet.
+                    // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
                 }
                 return true;
@@ -587,12 +576,12 @@ impl DeviceAdmission {
         false
     }
 
-    /// What the job is told of the device: (free, total), where that differs from what the driver
-    /// says.
+    /// Device memory as the job sees it, (free, total) in bytes, where that differs from the
+    /// driver's answer.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {
-            // What it was granted beyond its share is its own too.
+            // The quota includes what was granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
         };
@@ -607,31 +596,31 @@ impl DeviceAdmission {
         Some((free, total))
     }
 
-    /// What a new broker is told of a job that has begun.
+    /// Bytes that a new broker is told of a job that has begun.
     pub fn runs(&self, share_before: u64) -> Option<u64> {
         self.entered().then(|| self.held().max(share_before))
     }
 
-    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
-    /// is not any more.
+    /// Notes that device memory was taken or given back, bytes. `claimed`: the part that ends a
+    /// claim.
     pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.settled(delta, claimed);
         self.report_memory(link);
     }
 
-    /// The job took managed memory by itself, or gave it back.
+    /// Notes that the job took or gave back own managed memory, bytes.
     pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);
     }
 
-    /// Bytes of device memory held.
+    /// Device memory held, bytes.
     pub fn held(&self) -> u64 {
         u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Bytes of managed memory that the job took by itself.
+    /// The job's own managed memory, bytes.
     pub fn own_managed(&self) -> u64 {
         u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
     }
