@@ -58,6 +58,7 @@ const SETTLES: Ns = 2_000_000_000;
 /// gone a millisecond after the refusal.
 const WORDS: Duration = Duration::from_millis(300);
 
+/// Interval between two checks for Ctrl-C, ns.
 const LOOK: Ns = 100_000_000;
 
 /// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
