@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::script;
 use crate::thread;
 
-/// Stack of a thread that sleeps and ends the process, bytes.
+/// Stack of a thread that sleeps and ends the process.
 const STACK: usize = 64 * 1024;
 
 /// Longest time that flushing buffers may delay the end of a process.

@@ -45,7 +45,7 @@ const PAGE_OP: f64 = 16.0 * GRANULE as f64;
 /// Time of a wait beside the transfer's, ns: moves under way and late orders.
 const SLACK: Ns = 250_000_000;
 
-/// Transfers for each awaited byte: as much may have to go out first.
+/// Transfers for each awaited granule: one more may have to go out first.
 const WAYS: f64 = 2.0;
 
 /// Longest wait, ns: 220 GB at the rate of PCIe 4. A launch that needs more is better off with

@@ -70,7 +70,7 @@ const RELAXED: u32 = 2;
 /// a few seconds, and a report counts for some rounds.
 const ROUND: Ns = 500_000_000;
 
-/// Stack of the thread, bytes: some lists and driver calls.
+/// Stack of the thread: some lists and driver calls.
 const STACK: usize = 256 * 1024;
 
 /// Interval between two looks at the host memory that is left, ns: each reads some small files.

@@ -14,7 +14,7 @@
 //! | `state`, `post_launch` | the session: what a launch does in each mode; post-launch actions |
 //! | `copies` | the same for copies and fills |
 //! | `sync_points` | synchronising calls, and ending streams and contexts |
-//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; their order; which launches do not wait |
+//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; their order; which do not wait |
 //! | `deferral` | what the launch queue asks |
 //! | `streams`, `completion` | how much work is outstanding, and when it has ended |
 //! | `autotune` | when the job times kernels itself |
