@@ -56,7 +56,7 @@ pub struct Scale {
     pub rate: f64,
 }
 
-/// Shortest kernel, ns.
+/// Shortest kernel time.
 const SHORTEST: f64 = 100.0;
 
 fn whole(ns: f64) -> Ns {
