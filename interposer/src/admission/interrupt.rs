@@ -1,14 +1,12 @@
 //! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
-//! A program with its own SIGINT handler (Python) does not end by the signal: the handler notes it
-//! and acts when the call returns. During a wait weft's handlers of SIGINT and SIGTERM stand in
-//! place of the program's: they note the signal, then call the program's handler. Without a handler
-//! of the program nothing is changed and the signal ends the process.
+//! A program's own SIGINT handler (Python's) only notes the signal and acts when the call returns.
+//! So during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
+//! Without a handler of the program nothing changes.
 //!
-//! Ctrl-C ends a Python script that waits for its first context as it ends a program without a
-//! handler ([`Watch::ends_script`]). The interpreter would otherwise get the signal and the aborted
-//! call's error at once, print neither properly, and exit with code 1. A shell's loop would then go
-//! on.
+//! Ctrl-C also ends a Python script that waits for its first context ([`Watch::ends_script`]). Else
+//! the interpreter would get the signal and the call's error at once, print neither properly, and
+//! exit with code 1; a shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -21,10 +19,9 @@ use std::time::Duration;
 use super::script;
 use crate::thread;
 
-/// Stack of a thread that sleeps and ends the process.
 const STACK: usize = 64 * 1024;
 
-/// Longest time that flushing buffers may delay the end of a process.
+/// Longest time for flushing buffers.
 const FLUSH: Duration = Duration::from_millis(500);
 
 /// Signals by which a user ends a job.
@@ -63,10 +60,10 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Number of live watches: threads may wait at once, each for another device's memory.
+/// Live watches: threads may wait for several devices at once.
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard; signals are noted while one lives.
+/// A guard that notes signals while it lives.
 #[derive(Debug)]
 pub struct Watch(());
 
@@ -77,7 +74,7 @@ impl Watch {
             CAME.store(false, Ordering::Release);
             for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
                 let Some(mut action) = action_of(*signal) else { continue };
-                // Weft's handler must not stand in the program's place: it would call itself.
+                // Weft's handler in the program's place would call itself.
                 if [libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&action.sa_sigaction) {
                     continue;
                 }
@@ -96,9 +93,8 @@ impl Watch {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends the process by a SIGINT that came, if it is a Python script whose interpreter has the
-    /// handler. A notebook's or prompt's interpreter goes on, and a program's own handler decides
-    /// for itself.
+    /// Ends a Python script, whose interpreter has the handler, by a SIGINT that came. A notebook
+    /// or prompt goes on, and a program's own handler decides.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -113,7 +109,7 @@ impl Drop for Watch {
             return;
         }
         for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
-            // A handler that the program's other threads installed meanwhile stays.
+            // A handler that another thread installed meanwhile stays.
             let Some(mut action) = action_of(*signal).filter(|action| action.sa_sigaction == ours()) else {
                 continue;
             };
@@ -140,12 +136,11 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 }
 
 fn set(signal: libc::c_int, action: &libc::sigaction) {
-    // SAFETY: the action was installed before, or it is that one with our handler, whose signature
-    // is the one of SA_SIGINFO.
+    // SAFETY: the action was there before, or has our handler, whose signature SA_SIGINFO demands.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
-/// Ends the process by the signal's default action, so that its parent sees the signal.
+/// Ends the process by the signal's default action, which its parent sees.
 fn die_of(signal: libc::c_int) -> ! {
     // SAFETY: zeros are an action: the default one, without flags.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
@@ -163,9 +158,8 @@ fn die_of(signal: libc::c_int) -> ! {
     end(128 + signal)
 }
 
-/// Ends the process with this code if it has not ended by itself within `time`. The C library's
-/// buffers are flushed, unless a thread of the program keeps them locked, for example one that
-/// reads input.
+/// Ends the process with this code if it has not ended within `time`. Flushes the C library's
+/// buffers, unless a thread keeps them locked, as in reading input.
 pub fn end_within(time: Duration, code: libc::c_int) {
     let waits = move || {
         std::thread::sleep(time);
@@ -186,19 +180,17 @@ pub fn end_within(time: Duration, code: libc::c_int) {
     }
 }
 
-/// Replaces the exit code of a process that ends by `exit` or returns from `main`. For an `atexit`
-/// handler.
+/// Replaces the exit code of a process that ends, in an `atexit` handler.
 ///
-/// glibc supports `exit` within such a handler: the remaining handlers run, buffers are flushed,
-/// and the last code counts.
+/// glibc allows `exit` there: the other handlers run, buffers are flushed, and the last code
+/// counts.
 pub fn end_with(code: libc::c_int) -> ! {
     // SAFETY: the calling thread is within `exit` already and holds none of our locks.
     unsafe { libc::exit(code) }
 }
 
 fn end(code: libc::c_int) -> ! {
-    // SAFETY: nothing is touched. No destructor and no handler runs; none has anything of the
-    // device to give back.
+    // SAFETY: nothing is touched. No destructor and no handler runs, and none would be needed.
     unsafe { libc::_exit(code) }
 }
 

@@ -1,20 +1,21 @@
-//! Admission of this process to a device: the wait before its first memory, and the quota after it.
+//! Admission of this process to a device: the wait before its first memory, and its quota after
+//! that.
 //!
 //! * A job that fits begins after one question to the broker and its answer, before its first
 //!   context.
 //! * Only the call that would make the first context waits. In a job that was admitted and
 //!   suspended at once, the first allocation waits.
-//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C, which also ends a Python script.
-//!   If the broker is gone or keeps no queue, the job goes on as without weft.
-//! * A job with `--no-wait` gets CUDA's "out of memory", so that it ends by itself and loses no
-//!   output. Its exit code becomes 75. A job that goes on nevertheless is ended.
+//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. If the broker is gone or keeps no
+//!   queue, the job goes on as without weft.
+//! * With `--no-wait` a job gets CUDA's "out of memory", ends by itself with its output, and exits
+//!   with code 75. A job that goes on nevertheless is ended.
 //! * Without a broker no job waits and none is refused.
-//! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without the broker's word it is
-//!   device memory.
+//! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
+//!   memory.
 //! * Beyond its quota a job gets what is free, else CUDA's "out of memory". A job without figure
 //!   and profile first waits [`GROWS`] (or `WEFT_WAIT`) if a running neighbour may end.
-//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job that
-//!   was seen to do so gets its first answer at once and waits at the second try.
+//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job seen
+//!   to do so gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -35,27 +36,26 @@ use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::{paging, report, thread};
 
-/// Silence, ns, after which a job goes on as without weft: more than two heartbeats. The broker
-/// answers within a millisecond.
+/// Silence, ns, after which a job goes on as without weft: two heartbeats. An answer takes a
+/// millisecond.
 const ANSWER: Ns = 2_500_000_000;
 
-/// Longest wait for an answer, ns, while the heartbeat moves: hundreds of jobs that start on few
-/// cores take seconds. A job that began unanswered would take memory given to others.
+/// Longest wait for an answer, ns, while the heartbeat moves: with hundreds of jobs on few cores it
+/// takes seconds. A job that began unanswered would take memory given to others.
 pub(crate) const LATE: Ns = 30_000_000_000;
 
-/// Age of the heartbeat, ns, after which a wait ends: the broker is stopped or stuck. The broker
-/// beats once a second.
+/// Heartbeat's age, ns, at which a wait ends: the broker is stopped or stuck. It beats once a
+/// second.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
-/// Time without a broker, ns, after which a wait ends. Clients look for a new broker once a second.
+/// Absence of a broker, ns, at which a wait ends. Clients look for a new one once a second.
 const GONE: Ns = 3_000_000_000;
 
-/// Time, ns, within which the driver has the memory of a job that ended. A process that holds tens
-/// of gigabytes takes some hundred milliseconds to end; its channel to the broker may close before.
+/// Time, ns, until the driver has an ended job's memory. A process with tens of gigabytes takes
+/// some hundred milliseconds to end, and its channel may close before.
 const SETTLES: Ns = 2_000_000_000;
 
-/// Time within which the helper thread has read why the broker refuses the job. The process may be
-/// gone a millisecond after the refusal.
+/// Time to read why the broker refuses the job, which may be gone a millisecond later.
 const WORDS: Duration = Duration::from_millis(300);
 
 /// Interval between two checks for Ctrl-C, ns.
@@ -63,23 +63,21 @@ const LOOK: Ns = 100_000_000;
 
 /// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
 ///
-/// The wait is inside an allocation, usually under the framework's allocator lock and perhaps
-/// Python's. All that allocates waits along, and a service answers no health check: these come
-/// about every 10 s and kill after the third failure.
+/// The wait is inside an allocation, often under the framework's allocator lock and Python's. All
+/// allocations wait along, and so do health checks, which come about every 10 s and kill at the
+/// third failure.
 const GROWS: Ns = 10_000_000_000;
 
-/// Time after a refusal, ns, within which a request counts as a repetition of it.
+/// Time, ns, within which a request repeats the refused one.
 const AGAIN: Ns = 1_000_000_000;
 
-/// Smallest growth of a quota, as a part of the device: a job without figures asks a few times, not
-/// at each allocation.
+/// Smallest step of a quota, as a part of the device, so that not each allocation asks.
 const STEP: u64 = 32;
 
-/// Exit code of a job that would have to wait and may not: `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a job that may not wait but would have to: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
-/// Time that such a job has to end by itself. A framework's error travels up some frames, is
-/// printed, and buffers are written.
+/// Time for such a job to end by itself: an error travels up, is printed, and buffers are written.
 const ENDS: Duration = Duration::from_secs(10);
 
 /// Outcome of a request to begin.
@@ -91,7 +89,7 @@ pub enum Entry {
     NoMemory,
 }
 
-/// A device on which a context is about to be made.
+/// A device on which a context is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
     /// UUID as of `cuDeviceGetUuid`, in hexadecimal.
@@ -107,29 +105,28 @@ pub struct Sight {
 /// A process's admission to one device, on the client's side.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// Whether the process may begin; also set where weft has nothing to say.
+    /// Whether the process may begin, also for want of a broker.
     entered: AtomicBool,
     /// 1 while a thread asks to begin; the other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held plus bytes claimed. One word, so that no claim of another thread sees claimed
-    /// bytes twice, or not at all, as they become held.
+    /// Bytes held plus claimed. One word, so that no thread sees claimed bytes twice, or not at
+    /// all, as they become held.
     wanted: AtomicI64,
     growing: AtomicBool,
     total: AtomicU64,
-    /// Changes of what the process holds, and its probes of free memory.
+    /// Changes of what the process holds, and its probes.
     pub changes: Changes,
-    /// The quota that the broker last gave, bytes.
+    /// Last quota, bytes.
     share: AtomicU64,
-    /// Time of admission, ns, if the job had to wait; else 0.
+    /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
     /// Time of the last refusal, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
     /// Whether the job gives memory back after a refusal and asks again.
     helps_itself: AtomicBool,
-    /// End of the last wait for more memory that failed, ns.
+    /// End of the last failed wait, ns.
     in_vain: AtomicU64,
-    /// Whether the user was advised how to declare the need.
     advised: AtomicBool,
     /// 0 for the process's first device, else the number of a further one.
     pub further: u32,
@@ -139,11 +136,11 @@ pub struct DeviceAdmission {
     own_managed: AtomicI64,
     /// Whether the broker admitted the process. The broker may revoke that until memory is taken.
     let_in: AtomicBool,
-    /// Whether the process was refused because it may not wait; it is expected to end.
+    /// Whether the process was refused because it may not wait.
     turned_away: AtomicBool,
 }
 
-/// Guard of `asking`. Its drop also runs in a panic, so that the waiting threads wake.
+/// Guard of `asking`. Drops in a panic too, so that the waiting threads wake.
 struct Asking<'a>(&'a AtomicU32);
 
 impl Drop for Asking<'_> {
@@ -153,7 +150,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Guard of `growing`; its drop also runs in a panic.
+/// Guard of `growing`; drops in a panic too.
 struct Growing<'a>(&'a AtomicBool);
 
 impl Drop for Growing<'_> {
@@ -163,7 +160,7 @@ impl Drop for Growing<'_> {
 }
 
 impl DeviceAdmission {
-    /// Whether the job was admitted after a wait, less than [`SETTLES`] ago.
+    /// Whether the job was admitted after a wait within the last [`SETTLES`].
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) < SETTLES
@@ -174,20 +171,19 @@ impl DeviceAdmission {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// Whether the process was refused because it may not wait; its exit code is then
-    /// [`TRY_AGAIN`].
+    /// Whether the process was refused because it may not wait; it exits with [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// Claims bytes that are about to be asked of the driver. Returns bytes held plus claimed.
+    /// Claims bytes for a driver call. Returns bytes held plus claimed.
     fn claims(&self, bytes: u64) -> u64 {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
-    /// Claims bytes if held plus claimed stay within `share`; otherwise changes nothing.
+    /// Claims bytes if the sum stays within `share`; else changes nothing.
     fn claims_within(&self, bytes: u64, share: u64) -> bool {
         let (bytes, share) = (
             i64::try_from(bytes).unwrap_or(i64::MAX),
@@ -199,7 +195,7 @@ impl DeviceAdmission {
             .is_ok()
     }
 
-    /// Adds `delta` to the bytes held and takes `claimed` off those claimed.
+    /// Adds `delta` to the bytes held and ends a claim of `claimed`.
     pub fn settled(&self, delta: i64, claimed: u64) {
         let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
         self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
@@ -216,11 +212,11 @@ impl DeviceAdmission {
     }
 }
 
-/// A wait's view of an admission slot's heartbeat: whether a live broker may yet answer.
+/// A wait's view of the heartbeat: whether a live broker may yet answer.
 #[derive(Debug)]
 pub(crate) struct Beat {
     begun: Ns,
-    /// The last heartbeat, and the time in ns at which it was first seen.
+    /// Last heartbeat, and when it was first seen, ns.
     last: u64,
     at: Ns,
 }
@@ -241,7 +237,7 @@ impl Beat {
         }
     }
 
-    /// Whether no broker keeps the queue any more.
+    /// Whether no broker keeps the queue.
     pub(crate) fn stands(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > DEAD_BEAT
     }
@@ -257,7 +253,7 @@ impl DeviceAdmission {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Waits until the process may make a context on this device.
+    /// Waits until the process may make a context here.
     pub fn enter(&self, link: &BrokerLink, about: Sight) -> Entry {
         let place = self;
         while !place.entered() {
@@ -282,7 +278,7 @@ impl DeviceAdmission {
     fn ask_and_wait(&self, link: &BrokerLink, about: Sight) -> Entry {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
-        // A process has one backing mode on all devices: only the first device's broker is asked.
+        // All devices share one backing mode: only the first device's broker is asked.
         let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
@@ -300,7 +296,7 @@ impl DeviceAdmission {
             runs: None,
         };
         let attached = self.attached(link);
-        // Queued without a broker too: a later broker learns that this job runs.
+        // Queued without a broker too, for a later one.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
             true => self.wait_for_admission_slot(link),
@@ -312,7 +308,7 @@ impl DeviceAdmission {
         entry
     }
 
-    /// Decides an open backing mode as the process begins. `asked`: the broker was asked.
+    /// Decides an open backing mode at the begin. `asked`: the broker was asked.
     fn settles(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
@@ -320,16 +316,16 @@ impl DeviceAdmission {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // The present or next broker gets this together with the question.
+            // The present or next broker gets this with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
 
-    /// Waits for the broker's answer and, if the answer is to wait, for the next one.
+    /// Waits for the broker's answer; if that is to wait, for the next one.
     fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
-        // Before the first answer, so that a Ctrl-C that comes with the answer counts.
+        // First, so that a Ctrl-C during the answer counts.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
         let mut beat = Beat::new(&link.lane.admission_slot, begun);
@@ -390,13 +386,13 @@ impl DeviceAdmission {
             }
             if waits && signals.came() {
                 link.messages.put(ToBroker::WaitsNoMore);
-                // A process without a context on any device has nothing there to save.
+                // A process without a context has nothing there to save.
                 if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
                 return Entry::NoMemory;
             }
-            // The lane may be exchanged under this wait; the bound covers that.
+            // The lane may be exchanged meanwhile; the bound covers that.
             let _ = futex::wait(
                 &link.lane.admission_slot.state,
                 Flags::empty(),
@@ -406,11 +402,10 @@ impl DeviceAdmission {
         }
     }
 
-    /// Claims bytes if the process may take them. The claim lasts until
-    /// [`DeviceAdmission::unclaim`].
+    /// Claims bytes if the process may take them, until [`DeviceAdmission::unclaim`].
     pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let admission_slot = &link.lane.admission_slot;
-        // The broker suspended the job before it took anything and passed its turn to others.
+        // The broker suspended the job before it took anything.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
         if put_back
             && self.let_in.swap(false, Ordering::AcqRel)
@@ -434,8 +429,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// Claims again what fits by itself. The refusal may be due to another thread's simultaneous
-    /// claim that fails, so the claim is tried until that one is settled.
+    /// Claims again what fits by itself. Another thread's failing claim may have caused the
+    /// refusal, so this goes on until that one is settled.
     fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
@@ -453,14 +448,14 @@ impl DeviceAdmission {
         }
     }
 
-    /// Whether the user or a profile declared what the job takes.
+    /// Whether the job's need is declared.
     fn said(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// Advises once, after a failed wait, how to declare the need of a job that had not declared
-    /// it. What a job took is known only when it has ended. A job that asks for more than there is
-    /// gets no advice: programs try out how much they can have.
+    /// Advises once, after a failed wait, how to declare the need. Usage is known only after the
+    /// end. A request for more than there is gets no advice: programs try out how much they can
+    /// have.
     fn advises(&self, link: &BrokerLink) {
         if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
@@ -469,7 +464,7 @@ impl DeviceAdmission {
         }
     }
 
-    /// How long the job waits for more memory, ns.
+    /// Longest wait for more memory, ns.
     fn patience(&self, link: &BrokerLink) -> Ns {
         let (place, now) = (self, clock::now());
         let just = |word: &AtomicU64| {
@@ -481,20 +476,20 @@ impl DeviceAdmission {
             place.helps_itself.store(true, Ordering::Relaxed);
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
-        // A job that was admitted with a figure has that and what is free.
+        // A declared job has its figure, and what is free.
         if self.said(link) || link.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
         link.settings.wait.unwrap_or(GROWS)
     }
 
-    /// Gives a claim back that the driver did not fulfil.
+    /// Ends a claim that the driver refused.
     pub fn unclaim(&self, bytes: u64) {
         self.settled(0, bytes);
     }
 
-    /// Asks for a larger quota, in a large step if possible. True if the quota suffices now, or no
-    /// broker answers.
+    /// Asks for more quota, in a large step if possible. True if it suffices now, or no broker
+    /// answers.
     fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         let mut beat = Beat::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
@@ -529,7 +524,7 @@ impl DeviceAdmission {
             if !link.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
-            // Before the wait, so that no signal in between is lost.
+            // First, so that no signal is lost.
             let signals = (patience > 0).then(interrupt::Watch::begin);
             let mut waits = false;
             let mut beat = Beat::new(admission_slot, begun);
@@ -539,7 +534,7 @@ impl DeviceAdmission {
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
-                    // Ctrl-C, or another thread of the job gave back what was lacking.
+                    // Ctrl-C, or another thread gave back enough.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
@@ -547,7 +542,7 @@ impl DeviceAdmission {
                         return wanted <= admission_slot.quota.load(Ordering::Acquire);
                     }
                 }
-                // The broker is gone or stuck: the job goes on as without it.
+                // The broker is gone or stuck.
                 let silent = match waits {
                     true => beat.stands(now),
                     false => beat.no_answer(now),
@@ -577,12 +572,11 @@ impl DeviceAdmission {
         false
     }
 
-    /// Device memory as the job sees it, (free, total) in bytes, where that differs from the
-    /// driver's answer.
+    /// (free, total) in bytes as the job sees them, if not as the driver says.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {
-            // The quota includes what was granted later.
+            // Includes what was granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
         };
@@ -597,20 +591,19 @@ impl DeviceAdmission {
         Some((free, total))
     }
 
-    /// Bytes that a new broker is told of a job that has begun.
+    /// Bytes that a new broker is told of a running job.
     pub fn runs(&self, share_before: u64) -> Option<u64> {
         self.entered().then(|| self.held().max(share_before))
     }
 
-    /// Notes that device memory was taken or given back, bytes. `claimed`: the part that ends a
-    /// claim.
+    /// Notes device memory taken or given back, bytes. `claimed`: the claim that ends.
     pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.settled(delta, claimed);
         self.report_memory(link);
     }
 
-    /// Notes that the job took or gave back own managed memory, bytes.
+    /// Notes own managed memory taken or given back, bytes.
     pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);

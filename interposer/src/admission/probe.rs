@@ -1,10 +1,10 @@
-//! Probes of free device memory, from which the broker learns what contexts and strangers take.
+//! Probes of free device memory, which tell the broker what contexts and strangers take.
 //!
-//! A probe is valid only if no memory was taken or given back beside it. Each change of what the
-//! job holds is announced before the driver call and ended after it was counted
-//! ([`Moves`](weft_protocol::admission_slot::Moves)). A probe beside a change of the own process is
-//! dropped; the broker repeats one beside another job's change. Times are of the system's clock,
-//! because they are compared between processes.
+//! A probe is valid only if no memory was taken or given back beside it. So each change is
+//! announced before the driver call and ended after it was counted
+//! ([`Moves`](weft_protocol::admission_slot::Moves)). A probe beside a change of its own process is
+//! dropped; the broker repeats one beside another job's change. The clock is the system's, because
+//! processes compare these times.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,8 +14,7 @@ use weft_protocol::control::ToBroker;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 
-/// Shortest interval between two probes, ns: each asks the driver, and a job may take memory all
-/// the time.
+/// Shortest interval between two probes, ns: each asks the driver.
 const PAUSE: Ns = 10_000_000;
 
 /// Changes of what the process holds, and its probes.
@@ -24,8 +23,7 @@ pub struct Changes {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
-    /// The last request that was answered: 0 none, 1 the first probe, and one more for each request
-    /// of the broker.
+    /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's.
     answered: AtomicU32,
     /// Time of the last probe, ns.
     looked: AtomicU64,
@@ -33,7 +31,7 @@ pub struct Changes {
     beside_context: AtomicBool,
 }
 
-/// A guard around a change of what the process holds; dropped when the change is counted.
+/// A guard around a change, dropped when it is counted.
 #[derive(Debug)]
 pub struct Moving {
     changes: &'static Changes,
@@ -99,7 +97,7 @@ impl Changes {
         })
     }
 
-    /// Begins a probe beside a context just made, if it is the process's first.
+    /// Begins a probe beside the process's first context.
     pub fn looks_at_context(&self) -> Option<Looking> {
         let changes = self;
         if changes.beside_context.swap(true, Ordering::AcqRel) {
@@ -113,8 +111,8 @@ impl Changes {
         })
     }
 
-    /// Reports a probe beside the first context: free bytes, bytes held, and bytes of the job's own
-    /// managed memory. What the job loads later shows with its first memory.
+    /// Reports a probe beside the first context: bytes free, and bytes (held, own managed). Later
+    /// loads show with the first memory.
     pub fn looked_at_context(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
@@ -122,7 +120,7 @@ impl Changes {
         }
     }
 
-    /// Reports a probe: free bytes, bytes held, and bytes of the job's own managed memory.
+    /// Reports a probe: bytes free, and bytes (held, own managed).
     pub fn looked(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         let changes = self;
         if changes.begun.load(Ordering::Acquire) != look.changes {

@@ -1,20 +1,18 @@
 //! Granules that the broker evicted, and launches that wait until these are back.
 //!
-//! A kernel that touches evicted memory faults, which takes longer than a wait: a fault brings
-//! little, with the driver's bookkeeping each time. So a launch whose use is known waits while page
-//! operations arrive.
+//! Faults take longer than a wait: each brings little, with the driver's bookkeeping. So a launch
+//! whose use is known waits while page operations arrive.
 //!
-//! * A launch waits only behind the gate, and only for memory that the attached broker evicted. No
-//!   work of the job's own is awaited: a transfer needs none of it.
+//! * A launch waits only behind the gate, for memory that the attached broker evicted. A transfer
+//!   needs none of the job's own work.
 //! * A wait ends [`PATIENCE`] plus 4 page operations' time after the last arrival. In all it takes
 //!   at most `min(SLACK + WAYS * bytes / rate, UTMOST)`. The rest then counts as resident and
 //!   faults in.
 //! * `rate` is that of the last page operations ([`carried`]), at first the planner's assumption.
-//! * A launch waits only while `timeouts - arrivals < LENT` ([`LENT`]). Memory that never comes
-//!   back costs that many timeouts in all, not one for each region. One timeout would be too few:
-//!   on a busy machine late memory is worth a wait, and launches that go by fault in all that is on
-//!   its way.
-//! * Only the broker's evictions are known here, not pages that the driver moved by itself.
+//! * A launch waits only while `timeouts - arrivals < LENT` ([`LENT`]): memory that never comes
+//!   back costs that many timeouts in all, not one a region. One would be too few: on a busy
+//!   machine late memory is worth a wait, and launches that go by fault in all that is on its way.
+//! * Pages that the driver moved by itself are unknown here.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -31,44 +29,42 @@ use crate::client::{clock, link};
 /// Bytes of a granule, as in the planner.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Wait after the last arrival, ns. A page operation of 16 granules takes 1.5 ms, one that must go
-/// out before takes as much, and each needs some wake-ups on a busy machine.
+/// Wait after the last arrival, ns. A page operation of 16 granules takes 1.5 ms, one that makes
+/// room as much, and each needs some wake-ups on a busy machine.
 const PATIENCE: Ns = 50_000_000;
 
-/// Page operations whose time is added to [`PATIENCE`]: on a slow (simulated) link each takes
-/// longer than that allows for.
+/// Page operations whose time is added to [`PATIENCE`], for slow (simulated) links.
 const PAGE_OPS: f64 = 4.0;
 
 /// Bytes of one page operation: the planner's 16 granules.
 const PAGE_OP: f64 = 16.0 * GRANULE as f64;
 
-/// Time of a wait beside the transfer's, ns: moves under way and late orders.
+/// Time of a wait beside the transfers', ns: moves under way and late orders.
 const SLACK: Ns = 250_000_000;
 
 /// Transfers for each awaited granule: one more may have to go out first.
 const WAYS: f64 = 2.0;
 
-/// Longest wait, ns: 220 GB at the rate of PCIe 4. A launch that needs more is better off with
-/// faults than in a job that seems to hang.
+/// Longest wait, ns: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to
+/// hang.
 const UTMOST: Ns = 10_000_000_000;
 
-/// Assumed rate, bytes a second, before a page operation was timed: the planner's, PCIe 4 x16.
+/// Rate, bytes a second, before any is measured: the planner's, PCIe 4 x16.
 const GRANTED: f64 = 22.2e9;
 
-/// Largest factor between a measured rate and the assumed one.
+/// Largest factor between the measured and the assumed rate.
 const FAR: f64 = 1024.0;
 
-/// Weight of a new page operation's rate in the average.
+/// Weight of a new rate in the average.
 const FOLLOWS: f64 = 0.125;
 
-/// Timeouts less later arrivals at which launches no longer wait: less than half a second of the
-/// job's time.
+/// Timeouts less arrivals at which launches no longer wait: under half a second of the job's time.
 const LENT: u64 = 8;
 
-/// Interval between two looks without a wake-up.
+/// Poll interval without a wake-up.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Evicted granules that are known at most: 2 TB. Further ones count as resident.
+/// Granules known at most: 2 TB. Further ones count as resident.
 const MOST: usize = 1 << 20;
 
 static AWAY: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
@@ -82,9 +78,9 @@ pub static CAME: AtomicU32 = AtomicU32::new(0);
 static BROUGHT: AtomicU64 = AtomicU64::new(0);
 /// Timeouts less later arrivals.
 static VAIN: AtomicU64 = AtomicU64::new(0);
-/// Rate of the last page operations, bytes a second; 0: none was timed.
+/// Rate of the last page operations, bytes a second; 0: none.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
-/// Launches that wait now, and the time in ns at which the last wait ended.
+/// Launches that wait now, and when the last wait ended, ns.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 static OVER: AtomicU64 = AtomicU64::new(0);
 
@@ -93,7 +89,7 @@ fn set() -> MutexGuard<'static, Option<HashSet<u64>>> {
     AWAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Numbers of the granules that a range of addresses overlaps.
+/// Granules that a range overlaps.
 fn granules(start: u64, bytes: u64) -> Range<u64> {
     start / GRANULE..start.saturating_add(bytes).div_ceil(GRANULE)
 }
@@ -108,14 +104,14 @@ pub fn leaves(start: u64, bytes: u64) {
     EVER.store(true, Ordering::Release);
 }
 
-/// Marks granules as arrived by a page operation. The caller wakes the sleepers on [`CAME`].
+/// Marks granules as brought by a page operation. The caller wakes sleepers on [`CAME`].
 pub fn brought(start: u64, bytes: u64) {
     BROUGHT.fetch_add(1, Ordering::AcqRel);
     let _ = VAIN.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
     came(start, bytes);
 }
 
-/// Marks granules as resident, or as given up. The caller wakes the sleepers on [`CAME`].
+/// Marks granules as resident or given up. The caller wakes sleepers on [`CAME`].
 pub fn came(start: u64, bytes: u64) {
     let mut set = set();
     if let Some(away) = set.as_mut() {
@@ -128,7 +124,7 @@ pub fn came(start: u64, bytes: u64) {
     CAME.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Forgets all granules: no broker moves them any more, or another one does.
+/// Forgets all granules: no broker, or another one, moves them.
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
@@ -137,8 +133,8 @@ pub fn forget() {
     CAME.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether any granule may be evicted by the time that a launch passes the gate. Memory that is
-/// resident now may leave while the launch waits there.
+/// Whether any granule may be evicted once a launch has passed the gate; residents may leave
+/// meanwhile.
 #[inline]
 pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
@@ -150,7 +146,7 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// Whether any of these ranges (address, bytes) has an evicted granule.
+/// Whether any of these (address, bytes) ranges has an evicted granule.
 pub fn is_away(wanted: &[(u64, u64)]) -> bool {
     let set = set();
     let Some(away) = set.as_ref() else { return false };
@@ -168,7 +164,7 @@ fn bytes_away(wanted: &[(u64, u64)]) -> u64 {
     GRANULE * all.filter(|granule| away.contains(granule)).count() as u64
 }
 
-/// Notes a page operation's bytes and time on the link, ns of the machine's clock.
+/// Notes a page operation's bytes and link time, ns.
 pub fn carried(bytes: u64, took: Ns) {
     // Only the migration thread writes.
     CARRIED.store(
@@ -177,7 +173,7 @@ pub fn carried(bytes: u64, took: Ns) {
     );
 }
 
-/// The rate (0: none yet) after such a page operation, bytes a second.
+/// The rate after such a page operation, bytes a second; 0: none.
 fn followed(before: u64, bytes: u64, took: Ns) -> u64 {
     if took == 0 || bytes == 0 {
         return before;
@@ -210,8 +206,8 @@ impl Bounds {
     }
 }
 
-/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Work whose
-/// end is judged by the clock did not begin before.
+/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Work that
+/// ends by the clock did not begin before.
 pub fn kept_until(now: Ns) -> Ns {
     match WAITING.load(Ordering::Acquire) {
         0 => OVER.load(Ordering::Acquire),
@@ -262,9 +258,8 @@ pub fn wake() {
     let _ = futex::wake(&CAME, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until these ranges (address, bytes) are back, within the bounds above. `slowness`: how
-/// many times slower the device's link is than a real one. `nap` sleeps until [`CAME`] changes, or
-/// so long.
+/// Waits until these (address, bytes) ranges are back, within the bounds above. `slowness`: the
+/// device link's factor to a real one. `nap` sleeps until [`CAME`] changes, or so long.
 pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> Waited {
     let mut waited = Waited::default();
     if !any() {
@@ -346,8 +341,8 @@ mod tests {
         assert_eq!((naps.get(), any(), waited.how), (3, false, How::Here));
         assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
         assert!(may_be(), "it may leave again before the next launch goes");
-        // No page operation arrives: the first launches wait, the others do not, and their memory
-        // counts as resident.
+        // Without arrivals the first launches wait, the others do not, and their memory counts as
+        // resident.
         let begun = time.get();
         let count = 1000;
         leaves(base, count * GRANULE);
@@ -360,8 +355,7 @@ mod tests {
         assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
         assert!(ways.iter().all(|one| one.how != How::Here));
         assert_eq!((gave_up(&ways), any()), (LENT, false));
-        // Page operations bring other memory: waits time out, but each further one needs an arrival
-        // before.
+        // Other memory arrives: waits time out, but each further one needs an arrival before.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         leaves(base, count * GRANULE);
         leaves(others, GRANULE);
@@ -384,8 +378,7 @@ mod tests {
         leaves(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // A launch awaits all of a large device, and as much is evicted between: 40 GB over 22.2
-        // GB/s.
+        // All of a large device is awaited, and as much evicted between: 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
         leaves(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
@@ -397,8 +390,7 @@ mod tests {
         let waited = wait(&[(base, all)], &page_op);
         assert_eq!((waited.how, came.get(), any()), (How::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
-        // The awaited memory never comes, but other memory does: the bound is the time of the
-        // awaited bytes.
+        // Only other memory arrives: the bound is the awaited bytes' time.
         let elsewhere = |_, within: Duration| {
             time.set(time.get() + within.as_nanos() as Ns);
             brought(others, 1);

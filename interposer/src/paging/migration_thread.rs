@@ -1,18 +1,16 @@
 //! The migration thread: carries out the broker's page operations on streams of its own.
 //!
-//! * One a process, only in a job with managed memory, started at its first allocation. Signals are
-//!   blocked; the thread is never joined.
-//! * The thread moves only managed memory that the job holds now. A page operation is cut to that,
-//!   and ends as gone where none is left.
-//! * Page operations cannot change what the job computes: moves and advice only say where bytes
-//!   lie. Contents are discarded only of blocks that the job has freed and that no allocation can
-//!   get meanwhile. Discards of anything else are carried out as evictions.
-//! * The job waits for this thread only when a context ends: for one driver call, within a bound.
-//! * The thread makes no driver call while any thread captures. Its own capture mode is relaxed, so
-//!   that a call under way does not spoil a capture that begins.
+//! * One a process, only with managed memory, started at its first allocation; signals blocked,
+//!   never joined.
+//! * It moves only managed memory that the job holds now. Page operations are cut to that, and end
+//!   as gone where none is left.
+//! * It cannot change what the job computes: moves and advice only say where bytes lie. It discards
+//!   only freed blocks that no allocation can get meanwhile, and evicts instead elsewhere.
+//! * The job waits for it only when a context ends: for one driver call, within a bound.
+//! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call under
+//!   way does not spoil a capture that begins.
 //! * Completion is seen by events; no driver call waits. Events of two consecutive page operations
-//!   on a stream give the second one's time ([`timed`]), which only this thread can tell the
-//!   broker.
+//!   on a stream give the second one's time ([`timed`]), which the broker learns only from here.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Builder;
@@ -37,26 +35,25 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most. The broker gives no more than the link carries; this bounds
-/// one that does.
+/// Page operations under way at most, against a broker that gives too many.
 const MOST: usize = 64;
 
-/// Interval between two polls of what is under way: 16 granules take half a millisecond.
+/// Poll interval: 16 granules take half a millisecond.
 const LOOK: Duration = Duration::from_micros(150);
 
-/// Longest sleep without a doorbell, for the case that another broker came.
+/// Longest sleep without a doorbell, in case another broker came.
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// Sleep while a thread captures.
 const CAPTURED: Duration = Duration::from_millis(1);
 
-/// Time, ns, after which a page operation counts as late; a whole ring of them takes 20 ms.
+/// Time, ns, at which a page operation counts as late; a whole ring takes 20 ms.
 const LATE: Ns = 1_000_000_000;
 
-/// Time, ns, after which a page operation is given up and its range counts as refused.
+/// Time, ns, at which a page operation is given up as refused.
 const HOPELESS: Ns = 30_000_000_000;
 
-/// Longest time that a context's end waits for a call of this thread.
+/// Longest wait of a context's end for a driver call of this thread.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// CU_STREAM_NON_BLOCKING.
@@ -66,29 +63,27 @@ const WITH_TIME: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
-/// Interval between two reports of touched ranges, ns. A training step takes a tenth of a second to
-/// a few seconds, and a report counts for some rounds.
+/// Interval between reports of touched ranges, ns. A training step takes a tenth of a second to a
+/// few seconds, and a report counts for some rounds.
 const ROUND: Ns = 500_000_000;
 
-/// Stack of the thread: some lists and driver calls.
 const STACK: usize = 256 * 1024;
 
-/// Interval between two looks at the host memory that is left, ns: each reads some small files.
+/// Interval between looks at the host memory that is left, ns; each reads small files.
 const HOST_LOOKS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the thread is inside a driver call, or about to be.
+/// Whether the thread is in a driver call, or about to be.
 static INSIDE: AtomicBool = AtomicBool::new(false);
-/// Contexts that are ending now.
 static ENDING: AtomicU32 = AtomicU32::new(0);
-/// Contexts that ended so far: older streams may be gone.
+/// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Ranges of a round in one message: a message must fit one packet of the channel.
+/// Ranges in one message, which must fit one packet.
 const RANGES_TOLD: usize = 4096;
 
-/// Uses in one part of a forecast, for the same reason: each takes 20 bytes at most.
+/// Uses in one message, at most 20 bytes each.
 const USES_TOLD: usize = 2048;
 
 /// Sleeps until a wake-up after `word` changed from `was`, or for `within`.
@@ -97,7 +92,7 @@ fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
     let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
 }
 
-/// Tells the broker which ranges the job named lately; `None`: all may have been named.
+/// Reports the ranges named lately; `None`: all may have been.
 fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
         starts.truncate(RANGES_TOLD);
@@ -106,7 +101,7 @@ fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     link.tell(ToBroker::Touched { starts });
 }
 
-/// Tells the broker what the job touches in a period.
+/// Reports what the job touches in a period.
 fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
     let mut part = parts.next().unwrap_or_default();
@@ -125,7 +120,7 @@ fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     }
 }
 
-/// Starts the thread if it does not run yet; cheap after that.
+/// Starts the thread unless it runs; cheap after that.
 pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
@@ -136,7 +131,7 @@ pub fn start(link: &'static BrokerLink) {
         let worked = internal_error::guarded(|| Mover::new(link).run());
         // Without it memory moves on demand, as without a broker.
         page_ops.served.store(0, Ordering::Release);
-        // No page operation will bring evicted memory back.
+        // Evicted memory will not be brought back.
         evicted::forget();
         evicted::wake();
         if worked.is_none() {
@@ -153,8 +148,8 @@ pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// Keeps the thread from driver calls as a context may be about to end. Waits until none is under
-/// way, at most `PATIENCE`.
+/// Keeps the thread from driver calls as a context may end. Waits for one under way, at most
+/// `PATIENCE`.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
@@ -173,7 +168,7 @@ pub fn context_ended(ended: bool) {
     ENDING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Permission to make driver calls, until dropped.
+/// Permission to make driver calls.
 struct Leave;
 
 impl Leave {
@@ -211,15 +206,15 @@ struct Out {
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// Event of the stream's previous page operation, if that was not through when this one was
-    /// queued. The time between the two events is this page operation's.
+    /// Event of the stream's previous page operation, if that was pending when this one was queued.
+    /// The time between the two events is this one's.
     follows: Option<CuEvent>,
     /// Another page operation needs this event, and keeps it.
     followed: bool,
     since: Ns,
     late: bool,
     borrowed: Vec<Spare>,
-    /// Mostly-read advice to be given again.
+    /// Advice to be given again.
     again: Vec<Again>,
 }
 
@@ -235,11 +230,11 @@ struct Mover {
     /// End of the last round, ns, and the ranges named in it.
     told: Ns,
     touched: Option<Vec<u64>>,
-    /// Whether the broker must be told the job's period again.
+    /// Whether to report the period again.
     tells_again: bool,
-    /// Time of the last look at the host memory that is left, ns; 0: none yet.
+    /// Last look at the host memory that is left, ns; 0: none.
     looked_at_host: Ns,
-    /// Whether a system call filter was there when the thread began, as in a container.
+    /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
     /// Only in stage 1.
     learner: Option<Learner>,
@@ -280,8 +275,7 @@ impl Mover {
         }
         loop {
             let page_ops = &self.link.lane.page_ops;
-            // The bell first: an order given after this look changes it, and the nap does not
-            // begin.
+            // First: an order after this look changes the bell, and the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
             self.look_round(page_ops);
             self.tell_touched();
@@ -298,15 +292,14 @@ impl Mover {
         }
     }
 
-    /// Tells the broker now and then how much host memory the control groups leave: it evicts no
-    /// more.
+    /// Tells the broker how much host memory the control groups leave; it evicts no more.
     fn tell_host(&mut self) {
         let now = clock::now();
         if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
             return;
         }
         self.looked_at_host = now;
-        // A job that installed a filter since may forbid opening files.
+        // A filter installed since may forbid opening files.
         if is_filtered() && !self.filtered {
             return;
         }
@@ -315,7 +308,7 @@ impl Mover {
         self.link.lane.counters.host_left.store(left, Ordering::Relaxed);
     }
 
-    /// Handles a new broker, a lost broker, and ended contexts.
+    /// Handles a new or lost broker, and ended contexts.
     fn look_round(&mut self, page_ops: &PageOps) {
         let attachment = self.link.attachment();
         if attachment != self.attachment {
@@ -325,14 +318,14 @@ impl Mover {
             self.tells_again = true;
             evicted::forget();
             evicted::wake();
-            // The page operations of a former broker.
+            // A former broker's page operations.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
             }
         }
         let attached = self.link.is_attached();
         if !attached && evicted::any() {
-            // No page operation will bring evicted memory back.
+            // Evicted memory will not be brought back.
             evicted::forget();
             evicted::wake();
         }
@@ -349,7 +342,7 @@ impl Mover {
         }
     }
 
-    /// Tells the broker the job's period, and once a `ROUND` the ranges that it named.
+    /// Reports the job's period, and once a `ROUND` the touched ranges.
     fn tell_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
@@ -399,7 +392,7 @@ impl Mover {
         self.link.fence_and_ring();
     }
 
-    /// Begins a page operation. `None`: it was only advice, and nothing is under way.
+    /// Begins a page operation. `None`: it was advice, and is done.
     fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, Outcome> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.what == What::MostlyRead {
@@ -413,7 +406,7 @@ impl Mover {
             }
         }
         let mut parts = ranges::within(page_op.start, end);
-        // Freed blocks that the job may get again are moved out like the rest, but never in.
+        // Freed blocks are moved out too, but never in.
         if !page_op.what.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
@@ -569,8 +562,7 @@ impl Mover {
         None
     }
 
-    /// The event of the last page operation on a stream, if not reached yet. Called when the next
-    /// page operation is queued behind it.
+    /// The last page operation's event on a stream, if pending after the next one was queued.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
@@ -610,7 +602,7 @@ impl Mover {
             }
             let mut took = 0;
             if outcome == Outcome::Done {
-                // Event times are a real device's; `slowed` applies a simulated device's slowness.
+                // `slowed`: events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
                 if out.what == What::Prefetch && took > 0 {
                     evicted::carried(out.bytes, took);
@@ -640,8 +632,7 @@ impl Mover {
     }
 }
 
-/// Device time of an ended page operation, ns. 0 if unknown, or if not all of the ordered range was
-/// moved.
+/// Device time of an ended page operation, ns. 0 if unknown or not wholly moved.
 fn timed(out: &Out) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;
@@ -654,7 +645,7 @@ fn timed(out: &Out) -> Ns {
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
 }
 
-/// Moves a range to a device or to the host, by whichever call the driver has.
+/// Moves a range to a device or the host, by whichever call the driver has.
 pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
     // SAFETY: a range that the job holds; else the driver returns an error.
