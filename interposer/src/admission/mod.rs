@@ -36,7 +36,7 @@ use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::{paging, report, thread};
 
-/// Silence, ns, after which a job goes on as without weft: two heartbeats. An answer takes a
+/// Silence, ns, after which a job goes on as without weft: over two heartbeats. An answer takes a
 /// millisecond.
 const ANSWER: Ns = 2_500_000_000;
 

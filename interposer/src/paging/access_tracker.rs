@@ -1,18 +1,16 @@
-//! Tracks which parts of a job's managed memory its launches, copies and fills use, and in which
-//! order.
+//! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
-//! * The profile's templates predict a launch's use from its parameters. A kernel without template
-//!   counts as using what lies behind each pointer, up to [`UNKNOWN`] and the range's end. Most
-//!   kernels touch less; a monolithic allocation is far larger.
-//! * A [`Sequence`] finds the job's period in the uses. The migration thread tells the broker what
-//!   the period touches ([`news`]). A launch writes its position in the period to the lane only
-//!   once it has left: while it waits, its memory must not count as used.
-//! * Each range also holds the last round in which it was named. Without a period the broker goes
-//!   by that, in whole ranges.
+//! * The profile's templates predict a launch's use from its parameters. Without one a kernel
+//!   counts as using what lies behind each pointer, up to [`UNKNOWN`] and the range's end: more
+//!   than most touch.
+//! * A [`Sequence`] finds the period; the migration thread tells the broker what it touches
+//!   ([`news`]). A launch writes its position to the lane only once it has left: while it waits,
+//!   its memory must not count as used.
+//! * Each range also holds the last round that named it. Without a period the broker goes by that.
 //! * A launch whose memory was evicted waits for it behind the gate ([`super::evicted`]).
 //!
-//! Cost: some hundred nanoseconds a launch, for a copy of its parameters, the prediction and a
-//! table lookup, under a lock that is held only for that. Only jobs with managed memory pay it.
+//! Cost: some hundred ns a launch, for copying parameters, predicting and a lookup, under a lock
+//! held only for that. Only jobs with managed memory pay.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,35 +31,32 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
-/// Bytes that count as used behind a pointer of a kernel without template. Larger tensors are the
-/// exception.
+/// Bytes counted as used behind an unknown kernel's pointer. Larger tensors are the exception.
 const UNKNOWN: u64 = 64 << 20;
 
-/// Pointers of such a kernel that count.
+/// Pointers counted of such a kernel.
 const POINTERS: usize = 256;
 
-/// Size from which a region marks a part of the period, bytes. Smaller ones are temporaries that
-/// wander.
+/// Bytes from which a region tells parts of the period apart; smaller temporaries wander.
 const LARGE: u64 = 1 << 20;
 
-/// Size up to which an allocation marks no part of the period, bytes: a caching allocator's block,
-/// in which a scalar lies elsewhere in each step.
+/// Bytes up to which an allocation tells nothing: a caching allocator's block, where a scalar moves
+/// in each step.
 const SMALL: u64 = 2 << 20;
 
-/// Parameter bytes from which a kernel without template counts as passing a table (PyTorch's
-/// optimizers: lists of tensors, 3 KB and more). Unused entries are leftovers that look like
-/// pointers: each launch would seem to use most of the job's memory, and other parts each time.
+/// Parameter bytes from which an unknown kernel counts as passing a table (PyTorch's optimizers:
+/// lists of tensors, 3 KB and more). Leftovers in it look like pointers: each launch would seem to
+/// use most of the job's memory, and other parts each time.
 const TABLE: usize = 2560;
 
 /// The current round; 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
 
-/// The last round with a launch whose arguments are not seen: a graph.
+/// The last round with a launch of unseen arguments: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the job launches graphs, or kernels without template with a [`TABLE`]. Their use is
-/// unknown, and a guessed forecast is worse than none: all named memory then counts as used
-/// throughout.
+/// Whether the job launches graphs, or unknown kernels with a [`TABLE`]. A guessed forecast is
+/// worse than none: all named memory then counts as used throughout.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
@@ -72,11 +67,10 @@ struct Tracker {
     predictor: Predictor,
     sequence: Sequence,
     live: Allocations,
-    /// Version of the ranges that `live` was made from.
     version: u64,
     block: Vec<u8>,
     regions: Vec<Region>,
-    /// Number of the last forecast that was told.
+    /// Number of the last forecast told.
     number: u32,
     told: Option<Forecast>,
     shapes: template_learner::Shapes,
@@ -102,7 +96,7 @@ pub struct Kernel {
     pub stream: CuStream,
 }
 
-/// Predicted time of a kernel or graph, ns; if unknown, the charge for unknown ones.
+/// Predicted time of a kernel or graph, ns, or the charge for unknown ones.
 fn cost(hash: u64) -> Ns {
     link::only().map_or(0, |link| {
         let unknown = || link.lane.orders.unknown_cost.load(Ordering::Relaxed);
@@ -120,7 +114,7 @@ fn own_time() -> Ns {
     clock::now().saturating_sub(waited)
 }
 
-/// Writes the job's position in its period, by this forecast, to the lane.
+/// Writes the job's position in this forecast's period to the lane.
 fn tell_position(forecast: u32, at: Option<Ns>) {
     if let Some(link) = link::only() {
         let page_ops = &link.lane.page_ops;
@@ -131,12 +125,12 @@ fn tell_position(forecast: u32, at: Option<Ns>) {
     }
 }
 
-/// State kept from before a launch until after it.
+/// State of a launch from before it until after it.
 #[derive(Debug, Default)]
 pub struct Noted {
-    /// Memory that must be resident: (address, bytes).
+    /// Memory needed: (address, bytes).
     wanted: Vec<(u64, u64)>,
-    /// Position after the launch: the forecast's number, and the time into the period in ns.
+    /// Position after the launch: forecast number, and ns into the period.
     behind: Option<(u32, Option<Ns>)>,
     /// In stage 1, the launch's kernel and parameters.
     learns: Option<(Kernel, u64, Vec<u8>)>,
@@ -159,7 +153,7 @@ impl Noted {
         result
     }
 
-    /// Waits for the memory of a copy or fill that has passed the gate and goes to the driver next.
+    /// Waits for the memory of a copy or fill that goes to the driver next.
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
@@ -198,7 +192,7 @@ impl Noted {
         result
     }
 
-    /// Whether the launch will be observed; its duration is then no measure.
+    /// Whether the launch will be observed; its duration then tells nothing.
     pub fn is_observed(&self) -> bool {
         self.windows.is_some()
     }
@@ -246,7 +240,7 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
         tracker.sequence.forget();
     }
-    // A kernel's writes are predicted: it may leave parts unchanged.
+    // Writes are predicted: parts may stay unchanged.
     let mut noted = Noted {
         behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
@@ -262,8 +256,8 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     noted
 }
 
-/// Tracks a copy or fill of `bytes` that comes to the gate. Places are (address, access); what is
-/// overwritten is overwritten from first to last byte.
+/// Tracks a copy or fill of `bytes` before the gate. Places are (address, access); an overwritten
+/// one is overwritten wholly.
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     residency_probe::disturbed();
     let noted = guarded(|| {
@@ -325,7 +319,7 @@ fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     ]
 }
 
-/// Notes a launch whose arguments are not seen: it may touch all of the job's memory.
+/// Notes a launch of unseen arguments: it may touch all memory.
 pub fn unseen() {
     residency_probe::disturbed();
     mark_unseen();
@@ -349,8 +343,7 @@ pub fn end_round() -> Option<Vec<u64>> {
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
 }
 
-/// News for the broker on the job's period, with the forecast's number. `again`: even if told
-/// before.
+/// News on the period, with the forecast's number. `again`: even if told before.
 pub fn news(again: bool) -> Option<(u32, Forecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
@@ -397,8 +390,8 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// Predicts the use of the launch in `block` into `regions`. False if it is unknown: a table
-    /// with leftovers.
+    /// Predicts the use of the launch in `block` into `regions`. False if unknown: a table with
+    /// leftovers.
     fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
@@ -429,7 +422,7 @@ impl Tracker {
         }
     }
 
-    /// Memory of `regions` that must be resident: (address, bytes). Empty if none can be evicted.
+    /// Memory of `regions` that must be resident. Empty if none can be evicted.
     fn wanted(&self) -> Vec<(u64, u64)> {
         if !evicted::may_be() {
             return Vec::new();
@@ -438,8 +431,8 @@ impl Tracker {
         parts.map(|part| (part.address, part.bytes)).collect()
     }
 
-    /// Adds a step that uses `regions`. `what` identifies the step; `uses` turns a part into
-    /// granules. Returns the forecast's number and the position after the step, ns.
+    /// Adds step `what`, which uses `regions`; `uses` turns a part into granules. Returns the
+    /// forecast's number and the position after the step, ns.
     fn step(
         &mut self,
         what: u64,

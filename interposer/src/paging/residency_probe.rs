@@ -1,19 +1,19 @@
-//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on a driver
-//! that tells nothing itself, with `weft profile --evidence residency`.
+//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on drivers
+//! that do not tell, with `weft profile --evidence residency`.
 //!
-//! A launch is observed alone. The job's streams run empty. Memory behind the launch's pointers is
-//! moved to the host and read there once, so that its pages are in the page table. After the
-//! launch, pages gone from `/proc/self/pagemap` (no privilege needed) are those it touched or the
-//! driver brought around them. Reads and writes are not told apart.
+//! A launch is observed alone. The job's streams run empty. Memory behind the launch's pointers
+//! moves to the host and is read there once, so that the page table has its pages. Pages gone from
+//! `/proc/self/pagemap` (no privilege needed) after the launch were touched, or brought along by
+//! the driver. Reads and writes are not told apart.
 //!
-//! * The device gets the job's operations in their order, besides only moves of managed memory and
-//!   one fill of 2 MiB of weft's own. That fill tests whether driver and device show touches at
-//!   all; a device that reaches host memory without moving it does not. Then nothing is observed.
+//! * The device gets the job's operations in order, besides only moves of managed memory and one
+//!   fill of 2 MiB of weft's own. That fill tests whether driver and device show touches; a device
+//!   that reaches host memory without moving it does not, and nothing is observed.
 //! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and
-//!   for [`MOST_TIME`] in all, which the job waits.
+//!   [`MOST_TIME`] in all, which the job waits.
 //! * Every wait has a bound: if streams do not run empty, the launch is not observed.
-//! * No observation during a capture or beside another thread's launch. A copy, fill, graph or
-//!   change of the job's memory meanwhile voids it.
+//! * No observation during a capture or beside another launch. A copy, fill, graph or change of the
+//!   job's memory meanwhile voids it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Observations of one shape: with data elsewhere, the driver brings other memory around it.
+/// Observations of a shape: with data elsewhere, the driver brings other memory along.
 pub const TIMES: u8 = 2;
 
 /// Shapes observed of one kernel.
@@ -37,28 +37,27 @@ pub const SHAPES: u32 = 128;
 /// Time of all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// Bytes moved to the host for one launch at most: an optimiser's lists have all weights four
-/// times.
+/// Bytes moved for one launch: an optimiser's lists have all weights four times.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// Free host memory needed, as a multiple of what is moved.
+/// Free host memory needed, as a multiple of the moved.
 const SPARE: u64 = 2;
 
-/// Bytes looked at from a pointer on in a larger allocation. If a launch touched the last of them,
-/// it may have touched more, and the observation is void. Embeddings have some hundred MB.
+/// Bytes looked at behind a pointer in a larger allocation; embeddings have some hundred MB. A
+/// touch of the last of them voids the observation: there may be more.
 const WINDOW: u64 = 2 << 30;
 
 /// Bytes that any host has free.
 const ROOMY: u64 = 256 << 20;
 
-/// Longest wait for streams to run empty before a launch, and for a launch to end.
+/// Longest waits for empty streams before a launch, and for a launch's end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Interval between two looks at a stream.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Streams that are tracked; a job with more is not observed.
+/// Streams tracked; jobs with more are not observed.
 const STREAMS: usize = 256;
 
 /// Handles up to here are default streams.
@@ -67,7 +66,7 @@ const DEFAULT: CuStream = 2;
 /// CU_MEM_ATTACH_GLOBAL.
 const ATTACH_GLOBAL: u32 = 1;
 
-/// Launches hold it shared, an observed launch holds it alone.
+/// Shared by launches, exclusive for an observed one.
 static ALONE: RwLock<()> = RwLock::new(());
 
 /// Operations other than launches so far.
@@ -84,7 +83,7 @@ const HIDES: u8 = 2;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Launches observed, passed over because of other work, and observed in vain.
+/// Launches observed, passed over for other work, and observed in vain.
 static OBSERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static VAIN: AtomicU64 = AtomicU64::new(0);
@@ -103,8 +102,7 @@ pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
-/// Turns observation off: memory that is advised as mostly read keeps its host copy, so the page
-/// table shows nothing.
+/// Turns observation off: read-mostly memory keeps its host copy, so the page table shows nothing.
 pub fn copies_remain() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
@@ -172,8 +170,7 @@ struct Window {
 pub struct Windows(Vec<Window>);
 
 impl Windows {
-    /// Windows of the allocations behind a launch's pointers. `None`: there are none, or they are
-    /// too large.
+    /// Windows of the allocations behind a launch's pointers; `None` if none, or too large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
         let mut all: Vec<Window> = pointers
@@ -215,8 +212,8 @@ impl Windows {
     }
 }
 
-/// Holds the lock for a launch that is not observed, until the driver has it. Waits, within a
-/// bound, while one is observed.
+/// Lock for a launch that is not observed, until the driver has it. Waits, bounded, for an observed
+/// one.
 pub fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -234,8 +231,7 @@ pub struct Observation {
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
-/// Prepares the observation of a launch to this stream. `None`: not observed; moved memory comes
-/// back by itself.
+/// Prepares the observation of a launch. `None`: not observed; moved memory comes back by itself.
 pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
     let observation = prepare(stream, windows, since);
@@ -291,7 +287,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     for window in &windows.0 {
         map(window.begin, window.end);
         let entries = entries(&table, window.begin, window.end)?;
-        // A page that is not in the table would count as untouched.
+        // A page not in the table would count as untouched.
         if present(&entries) < 1.0 {
             return None;
         }
@@ -370,8 +366,8 @@ fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range once, so that present pages are in the page table. May
-/// fail; the caller checks the table.
+/// Has the host read each page of a range, so that the page table has them. May fail; the caller
+/// checks.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;

@@ -1,44 +1,43 @@
-//! Streams of the process that have work, and the moment when the last of it has ended.
+//! Streams of the process that have work, and the moment when the last work has ended.
 //!
 //! * A launch to the stream of the previous launch costs two loads.
 //! * A stream's synchronisation ends its work, and that of streams it waited for by events. cuDNN's
-//!   recurrent networks and TensorRT fork and join so: the host waits for one stream only.
+//!   recurrent networks and TensorRT fork and join so.
 //! * An event's end ends the work before it. vLLM and TensorRT end a request so: a copy stream
-//!   waits for an event behind the launches, and the host waits for an event behind the copy.
+//!   waits for an event behind the launches, and the host for an event behind the copy.
 //! * A stream silent during several synchronisations of others is guessed to have ended, and
-//!   reported as a guess. Libraries send one memset to a stream of their own at start and never
-//!   look at it again.
+//!   reported so: libraries send one memset to a stream of their own at start and never look at it
+//!   again.
 //! * A stream for which another one with work waits needs no place: it ends with that one. If
 //!   streams still do not fit, only the context's synchronisation is an end.
 //!
 //! Invariant: an event stands for a stream's work only until the stream gets more work or another
-//! wait. A forgotten event only delays: the stream counts as busy until it is synchronised. If two
-//! threads use a stream at the moment of a record, one end may be believed too early, once.
+//! wait. Forgetting an event only delays: the stream stays busy until synchronised. If two threads
+//! use a stream at a record, one end may be believed too early, once.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Streams with work that are told apart. A training job with overlapping copies has three or four,
-/// cuDNN's LSTM seven.
+/// Streams that are told apart. Training with overlapping copies has three or four, cuDNN's LSTM
+/// seven.
 const STREAMS: usize = 8;
 
-/// No stream; no driver handle has this value.
+/// No stream; no handle has this value.
 const NONE: usize = usize::MAX;
 
 /// Synchronisations of other streams after which a silent one counts as ended.
 const SILENT: u32 = 4;
 
-/// Flag in the silence count: events stand behind all work of the stream, so its next launch must
-/// clear it.
+/// Flag in the silence count: events stand behind all work, which the next launch must clear.
 const RECORDED: u32 = 1 << 31;
 
-/// Events that stand behind one stream's work. PyTorch's allocators add some of their own.
+/// Events behind one stream's work. PyTorch's allocators add their own.
 const EVENTS: usize = 4;
 
-/// Streams that wait for one stream's work: one that works with it, and the one where all meet.
+/// Streams waiting for one stream's work: one that works with it, and one where all meet.
 const WAITERS: usize = 2;
 
-/// Handles on one cache line, because a synchronisation looks at all of them.
+/// Handles, on one cache line, because a synchronisation looks at all.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Handles([AtomicUsize; STREAMS]);
@@ -55,10 +54,10 @@ struct Behind {
 #[derive(Debug)]
 pub struct Busy {
     streams: Handles,
-    /// For each, synchronisations of other streams since its last work, and [`RECORDED`].
+    /// Synchronisations of others since each stream's last work, and [`RECORDED`].
     silence: [AtomicU32; STREAMS],
     behind: [Behind; STREAMS],
-    /// Places ever used: one in most jobs, so that a synchronisation need not look at the others.
+    /// Places ever used: one in most jobs, which spares a synchronisation the others.
     used: AtomicUsize,
     more: AtomicBool,
 }
@@ -115,12 +114,12 @@ fn nobody<const N: usize>() -> [AtomicUsize; N] {
     std::array::from_fn(|_| AtomicUsize::new(NONE))
 }
 
-/// Whether one of these words is `handle`.
+/// Whether one word is `handle`.
 fn one_is(all: &[AtomicUsize], handle: usize) -> bool {
     all.iter().any(|one| one.load(Ordering::Relaxed) == handle)
 }
 
-/// Adds a handle; where all places are taken, the oldest one leaves.
+/// Adds a handle, in place of the oldest if all places are taken.
 fn put(all: &[AtomicUsize], handle: usize) {
     if one_is(all, handle) {
         return;
@@ -211,7 +210,6 @@ impl Busy {
 
     /// Notes an event recorded behind all work of a stream.
     pub fn recorded(&self, event: usize, stream: usize) {
-        // The event leaves its former place.
         self.forget(event);
         if let Some(place) = self.places().find(|place| place.has(stream)) {
             if !place.is_recorded() {
@@ -241,7 +239,7 @@ impl Busy {
         }
     }
 
-    /// Forgets an event that is destroyed or recorded elsewhere. Its waiters go on waiting for the
+    /// Forgets an event that is destroyed or recorded elsewhere. Its waiters still wait for the
     /// work before it.
     pub fn forget(&self, event: usize) {
         for place in self.places() {
@@ -251,7 +249,7 @@ impl Busy {
         }
     }
 
-    /// Notes that an event was reached: the work before it has ended.
+    /// Ends the work before an event that was reached.
     #[inline(never)]
     pub fn reached(&self, event: usize) -> Ended {
         let mut ended = Ended::nothing();
@@ -268,7 +266,7 @@ impl Busy {
 
     /// Ends the work of these streams and of those that they waited for.
     fn end(&self, mut ended: Ended) -> Ended {
-        // An ended stream may have waited for another: at most as many steps as places.
+        // An ended stream may have waited for another: as many steps as places at most.
         for _ in 0..STREAMS {
             let before = ended.count;
             for place in self.places() {
@@ -303,7 +301,7 @@ impl Busy {
         self.mark_at_once(stream).unwrap_or_else(|| self.mark_slowly(stream))
     }
 
-    /// [`Busy::mark`] without a search; `None` if that does not suffice, and then nothing changed.
+    /// [`Busy::mark`] without a search; `None`: not possible, nothing changed.
     #[inline(always)]
     pub fn mark_at_once(&self, stream: usize) -> Option<bool> {
         let [first, ..] = &self.streams.0;
@@ -372,7 +370,7 @@ impl Busy {
     fn mark_first(&self, stream: usize, was_idle: bool) -> bool {
         let all = self.streams.0.iter().zip(&self.silence).enumerate();
         for (at, slot) in all {
-            // In use before the claim, so that every search covers it.
+            // Before the claim, so that every search covers it.
             self.used.fetch_max(at + 1, Ordering::AcqRel);
             if claimed(slot, stream) {
                 return was_idle;
@@ -410,7 +408,7 @@ impl Busy {
         !self.more.load(Ordering::Relaxed) && self.slots().all(|(stream, _)| stream.load(Ordering::Relaxed) == NONE)
     }
 
-    /// Notes that a stream was synchronised.
+    /// Ends the work of a synchronised stream.
     #[inline(never)]
     pub fn synced(&self, stream: usize) -> Ended {
         let mut ended = Ended::nothing();
@@ -423,7 +421,7 @@ impl Busy {
         self.end(ended)
     }
 
-    /// Notes that all work of the process has ended. True if there was any.
+    /// Ends all work of the process. True if there was any.
     pub fn all_synced(&self) -> bool {
         let had_work = !self.is_idle();
         for (stream, _) in self.slots() {

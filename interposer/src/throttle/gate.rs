@@ -5,15 +5,14 @@
 //! * A launch goes when credit covers it. Credit bound to launch epochs is void once a more
 //!   important foreground job has launched.
 //! * Under a run-ahead window a launch with credit waits only for the device: until little of the
-//!   job's work is left there, by the clock or by completions seen. The broker is told only of long
-//!   waits.
-//! * Every wait ends: at the broker's `longest_wait`, when the mode changes, when the heartbeat
-//!   stands still, or when the process's work on the device makes no progress. The last is for
-//!   kernels that spin until a later launch is queued, as in XLA's tuner.
+//!   job's work is left, by the clock or by completions. The broker learns only of long waits.
+//! * Every wait ends: at the broker's `longest_wait`, on a change of mode, on a standing heartbeat,
+//!   or when the process's work makes no progress. XLA's tuner queues kernels that spin until a
+//!   later launch.
 //! * A collective does not wait: kernels on other devices wait for it ([`peers`]).
 //! * A tuning burst is not split: a wait in its middle would be taken for the kernel's time.
-//! * A launch without credit is taken from the credit word too. At any time
-//!   `given = taken + revoked + left`.
+//! * A launch without credit is taken from the credit word too: `given = taken + revoked + left`,
+//!   always.
 #![forbid(unsafe_code)]
 
 use std::num::NonZeroU64;
@@ -30,39 +29,37 @@ use super::state::Session;
 use crate::client::clock;
 use crate::thread;
 
-/// Age of the heartbeat, ns, after which the broker counts as stopped. It beats every 100 ms or
-/// faster while a launch waits.
+/// Heartbeat's age, ns, at which the broker counts as stopped. It beats every 100 ms while a launch
+/// waits.
 const STANDSTILL: Ns = 300_000_000;
 
-/// Longest nap at the gate, ns, and so between two polls of the fences. Waking costs some 10 us: 1
-/// % of a core.
+/// Longest nap, ns, and so between polls of the fences. Waking costs some 10 us: 1 % of a core.
 const LONGEST_NAP: Ns = 1_000_000;
 
-/// Shortest nap, ns: below it, sleeping and waking take as long.
+/// Shortest nap, ns: sleeping and waking take as long.
 const SHORTEST_NAP: Ns = 50_000;
 
-/// A late fence is polled again after its lateness divided by this.
+/// A late fence is polled again after this part of its lateness.
 const LATENESS: Ns = 4;
 
-/// Timer slack of a napping thread, ns. The default, 50 us, is as long as the naps.
+/// Timer slack for naps, ns. The default of 50 us is as long as the naps.
 const TIMER_SLACK: u64 = 1_000;
 
-/// Longest wait, ns, if the broker ordered none.
+/// Longest wait, ns, without an order.
 const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
 
 /// Upper bound of the ordered longest wait, ns.
 const UTMOST_WAIT: Ns = 30_000_000_000;
 
-/// A launch goes through after `max(longest_wait / STUCK_PART, STUCK_LEAST)` ns without progress of
-/// the process's work. The broker's own rule is quicker and knows the device; this is the fallback.
+/// Without progress a launch goes through after `max(longest_wait / STUCK_PART, STUCK_LEAST)` ns.
+/// The broker's rule is quicker and knows the device; this is the fallback.
 const STUCK_PART: Ns = 8;
 const STUCK_LEAST: Ns = 5_000_000;
 
-/// Wait for the device under a run-ahead window, ns, after which the broker is told: more than most
-/// kernels take.
+/// Wait under a run-ahead window, ns, until the broker is told: more than most kernels take.
 const PACE: Ns = 500_000;
 
-/// Interval between two polls of the device meanwhile, ns: each costs about 1 us.
+/// Poll interval meanwhile, ns; a poll costs about 1 us.
 const ASK: Ns = 2_000;
 
 /// Why a wait ended.
@@ -70,7 +67,7 @@ const ASK: Ns = 2_000;
 pub enum Passed {
     /// Credit covers the launch.
     Credit,
-    /// The job is no background job any more.
+    /// The job is not a background job now.
     Mode,
     /// The longest wait is over.
     Expired,
@@ -78,22 +75,21 @@ pub enum Passed {
     Stuck,
     /// The launch belongs to a tuning burst.
     Unsplit,
-    /// The broker's heartbeat stands still.
+    /// The broker stands still.
     Standstill,
 }
 
 impl Session {
-    /// Passes a background job's launch if there is credit and no launch is queued.
-    ///
-    /// Costs one locked instruction, which takes the credit. With an empty queue no ticket is
-    /// needed: earlier launches have left it, and simultaneous ones have no order.
+    /// Passes a launch if there is credit and the queue is empty, for one locked instruction (the
+    /// credit). No ticket is needed: earlier launches have left the queue, and simultaneous ones
+    /// have no order.
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
         self.turn.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
     }
 
     /// Passes a launch without credit if kernels on other devices wait for it ([`peers`]). It
-    /// overtakes waiting launches, which are other threads' and have no order to it.
+    /// overtakes other threads' launches, to which it has no order.
     #[cold]
     #[inline(never)]
     pub fn pass_for_peers(&self, want: &Want) -> bool {
@@ -114,9 +110,9 @@ impl Session {
         }
     }
 
-    /// As `leaves`, but also by fences and by the kernel's likely time ([`Session::long`]). Work
-    /// behind a pending fence has not begun; else kernels longer than their charge would pile up. A
-    /// launch that has told the broker goes by the clock, so this wait is short.
+    /// As `leaves`, also by fences and the kernel's likely time ([`Session::long`]). Work behind a
+    /// pending fence has not begun; else kernels longer than their charge would pile up. The wait
+    /// is short: a launch that has told the broker goes by the clock.
     #[inline]
     fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -128,14 +124,14 @@ impl Session {
         }
     }
 
-    /// Predicted device time left of this process's background launches, ns.
+    /// Predicted device time left of this process's launches, ns.
     fn backlog(&self, now: Ns) -> Ns {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
     /// Duration to check against the window for a launch that waits for the broker, ns.
-    /// `came_under`: the window's deadline at arrival. That window needs the kernel's long
-    /// estimate. A window issued since accounts for it, so the charged cost is enough.
+    /// `came_under`: the window's deadline at arrival, which needs the kernel's long estimate. A
+    /// window issued since accounts for that, so the charged cost is enough.
     pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
         let until = self.link.lane.orders.window().map(|window| window.deadline);
         match until == came_under {
@@ -144,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Passes a background job's launch in its turn. Returns when it may go, with the reason.
+    /// Passes a launch in its turn. Returns when it may go, with the reason.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let _whole = thread::uncancelled();
@@ -159,7 +155,7 @@ impl Session {
         passed
     }
 
-    /// Takes credit if it covers `cost` ns and is still valid.
+    /// Takes `cost` ns of credit if it is there and valid.
     #[inline]
     fn take_credit(&self, cost: Ns) -> bool {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
@@ -194,7 +190,7 @@ impl Session {
         let counters = &self.link.lane.counters;
         match passed {
             Passed::Credit => {}
-            // Reported as issued, so taken from the word as all issued work is.
+            // Reported as issued, so taken from the word too.
             Passed::Mode => self.overdraw(want.cost),
             Passed::Unsplit => {
                 self.overdraw(want.cost);
@@ -214,7 +210,7 @@ impl Session {
             return Passed::Credit;
         }
         let heartbeat = self.link.epoch_page.heartbeat.load(Ordering::Relaxed);
-        // A broker that stood still is not awaited again until it moves.
+        // A broker that stood still is not awaited until it moves.
         if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
             return Passed::Standstill;
         }
@@ -226,7 +222,7 @@ impl Session {
         self.link.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
         reports.waiting.swap(1, Ordering::SeqCst);
         self.link.ring();
-        // From here on completions matter: record a fence.
+        // From here on completions matter.
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
         }
@@ -243,7 +239,7 @@ impl Session {
         passed
     }
 
-    /// Waits for the device alone, shortly, while a run-ahead window holds. True: credit was taken.
+    /// Waits shortly for the device alone, while a run-ahead window holds. True: credit was taken.
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);
@@ -253,7 +249,7 @@ impl Session {
             let now = clock::now();
             let mut leave = self.goes_on(want.kernel, want.cost, now);
             let clock = self.leaves(self.long(want.kernel, want.cost), now);
-            // The clock would let it go, and the device was not polled lately.
+            // The clock lets it go, and the device was not polled lately.
             let late = leave != clock;
             if late {
                 let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.settle.asks(&self.driver);
@@ -268,7 +264,7 @@ impl Session {
             if leave == MayLaunch::Now && self.take_credit(want.cost) {
                 return true;
             }
-            // A changed launch epoch ends the run-ahead window, as does the broker.
+            // A changed launch epoch ends the window, as does the broker.
             let holds = orders.window().is_some() && orders.holds(self.link.epoch_page);
             if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
@@ -305,7 +301,7 @@ impl Session {
         if wait <= spin.max(ASK) && spin > 0 {
             std::hint::spin_loop();
         } else {
-            // Nothing wakes this sleep; its last part is spun.
+            // Nothing wakes this sleep; its end is spun.
             thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
             ));
@@ -318,7 +314,7 @@ impl Session {
         let mut asked = arrived;
         let came_under = orders.window().map(|window| window.deadline);
         loop {
-            // The bell first: a grant after this look changes it, and the nap does not begin.
+            // First: a grant after this look changes the bell, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
             let now = clock::now();
             let takes = self.waits_by(want, came_under);
@@ -362,7 +358,7 @@ impl Session {
         }
     }
 
-    /// Time until the next fence is due, ns; a late fence is polled ever more rarely.
+    /// Time until the next fence is due, ns; late fences are polled ever more rarely.
     fn nap_length(&self, now: Ns) -> Ns {
         let length = match self.settle.expects(&self.streams) {
             Some(end) if end > now => end - now,
@@ -381,14 +377,14 @@ impl Session {
         gained > 0
     }
 
-    /// Reports `gained` ns of completed work to the broker.
+    /// Reports `gained` ns of completed work.
     #[inline(always)]
     pub fn report_settled(&self, gained: Ns, now: Ns) {
         if gained > 0 {
             let lane = self.link.lane;
             lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
             lane.orders.renew(&lane.reports, self.link.epoch_page);
-            // The device has at most the outstanding work left.
+            // The device has at most the outstanding work.
             let left = now.saturating_add(self.streams.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {
                 self.free_at.fetch_min(left, Ordering::Relaxed);

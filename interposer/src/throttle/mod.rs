@@ -3,18 +3,18 @@
 //! * Hooks call only the functions of this file.
 //! * No function fails, panics, prints to stdout or leaves an error of weft's: on internal trouble
 //!   the job's call goes on to the driver.
-//! * Only [`before_held`] and [`before_stream_op`] may wait at the gate, within a bound, for a
-//!   background job and never for a capturing stream. [`enter`] waits before the first context of a
-//!   job without memory.
+//! * Only [`before_held`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
+//!   never for a capturing stream. [`enter`] waits before the first context of a job without
+//!   memory.
 //! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `devices` | which session a call is for, where a process uses several devices |
+//! | `devices` | which session a call is for, with several devices |
 //! | `state`, `post_launch` | the session: what a launch does in each mode; post-launch actions |
-//! | `copies` | the same for copies and fills |
+//! | `copies` | copies and fills |
 //! | `sync_points` | synchronising calls, and ending streams and contexts |
-//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; their order; which do not wait |
+//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; in which order; which launches do not |
 //! | `deferral` | what the launch queue asks |
 //! | `streams`, `completion` | how much work is outstanding, and when it has ended |
 //! | `autotune` | when the job times kernels itself |
@@ -66,8 +66,8 @@ pub fn listen() {
     capture::listen(|began| if began { capture_began() } else { capture_ended() });
 }
 
-/// Makes the session of the first device and looks for a broker, for at most half a second. `watch`
-/// runs before any thread can find the session.
+/// Makes the first device's session and looks for a broker, half a second at most. `watch` runs
+/// before threads can find it.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
     let session = Session::make(driver, settings)?;
     watch();
@@ -84,7 +84,7 @@ pub fn is_there() -> bool {
     devices::first().is_some()
 }
 
-/// Reports the remaining samples and a clean end, as the process ends.
+/// Reports the remaining samples and a clean end.
 pub fn farewell() {
     /// The lane's state after a clean end.
     const LEFT: u32 = 2;
@@ -94,14 +94,14 @@ pub fn farewell() {
     }
 }
 
-/// Ends the process with `TRY_AGAIN` if it was refused for want of memory.
+/// Ends the process with `TRY_AGAIN` if it was refused memory.
 pub fn end_if_turned_away() {
     if devices::all().any(|session| session.admission.turned_away()) {
         interrupt::end_with(admission::TRY_AGAIN);
     }
 }
 
-/// Drops the sessions in a forked child.
+/// Drops the sessions, in a forked child.
 pub fn forget() {
     link::set_only(None);
     SESSION.store(ptr::null_mut(), Ordering::Release);
@@ -109,19 +109,19 @@ pub fn forget() {
     forget_thread();
 }
 
-/// Resets thread number and clock in a forked child, which has one thread and no clock keeper.
+/// Resets thread number and clock, in a forked child: it has one thread and no clock keeper.
 pub fn forget_thread() {
     thread::forget();
     clock::forget();
 }
 
-/// Handles a launch before the driver gets it. If the ticket says wait, the launch goes by
-/// [`before_held`] or into the queue.
+/// Handles a launch before the driver. If the ticket says wait, the launch goes by [`before_held`]
+/// or the queue.
 #[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
         Some(session) => session.before_launch(launch),
-        // By value: a launch whose address is taken would lie on every hook's stack.
+        // By value: with its address taken a launch would lie on every hook's stack.
         None => devices::before_launch(
             launch.kernel_hash,
             launch.stream,
@@ -144,8 +144,7 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     }
 }
 
-/// Handles a stream-ordered call that is no launch before the driver gets it. `bytes`: what it
-/// moves, or 0.
+/// Handles another stream-ordered call before the driver. `bytes`: what it moves, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
@@ -154,7 +153,7 @@ pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     }
 }
 
-/// Handles a call about an event and a stream before the driver gets it.
+/// Handles a call about an event and a stream before the driver.
 pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     match session() {
         Some(session) => session.before_event_op(op, event, stream),
@@ -162,14 +161,14 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     }
 }
 
-/// Forgets an event that is destroyed, or recorded where its end is not seen.
+/// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
     for session in devices::all() {
         session.busy.forget(event);
     }
 }
 
-/// Handles a synchronising call that returned without error.
+/// Handles a synchronising call that succeeded.
 #[inline(always)]
 pub fn synced(what: Synced) {
     match session() {
@@ -188,7 +187,7 @@ pub fn kernel_seen(hash: u64, id: &KernelId) {
     }
 }
 
-/// Reports a new or changed graph: its kernels' hashes in launch order. Slow path.
+/// Reports a new or changed graph, with its kernels' hashes in launch order. Slow path.
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
     trace::graph_seen(hash, kernels);
     for session in devices::all() {
@@ -212,10 +211,10 @@ pub fn unnamed_node() {
     }
 }
 
-/// Kernels of a graph that the broker is told: a message must fit one packet of the channel.
+/// Kernels told of a graph: a message must fit one packet.
 const GRAPH_TOLD: usize = 8192;
 
-/// Reports a device, by its ordinal, that the process uses. Slow path.
+/// Reports a device in use. Slow path.
 pub fn device_seen(ordinal: i32, device: &Device) {
     trace::device_seen(device);
     if let Some(session) = devices::at(devices::of_device(ordinal)) {
@@ -257,12 +256,12 @@ pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
-/// Waits, if it must, until there is memory for a context on the device with this ordinal.
+/// Waits, if it must, until there is memory for a context on this device.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
         return Entry::Begin;
     }
-    // No driver question, and so no message, while a thread captures.
+    // No question to the driver, so no message, during a capture.
     let Some(about) = about() else {
         return Entry::Begin;
     };
@@ -272,8 +271,7 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     }
 }
 
-/// Announces a change of what the process holds. Drop the guard when the driver has answered and
-/// the change is counted.
+/// Announces a change of what the process holds. Drop the guard when the change is counted.
 pub fn moving(at: Where) -> Option<Moving> {
     devices::at(at).map(|session| session.admission.changes.moving(&session.link))
 }
@@ -314,14 +312,14 @@ pub fn looked(at: Where, look: Looking, free: u64) {
     }
 }
 
-/// Claims memory. Every true is followed, when the driver has answered, by [`memory_changed`] with
-/// `claimed` or by [`unclaim`].
+/// Claims memory. After true and the driver's answer, call [`memory_changed`] with `claimed`, or
+/// [`unclaim`].
 pub fn claim(at: Where, bytes: u64) -> bool {
     devices::at(at).is_none_or(|session| session.admission.claim(&session.link, bytes))
 }
 
-/// Makes a call that takes memory. Right after a wait the ended job's memory may not be the
-/// driver's yet, so an "out of memory" is then tried again, for two seconds at most.
+/// Makes a call that takes memory. Right after a wait the driver may not have the ended job's
+/// memory yet: "out of memory" is then retried for two seconds at most.
 pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
     let fresh = || devices::at(at).is_some_and(|session| session.admission.fresh(clock::now()));
@@ -332,42 +330,41 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     result
 }
 
-/// Gives a claim back that the driver refused.
+/// Ends a claim that the driver refused.
 pub fn unclaim(at: Where, bytes: u64) {
     if let Some(session) = devices::at(at) {
         session.admission.unclaim(bytes);
     }
 }
 
-/// Memory of the current device as the job sees it, (free, total) in bytes, if not what the driver
-/// says.
+/// (free, total) in bytes of the current device as the job sees them, if not as the driver says.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
     let session = devices::at(here())?;
     session.admission.view(&session.link, free, total)
 }
 
-/// Ends the open sample of a stream: work of weft's own comes between launches.
+/// Ends a stream's open sample: work of weft's own follows.
 pub fn interrupt_samples(stream: Stream) {
     if let Some(session) = devices::at(of_stream(stream)) {
         session.sampler.interrupt();
     }
 }
 
-/// Notes that a module or library was loaded: auto-tuners time kernels right after.
+/// Notes a loaded module or library: auto-tuners time kernels right after.
 pub fn module_loaded() {
     for session in devices::all() {
         session.tuning.code_loaded(clock::now());
     }
 }
 
-/// Notes that a capture began. During any capture the session makes no driver call of its own.
+/// Notes a capture's begin. During captures the session makes no driver call of its own.
 fn capture_began() {
     for session in devices::all() {
         session.captures.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// Notes that a capture ended or was invalidated.
+/// Notes a capture's end.
 fn capture_ended() {
     for session in devices::all() {
         // Never below zero: the session may have begun in the middle of a capture.
@@ -377,21 +374,21 @@ fn capture_ended() {
     }
 }
 
-/// Forgets what the session made in a context that has ended; 0: an unknown one.
+/// Forgets what was made in an ended context; 0: an unknown one.
 pub fn context_ended(context: usize) {
     for session in devices::all() {
         session.context_ended(context);
     }
 }
 
-/// Handles a stream that is about to be destroyed (`cuStreamDestroy` in all versions).
+/// Handles a stream before its destruction.
 pub fn stream_ending(stream: Stream) {
     for session in devices::all() {
         session.stream_ending(stream);
     }
 }
 
-/// Counts an internal error that a hook answered by passing the call through.
+/// Counts an internal error, where the call was passed through.
 fn trouble() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,7 @@
 //! The session of one process on a device, which all hooks share.
 //!
-//! A session is made at the first successful `cuInit` and never freed: threads may be inside when
-//! the process ends. All state that a launch touches is atomic. Without a broker the lane is
-//! private memory whose mode is `Free`.
+//! Made at the first successful `cuInit`, never freed: threads may be inside when the process ends.
+//! What a launch touches is atomic. Without a broker the lane is private memory with mode `Free`.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,7 +28,7 @@ use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
 use crate::thread;
 
-/// Credit of so many times the unfenced work is plenty.
+/// Credit is plenty at this multiple of the unfenced work.
 const PLENTY: Ns = 4;
 
 /// The session.
@@ -39,15 +38,14 @@ pub struct Session {
     pub link: BrokerLink,
     /// The driver's event functions.
     pub driver: EventCalls,
-    /// Likely times of kernels that are charged much less, and whether there are any.
+    /// Likely times of kernels that are charged much less, and whether any count.
     pub longs: Costs,
     has_longs: AtomicBool,
-    /// Whether the device runs processes without switching (MPS); worst-case kernel times then do
-    /// not apply.
+    /// Whether the device does not switch processes (MPS); likely times then do not apply.
     never_switches: AtomicBool,
-    /// Whether the job times its own kernels now.
+    /// Tuning bursts of the job.
     pub tuning: Tuning,
-    /// Predicted times of graphs, the sums of their kernels'.
+    /// Predicted times of graphs, from their kernels'.
     pub sums: Costs,
     /// Order at the gate.
     pub turn: Turn,
@@ -55,17 +53,17 @@ pub struct Session {
     pub streams: Streams,
     /// Completions of that work.
     pub settle: Settle,
-    /// Samples of stage 1 and of serving.
+    /// Samples.
     pub sampler: Sampler,
     /// Captures under way in the process.
     pub captures: AtomicU32,
     /// Heartbeat at which the broker stood still, plus 1; 0: it did not.
     pub standstill: AtomicU64,
-    /// Whether the process became idle and has launched nothing since.
+    /// Whether the process is idle and has launched nothing since.
     pub(super) rested: AtomicBool,
     /// Time, ns, from which the gate is open, because a thread waits for deferred launches.
     pub hurry: AtomicU64,
-    /// Predicted end of the background launches' work on the device, ns.
+    /// Predicted end of the background launches' work, ns.
     pub free_at: AtomicU64,
     /// Account of the stream of the last background launch.
     last_place: AtomicU32,
@@ -102,7 +100,7 @@ impl Session {
     }
 
     pub(super) fn mode(&self) -> Mode {
-        // An unknown mode means a faulty broker: behave as without one.
+        // Unknown: the broker is faulty, so behave as without one.
         Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
@@ -122,7 +120,7 @@ impl Session {
         self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
-    /// Notes likely times of kernels that are charged much less, (identity, ns).
+    /// Notes likely times of kernels that are charged much less.
     pub fn know_long(&self, times: &[(u64, Ns)]) {
         for (kernel, time) in times {
             self.longs.set(*kernel, *time);
@@ -131,8 +129,7 @@ impl Session {
         self.has_longs.store(matters, Ordering::Release);
     }
 
-    /// Notes that the device runs under MPS, which the broker did not know when it sent the likely
-    /// times.
+    /// Notes that the device runs under MPS, unknown to the broker when it sent likely times.
     pub fn never_switches(&self) {
         self.never_switches.store(true, Ordering::Release);
         self.has_longs.store(false, Ordering::Release);
@@ -147,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Sets a graph's cost, used unless its own duration is known: the sum of its kernels' costs.
+    /// Sets the cost of a graph of unknown duration: the sum of its kernels' costs.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
         let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
@@ -156,8 +153,8 @@ impl Session {
         self.sums.set(hash, sum);
     }
 
-    /// Implements [`super::before_launch`]. Only the part for a job alone is inlined into the hook.
-    /// The rest is behind a call that also stops panics.
+    /// Implements [`super::before_launch`]. Inlined into the hook is only the part of a job alone;
+    /// the rest is behind a call that also stops panics.
     #[inline(always)]
     pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
         let mode = self.mode();
@@ -176,7 +173,7 @@ impl Session {
             }
         }
         let flags = self.link.lane.orders.flags.load(Ordering::Relaxed);
-        // While the job serves, one launch of hundreds is sampled: see `Sampler::due`.
+        // One launch of hundreds is sampled while the job serves: see `Sampler::due`.
         let serving = flags & flags::SAMPLE != 0;
         match mode {
             Mode::Free | Mode::Alone => {}
@@ -199,7 +196,7 @@ impl Session {
                 }
                 let onto_idle = step.is_first();
                 if serving && self.sampler.due(onto_idle) {
-                    // A sampled launch gets no fence; the next fence is behind it too.
+                    // A sampled launch gets no fence; the next fence covers it.
                     let sampled = self.watch(launch, Look::Serve { onto_idle });
                     return if sampled.is_nothing() { step } else { sampled };
                 }
@@ -223,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Samples a launch. Its fields go by value: a launch whose address is taken would lie on every
+    /// Samples a launch. Its fields go by value: with its address taken it would lie on every
     /// hook's stack, and the hook could not end by a jump to the driver.
     #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
@@ -249,8 +246,9 @@ impl Session {
         .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
     }
 
-    /// Fast path of [`Session::hold`] for kernels whose cost needs no search: equal steps in equal
-    /// order. It calls nothing, so it saves no registers, and cannot panic, so nothing guards it.
+    /// Fast path of [`Session::hold`], for kernels whose cost needs no search. It calls nothing, so
+    /// it saves no registers, and cannot panic, so nothing guards it. Steps and their order are
+    /// equal.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
         let orders = &self.link.lane.orders;
@@ -289,24 +287,24 @@ impl Session {
     }
 
     /// Handles a foreground job's launch; true if it is the first since the job was idle. Costs two
-    /// locked instructions (record number, launch epoch), a third where it ends a silence, and one
+    /// locked instructions (record number, launch epoch), a third at the end of a silence, and one
     /// clock read.
     ///
     /// The order makes it sound:
-    /// * The record is written before the launch epoch. The broker reads launch epochs, then
-    ///   records, then gives credit bound to the launch epochs. A launch epoch seen raised implies
-    ///   a visible record. So credit given without this launch is bound to a sum that this launch
-    ///   changes, and is void before the driver gets the launch.
-    /// * The launch epoch is raised by a sequentially consistent read-modify-write; then comes the
-    ///   look whether the broker sleeps. The broker announces sleep, then looks at the records once
-    ///   more. One of the two sees the other, so no end of a silence is missed.
+    /// * First the record, then the launch epoch. The broker reads launch epochs, then records,
+    ///   then gives credit bound to these epochs. A launch epoch seen raised implies a visible
+    ///   record. Credit given without this launch is bound to a sum that it changes, so is void
+    ///   before the driver gets it.
+    /// * The launch epoch's rise is a sequentially consistent read-modify-write; then comes the
+    ///   look whether the broker sleeps. The broker announces sleep, then reads the records again.
+    ///   One of the two sees the other, so no end of a silence is missed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         failpoint("hold");
-        // The slowest instruction (11 ns) comes early, so that the rest runs beside it.
+        // The slowest instruction (11 ns) first, so that the rest runs beside it.
         let now = clock::now();
         let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
-        // Before the record: another thread's synchronisation in between must not report an idle
+        // First: another thread's synchronisation before the record must not report an idle
         // process.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
@@ -347,19 +345,18 @@ impl Session {
         caught(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
     }
 
-    /// Variant of `fill` for a launch that waits if it must.
+    /// `fill` for a launch that waits if it must.
     #[inline(never)]
     pub(super) fn fill_in_turn(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
         guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
     }
 
-    /// Handles a background job's launch. With credit it costs four locked instructions: credit,
-    /// the stream's account, total issued, record number. A fifth ends a silence. It reads the
-    /// clock once.
+    /// Handles a background job's launch. With credit it costs four locked instructions (credit,
+    /// account, total issued, record number), a fifth at the end of a silence, and one clock read.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
         failpoint("fill");
-        // Early, as in `hold_now`; read again after a wait.
+        // Early, as in `hold_now`; again after a wait.
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
         let own = own_stream(stream);
@@ -386,10 +383,10 @@ impl Session {
         Step::background(place, now, self.rested())
     }
 
-    /// Handles a launch that waited as a background job's while the job became the foreground job.
-    /// It is booked as background work, but its record and then its launch epoch are a foreground
-    /// job's ([`Session::hold_now`]). So credit given for this job's silence is void before the
-    /// driver gets it.
+    /// Handles a launch during whose wait the job became the foreground job. It is booked as
+    /// background work, but its record and then its launch epoch are a foreground job's
+    /// ([`Session::hold_now`]): credit given for this job's silence is void before the driver gets
+    /// it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
         let ends_silence = self.busy.mark(own_stream(want.stream));
@@ -409,7 +406,7 @@ impl Session {
         if self.streams.issue(want.place, want.cost, now) {
             self.settle.begins(now);
         }
-        // A race may lose one of two costs: the device is then polled a little early.
+        // A race may lose one cost: the device is then polled a little early.
         let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
         self.free_at.store(free, Ordering::Relaxed);
         self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
@@ -453,13 +450,11 @@ impl Session {
         if result != 0 {
             return;
         }
-        // With little credit left the next launch will wait for these completions; with much none
-        // will.
+        // With little credit the next launch will wait for these completions; with much none will.
         let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
         if unmarked < QUANTUM {
-            // A waiting launch records its fence in its own stream. In a job that changes streams
-            // the work is on others, where no fence can be put then; unfenced work counts as ended
-            // some ms later.
+            // A waiting launch puts its fence in its own stream. In a job that changes streams the
+            // work is on others, without fences, and counts as ended some ms late.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
                 let _whole = thread::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
@@ -469,8 +464,7 @@ impl Session {
         if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }
-        // Only here: a burst with plenty of credit comes as far as this, and the two thread-state
-        // changes take 15 ns.
+        // Not earlier: bursts come as far as this, and the two thread-state changes take 15 ns.
         let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);
@@ -492,7 +486,7 @@ impl Session {
         self.sampler.farewell(self.around());
     }
 
-    /// Reports launch counts that were not reported yet.
+    /// Reports launch counts.
     pub fn tell_launches(&self) {
         self.sampler.tell_launches(self.around());
     }
