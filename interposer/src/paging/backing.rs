@@ -1,7 +1,7 @@
 //! Takes managed memory where the job asks for device memory, and gives it back.
 //!
-//! One call stands for one call: `cuMemAllocManaged` for `cuMemAlloc`, with equal rules for
-//! contexts and captures. Additional calls (device queries, advice) are left out during captures.
+//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts and
+//! captures. Further calls (device queries, advice) are left out during captures.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -20,8 +20,7 @@ use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use the memory.
 const ATTACH_GLOBAL: u32 = 1;
-/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and more may be taken than
-/// the device holds.
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and may exceed the device.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 /// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
 pub const PREFER: u32 = 3;
@@ -116,9 +115,9 @@ pub fn supported(device: i32) -> bool {
 }
 
 /// Whether auto backing may choose managed memory on a device of this name: only where
-/// oversubscription was tested. On some real drivers jobs then hang for good in the kernel module
-/// (NVIDIA/open-gpu-kernel-modules, 1223 and others), and no bound of weft's ends that. An explicit
-/// request for managed memory is granted anyway.
+/// oversubscription was tested. On some real drivers jobs hang for good in the kernel module
+/// (NVIDIA/open-gpu-kernel-modules, 1223 and others), beyond any bound of weft's. An explicit
+/// request is granted anyway.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
@@ -221,8 +220,7 @@ pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuR
     unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
-/// Gives a range back by `free`, the driver's call with the job's arguments, and unregisters it if
-/// it is weft's.
+/// Gives a range back by `free`, the job's own driver call, and unregisters it if it is weft's.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it another thread may get this address.
     let Some(range) = ranges::remove(at) else {

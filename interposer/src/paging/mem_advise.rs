@@ -1,15 +1,13 @@
 //! Read-mostly advice, and how memory under it leaves the device.
 //!
-//! The driver copies such memory where it would move it. A prefetch to the device leaves the host's
-//! copy valid, which is the aim; a prefetch to the host leaves the device's copy in place. Ending
-//! the advice frees the device without a copy: the copies collapse into one, at the preferred
-//! location if a copy is there. So:
+//! The driver copies such memory instead of moving it: a prefetch to the device leaves the host's
+//! copy valid (the aim), a prefetch to the host leaves the device's. Ending the advice frees the
+//! device without a copy: one copy remains, at the preferred location if there is one there. So:
 //!
-//! * Memory that becomes mostly read prefers the host. While the advice holds this has no effect,
-//!   because the advice goes before the preferred location.
+//! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.
 //! * To leave, the advice ends, which drops device copies of what the host has. A prefetch to the
-//!   host moves the rest (the first time, or after an unforeseen write). The advice is given again
-//!   when that has ended; before, the prefetch would only copy.
+//!   host moves the rest (the first time, or after an unforeseen write). Then the advice is given
+//!   again; before, the prefetch would only copy.
 //! * Memory that is written again first prefers the device, whose copy then remains.
 //!
 //! All this is advice: if a step fails, memory lies elsewhere or is copied once more.
@@ -110,8 +108,8 @@ pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// Ends the advice for a range that is about to leave the device. Returns what to advise again when
-/// it has left.
+/// Ends the advice for a range before it leaves the device. Returns what to advise again after
+/// that.
 pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {

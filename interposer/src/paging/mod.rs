@@ -2,17 +2,17 @@
 //! exceed the device together can run.
 //!
 //! * For jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or with
-//!   `auto` where memory does not fit beside the others'. For other jobs each function returns at
+//!   `auto` where memory does not fit beside the others'. In other jobs each function returns at
 //!   once, and hooks that only managed jobs need are not bound.
-//! * The job sees device memory: pointer attributes, free memory and range sizes are those of
-//!   `cuMemAlloc`. Where that is impossible (handles for other processes) the driver refuses as for
-//!   managed memory, and weft says so once.
-//! * What cannot be managed stays device memory, is counted, and is logged once: devices without
-//!   concurrent managed access, allocations refused for another reason than want of memory, virtual
-//!   memory management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved
-//!   ranges), pools made for sharing, arrays, graphs' allocation nodes.
+//! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
+//!   Where that is impossible (handles for other processes) the driver refuses, and weft says so
+//!   once.
+//! * The rest stays device memory, is counted, and is logged once: devices without concurrent
+//!   managed access, allocations refused for another reason than want of memory, virtual memory
+//!   management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges), shared pools,
+//!   arrays, graphs' allocation nodes.
 //! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]). Beyond that
-//!   it gets CUDA's "out of memory", as alone on the device.
+//!   it gets CUDA's "out of memory".
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -27,7 +27,7 @@
 //! | `residency_probe` | what a launch touched, by the host's page table |
 //! | `evicted` | evicted granules, and launches that wait for them |
 //! | `mem_advise` | memory that is mostly read, and how it leaves the device |
-//! | `migration_thread` | the thread that carries out the broker's page operations |
+//! | `migration_thread` | the thread that carries out page operations |
 //!
 //! This module may not wait for anything but the driver's own calls, hold a lock over a driver
 //! call, or make a driver call of its own during a capture.

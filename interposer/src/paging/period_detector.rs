@@ -1,20 +1,19 @@
 //! Period detector: finds the sequence of launches that a job repeats, and forecasts its memory
 //! use.
 //!
-//! A job repeats itself: a training step, a decoded token. Each launch (copy, fill) is a [`Step`]
-//! with the granules it uses. If the last `n` steps equal the `n` before them, `n` is the period
-//! and its steps are the [`Forecast`]. Each later step is compared with the expected one. After a
-//! different step, as in an evaluation, the job is out of step until some steps in a row are known
-//! again.
+//! Each launch (copy, fill) is a [`Step`] with the granules it uses. If the last `n` steps equal
+//! the `n` before them (a training step, a decoded token), `n` is the period and its steps are the
+//! [`Forecast`]. Each later step is compared with the expected one. After another one, as in an
+//! evaluation, the job is out of step until some steps in a row are known again.
 //!
 //! A step's time is `max(device, host)`, with the lesser of the last two host times. It is the
-//! job's own time: the caller leaves out waits for a turn or for memory. With them a period would
-//! seem as long as all jobs' turns, and late uses would seem not to belong to this turn. A period
-//! that becomes much shorter is told again.
+//! job's own time: waits for a turn or for memory would make a period as long as all jobs' turns,
+//! and late uses would seem not to belong to this turn. A period that becomes much shorter is told
+//! again.
 //!
-//! Two steps are equal if kernel, shape, and the granules of all *large* regions are: layers run
-//! one kernel on other weights, and small temporaries wander. Time does not decide equality, so
-//! equal launches give equal periods.
+//! Steps are equal if kernel, shape, and granules of all *large* regions are: layers run one kernel
+//! on other weights, and small temporaries wander. Time does not matter, so equal launches give
+//! equal periods.
 //!
 //! Cost: one table lookup a step. Memory is bounded.
 #![forbid(unsafe_code)]
@@ -24,20 +23,20 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps in a row that are compared: fewer would confuse two layers, more find a period later.
+/// Steps that are compared: fewer would confuse two layers, more find a period later.
 const WINDOW: usize = 12;
 
-/// Steps that are kept; the longest period found has half as many. A training step of a large model
-/// has some ten thousand launches.
+/// Steps kept, twice the longest period. A training step of a large model has some ten thousand
+/// launches.
 const KEPT: usize = 1 << 15;
 
-/// Uses in one forecast, after neighbours are joined.
+/// Uses in a forecast, with neighbours joined.
 const USES: usize = 1 << 14;
 
 /// Steps that must repeat before a period is believed.
 const CERTAIN: usize = 2 * WINDOW;
 
-/// A period is told again if it takes less than this many fourths of the told time.
+/// A period is told again below this many fourths of the told time.
 const SHORTER: Ns = 3;
 
 /// Multiplier of the hashes: odd, with mixed bits (the golden ratio).
@@ -49,7 +48,7 @@ struct Step {
     sign: u64,
     cost: Ns,
     begun: Ns,
-    /// Number of its entries in `Sequence::uses`.
+    /// Its entries in `Sequence::uses`.
     uses: u32,
 }
 
@@ -58,7 +57,7 @@ struct Step {
 pub struct Forecast {
     /// Length of the period, ns.
     pub period: Ns,
-    /// Uses in order of their times, all before the period's end.
+    /// Uses in order of time, within the period.
     pub uses: Vec<GranuleUse>,
 }
 
@@ -72,7 +71,7 @@ struct Known {
     windows: HashMap<u64, usize>,
 }
 
-/// Sequence of a job's steps, and its period if it has one.
+/// Steps of a job, and its period if it has one.
 #[derive(Debug, Default)]
 pub struct Sequence {
     steps: VecDeque<Step>,
@@ -81,9 +80,9 @@ pub struct Sequence {
     count: u64,
     /// Hash of the last `WINDOW` steps.
     hash: u64,
-    /// Step after which each window was last seen.
+    /// Last step behind each window.
     windows: HashMap<u64, u64>,
-    /// Distance of the last equal window, and for how many steps in a row it held.
+    /// Distance of the last equal window, and the steps in a row for which it held.
     distance: u64,
     streak: u64,
     known: Option<Known>,
@@ -91,11 +90,11 @@ pub struct Sequence {
     expected: Option<usize>,
     /// A forecast that was not told yet.
     news: Option<Forecast>,
-    /// How often the job fell out of step; for people.
+    /// Times out of step, for people.
     pub slips: u64,
 }
 
-/// Factor of a window's oldest step in the hash.
+/// Factor of the window's oldest step in the hash.
 fn oldest() -> u64 {
     (1..WINDOW).fold(1u64, |power, _| power.wrapping_mul(FACTOR))
 }
@@ -115,7 +114,7 @@ fn windows(signs: &[u64]) -> HashMap<u64, usize> {
 
 impl Sequence {
     /// Adds a step. `sign` identifies it; `cost` is its device time in ns, if known; `now` is the
-    /// job's own time, without waits; `uses` are its granules.
+    /// job's own time; `uses` are its granules.
     pub fn step(&mut self, sign: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
         let sign = sign.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
@@ -172,8 +171,7 @@ impl Sequence {
         }
     }
 
-    /// Times of the last `period` steps, ns, scaled so that their sum is the larger of device and
-    /// host time.
+    /// Times of the last `period` steps, ns. Their sum is the larger of device and host time.
     fn times(&self, period: usize) -> Option<Vec<Ns>> {
         let from = self.steps.len().checked_sub(period + 1)?;
         let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
@@ -189,12 +187,12 @@ impl Sequence {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead waits for the device in the end, so the two times do not add up.
+        // A host that runs ahead waits in the end, so the two times do not add up.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // The first time is that of the last step of the period before, which also ends this one.
+        // The first time is that of the previous period's last step, which also ends this one.
         times.rotate_left(1);
         Some(times)
     }
@@ -292,7 +290,7 @@ mod tests {
         }
     }
 
-    /// A period of 30 steps: ten layers of three kernels, each layer with its own granule.
+    /// 30 steps: ten layers of three kernels, each layer with its own granule.
     fn period(sequence: &mut Sequence, now: &mut Ns) {
         for layer in 0..10u64 {
             for kernel in 0..3u64 {
@@ -330,7 +328,7 @@ mod tests {
     #[test]
     fn a_use_comes_when_the_job_itself_gets_there() {
         let (mut sequence, mut now) = (Sequence::default(), 0);
-        // The host pauses behind the third of 30 launches, and stalls once for very long.
+        // The host pauses behind the third of 30 launches, and stalls once for long.
         let mut rounds = |sequence: &mut Sequence, pause: Ns, count: u64| {
             for round in 0..count {
                 for kernel in 0..30u64 {

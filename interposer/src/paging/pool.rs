@@ -1,12 +1,12 @@
 //! Stream-ordered allocation on managed memory.
 //!
 //! The driver has none before CUDA 13, and freeing managed memory waits for the whole context. So
-//! freed blocks are kept for reuse: at once on the same stream, whose order makes that right; on
-//! another stream once an event behind the free was reached. A stream that is gone equals no other:
-//! its work may still run when its handle, or its thread's place, is reused. Kept blocks do not
-//! count as the job's (its `cuMemGetInfo` does not show them). They go back to the driver when the
-//! job asks for more than there is, trims a pool, or frees more blocks than `MOST`. The driver's
-//! free waits for a block's users, so a block without event is safe too.
+//! freed blocks are kept: for the same stream at once, whose order makes that right; for others
+//! once an event behind the free was reached. A stream that is gone equals no other: its work may
+//! still run when its handle, or its thread's place, is reused. Kept blocks are not the job's (its
+//! `cuMemGetInfo` omits them). They go back when the job asks for more than there is, trims a pool,
+//! or frees more than `MOST`. The driver's free waits for a block's users, so a block without an
+//! event is safe too.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,10 @@ use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
 use crate::thread;
 
-/// Blocks kept. CTranslate2 has some thirty in use at a time (28 pairs a token).
+/// Blocks kept. CTranslate2 uses some thirty at a time (28 pairs a token).
 const MOST: usize = 1024;
 
-/// A block serves a request if at most this part of it is waste, or if it has at most [`SMALL`]
+/// A block serves a request if at most `1/WASTE` of it is left over, or if it has at most [`SMALL`]
 /// bytes.
 const WASTE: u64 = 4;
 const SMALL: u64 = 512;
@@ -40,7 +40,7 @@ pub struct Spare {
     pub at: CuDevicePtr,
     /// The range that it was.
     pub range: Range,
-    /// Line on which it was freed.
+    /// Where it was freed.
     line: Line,
     /// Event behind the free; 0 = none.
     event: CuEvent,
@@ -48,14 +48,14 @@ pub struct Spare {
     of: CuContext,
 }
 
-/// A sequence of device work that runs in order.
+/// Device work that runs in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     /// A stream with a handle of its own.
     Stream(CuStream),
     /// A context's legacy default stream.
     Legacy(CuContext),
-    /// A thread's default stream in a context. The number is never reused for another thread.
+    /// A thread's default stream in a context. The number is never reused.
     Thread(u64, CuContext),
     /// A stream that is gone or unknown.
     Gone,
@@ -88,7 +88,7 @@ struct Inside {
     spare: Vec<Spare>,
     events: Vec<(CuContext, CuEvent)>,
     used: HashMap<usize, Used>,
-    /// Pools made for sharing or for host memory; the driver serves these.
+    /// Pools for sharing or host memory, left to the driver.
     foreign: Vec<usize>,
 }
 
@@ -117,8 +117,7 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
         if spare.event != 0 {
             keep_event(spare.of, spare.event);
         }
-        // The free gave the room back, so it is taken again; that fails only if another thread took
-        // it meanwhile.
+        // Taken again after its free; fails only if another thread took the room.
         if capacity::take(range.device, range.room) {
             ranges::add(spare.at, range);
             taken(&range);
@@ -162,8 +161,7 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     if capture::any() {
         return None;
     }
-    // Another stream's block leaves the list before the driver is asked: no lock is held over the
-    // call.
+    // Another stream's block leaves the list first: no lock is held over a driver call.
     let other = |inside: &mut Inside| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
@@ -209,8 +207,7 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     Some(CuResult::SUCCESS)
 }
 
-/// An event behind the stream's work (0 where none can be had), and the calling thread's context,
-/// which owns it.
+/// An event behind the stream's work (0: none possible), and the thread's context, which owns it.
 fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
     let context = backing::here().map_or(0, |(_, context)| context);
     if capture::any() || context == 0 {
@@ -245,7 +242,7 @@ fn keep_event(context: CuContext, event: CuEvent) {
     inside(|inside| inside.events.push((context, event)));
 }
 
-/// Gives kept blocks of a device back to the driver. False if there were none, or during a capture.
+/// Gives a device's kept blocks back to the driver. False if none, or during a capture.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
         return false;
@@ -272,8 +269,7 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
     !blocks.is_empty()
 }
 
-/// Takes out the kept blocks that lie wholly in a range. No allocation gets them until they are put
-/// back.
+/// Takes out the kept blocks within a range. No allocation gets them until they are put back.
 pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
     inside(|inside| {
         let within = |spare: &Spare| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
@@ -305,7 +301,7 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// Handles a stream's end: its handle may be reused while its work still runs.
+/// Handles a stream's end: its work may still run when the handle is reused.
 pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
@@ -316,13 +312,13 @@ pub fn stream_ending(stream: CuStream) {
     });
 }
 
-/// Handles the end of a context with its events and streams; 0 = an unknown one.
+/// Handles an ended context; 0 = an unknown one.
 pub fn context_ended(context: CuContext) {
     let its = |of: CuContext| context == 0 || of == context;
     inside(|inside| {
         inside.events.retain(|(of, _)| !its(*of));
         for spare in &mut inside.spare {
-            // A block with an event belongs to that event's context; one without may belong to any.
+            // Without an event a block may belong to any context.
             if its(spare.of) || spare.event == 0 {
                 spare.line = Line::Gone;
             }
@@ -340,7 +336,7 @@ pub fn forget_gone() {
     inside(|inside| inside.spare.extend(living));
 }
 
-/// Notes a pool that is not for this device's memory alone.
+/// Notes a pool for sharing or host memory.
 pub fn foreign(pool: usize) {
     inside(|inside| inside.foreign.push(pool));
 }
@@ -349,7 +345,7 @@ fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
 
-/// Number that stands for the default pool; `None` if the job made a foreign pool the default.
+/// Number of the default pool; `None` if a foreign pool is the default.
 pub fn default_of_here() -> Option<usize> {
     if inside(|inside| inside.foreign.is_empty()) {
         return Some(0);

@@ -1,16 +1,14 @@
 //! Template learner: turns evidence of what launches touched into templates, in stage 1.
 //!
 //! Evidence comes through [`Evidence`], from the source in [`EVIDENCE_FROM`]. The simulated GPU
-//! tells after each launch what it touched (`simgpuTouches`). A real driver has no such symbol: the
-//! host's page table shows it of launches that run alone ([`super::residency_probe`]). That is
-//! slow, and so on request only.
+//! tells after each launch (`simgpuTouches`). With a real driver the host's page table shows it of
+//! launches that run alone ([`super::residency_probe`]): slow, so only on request.
 //!
 //! A launch's thread only notes it as a record of [`recording`], under a lock held for that alone.
-//! The migration thread takes the notes now and then and fits templates, which may take a second
-//! and blocks no launch.
+//! The migration thread fits templates now and then, which may take a second and blocks no launch.
 //!
-//! With [`EVIDENCE`] that thread also writes the notes to a file. Templates can then be judged on
-//! launches they were not learnt from (`tests/clients/test_prediction.py`).
+//! With [`EVIDENCE`] that thread also writes the notes to a file, so that templates can be judged
+//! on other launches (`tests/clients/test_prediction.py`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -30,12 +28,10 @@ use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
 use crate::kernels;
 
-/// Pieces of one launch at most; a launch with more is no evidence. A list of tensors has some
-/// hundreds.
+/// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
 const PIECES: usize = 4096;
 
-/// Variable with the file for launches and what they touched. The first process to make the file
-/// has it.
+/// Variable with the file for the notes. The first process to make the file has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
 /// Bytes of notes waiting for the migration thread; launches beyond that are not noted.
@@ -92,7 +88,7 @@ pub fn on() -> bool {
 }
 
 fn notes() -> MutexGuard<'static, Option<Notes>> {
-    // A panic under the lock leaves at most half a record, which is no recording.
+    // A panic leaves at most half a record, which is no recording.
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

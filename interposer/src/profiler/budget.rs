@@ -1,4 +1,4 @@
-//! The sampler's cost limit, and the choice of what is sampled. Pure.
+//! The sampler's cost limit, and its choice of launches. Pure.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use weft_protocol::Ns;
 
 /// Share of the job's time that sampling may visibly take in stage 1, per mille. The aim is 5 % in
-/// all; unseen costs (events on the device, colder caches, another core's work) are several times
-/// as much. `scripts/bench profiling` on the simulated GPU, two cores: 12 % slower at 15 (2700
-/// samples a second), 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
+/// all; unseen costs (device events, colder caches, another core) are several times as much.
+/// `scripts/bench profiling`, simulated GPU, two cores: 12 % slower at 15 (2700 samples a second),
+/// 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
 const SHARE: Ns = 2;
 
 /// Share for rarely sampled kernels, per mille.
@@ -17,24 +17,24 @@ const SHARE_FOR_RARE: Ns = 6;
 /// Share while the job serves, per mille: 600 samples a second at some 8 us each.
 const SHARE_SERVING: Ns = 5;
 
-/// Initial allowance, ns, so that the first step's kernels are not all missed.
+/// Initial allowance, ns, for the first step's kernels.
 const ADVANCE: Ns = 1_000_000;
 
 /// Samples below which an identity is rare.
 pub const RARE: u64 = 8;
 
-/// Own work counts up to this multiple of its usual time. Longer work was interrupted: on a busy
-/// machine one interruption is as long as a thousand samples.
+/// Own work counts up to this multiple of its usual time; longer work was interrupted. On a busy
+/// machine that is as long as a thousand samples.
 const UNUSUAL: Ns = 4;
 
-/// Number of pieces of work in the average of the usual time.
+/// Pieces of work in the average of the usual time.
 const MEMORY: Ns = 16;
 
 /// Usual time before any measurement, ns.
 const FIRST: Ns = 20_000;
 
-/// Longest time between two looks that counts as the job's, ns; a launching job looks several times
-/// as often. A service must not save up while idle, or the next request would pay for the wait.
+/// Longest time between two looks that counts, ns; a launching job looks several times as often. An
+/// idle service must not save up, or the next request would pay.
 const LONGEST_STEP: Ns = 5_000_000;
 
 /// Sampling time against the job's time.
@@ -100,7 +100,7 @@ impl Budget {
 /// Time between two looks while a job serves, ns.
 const SPREAD: Ns = 50_000_000;
 
-/// Launches between two looks at most, so that a look's cost is spread.
+/// Launches between two looks at most, over which a look's cost is spread.
 const PASSED_OVER: u32 = 512;
 
 /// A serving job's launch rate, over the last few looks.
@@ -112,8 +112,7 @@ pub struct Stride {
 }
 
 impl Stride {
-    /// Launches to pass over after a look at `now`, at most. `passed`: launches passed over before
-    /// it.
+    /// Most launches to pass over after a look at `now`. `passed`: launches passed over before it.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
         // The remaining weight of earlier looks.
@@ -124,8 +123,8 @@ impl Stride {
     }
 }
 
-/// Launches between two windows. Random, because a job whose steps repeat would always be sampled
-/// in one place. Inexact: threads may count two launches as one.
+/// Launches between two windows: random, or repeated steps would be sampled in one place. Inexact:
+/// threads may count two as one.
 #[derive(Debug)]
 pub struct Pause {
     left: AtomicU32,

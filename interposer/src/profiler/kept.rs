@@ -20,15 +20,14 @@ const EVENTS: usize = 8 * (2 * WINDOW + 2);
 /// No event.
 pub(super) const NONE: Event = 0;
 
-/// Samples after which the broker is rung: a quarter of a lane.
+/// Samples until the broker is rung: a quarter of a lane.
 const RING_AT: usize = RECORDS / 4;
 
-/// Shortest time over which the device clock's rate is measured, ns: below it, interruptions
-/// between two readings show.
+/// Shortest time to measure the device clock's rate, ns: below it interruptions show.
 const RATE_SPAN: Ns = 20_000_000;
 
-/// Time over which one reading suffices, ns. Another process's time slice delays an event and
-/// shifts a reading by a few ms.
+/// Time over which one reading suffices, ns. Another process's time slice shifts a reading by a few
+/// ms.
 const LONG_SPAN: Ns = 1_000_000_000;
 
 /// Longest reading that was not interrupted, ns.
@@ -37,10 +36,9 @@ const AT_ONCE: Ns = 50_000;
 /// Relative tolerance within which two clocks, or two rates, count as equal.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows kept back until the rate is known. A job that never synchronises has no rate; after so
-/// many windows it is taken to be 1. A stated slowness of the device is the rate from the start.
-/// Meanwhile the broker gets the samples at the likeliest rate ([`Kind::Guess`]), in case the job
-/// is killed.
+/// Windows kept back until the rate is known. A job that never synchronises has none; then it is
+/// taken to be 1. A stated slowness is the rate from the start. Meanwhile the broker gets the
+/// samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
 const KEPT_BACK: usize = 512;
 
 /// A launch that is with the driver.
@@ -56,7 +54,7 @@ pub(super) struct Begun {
     pub(super) after_sync: bool,
 }
 
-/// Threads that launch at once; beyond that some launches go unsampled.
+/// Threads that launch at once; beyond that launches go unsampled.
 pub(super) const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -71,14 +69,13 @@ pub(super) struct Taken {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     pub(super) taken: Vec<Taken>,
-    /// A second event behind the first launch's, which gives an event's cost.
+    /// A second event behind the first launch, for an event's cost.
     pub(super) extra: Option<Event>,
 }
 
 impl Window {
-    /// Whether the device has passed the whole window. The last launch is asked first: while it is
-    /// pending, no other question is needed. Earlier launches on its stream have passed too, so one
-    /// question usually suffices.
+    /// Whether the device has passed the whole window. Asks for the last launch first, whose answer
+    /// usually suffices: pending, or passed with all before it on its stream.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
@@ -119,7 +116,7 @@ pub(super) struct Inside {
     pub(super) looked: Ns,
     /// Samples told since the last ring.
     pub(super) told: usize,
-    /// Launches with the driver. Those from before `forget` are not found later.
+    /// Launches with the driver; forgotten ones are not found later.
     pub(super) begun: [Option<Begun>; BEGUN],
 }
 
@@ -140,7 +137,7 @@ impl Inside {
     /// recorded.
     pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
-        // Events belong to the first sampled context; a process with several is sampled only there.
+        // Events belong to the first sampled context; only that is sampled.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -214,8 +211,8 @@ impl Inside {
         true
     }
 
-    /// Compares the device's clock with ours at launches onto an idle device, where an event is
-    /// reached as it is recorded.
+    /// Compares the clocks at launches onto an idle device, where an event is reached as it is
+    /// recorded.
     pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
         for taken in &mut window.taken {
             if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
@@ -286,8 +283,8 @@ impl Inside {
         for points in std::mem::take(&mut self.kept_back) {
             self.write(around, Kind::Sample, &points, scale);
         }
-        // The broker reads at least five times a second without a ring, which would cost the job a
-        // system call and, for a while, a core.
+        // The broker reads five times a second anyway; a ring costs the job a system call and, for
+        // a while, a core.
         if around.link.sampling() && self.told >= RING_AT {
             self.told = 0;
             around.link.fence_and_ring();

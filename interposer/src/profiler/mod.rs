@@ -1,14 +1,14 @@
 //! Stage-1 profiler: times the job's kernels and the device's idle time after them.
 //!
-//! A run of launches (a *window*) is put between pairs of events now and then. The times are read
+//! Now and then a run of launches (a *window*) is put between pairs of events. The times are read
 //! when the device has long passed them, and go to the broker as records. The profiler never waits
 //! for the device.
 //!
 //! * Its share of the job's time is measured and bounded ([`budget`]).
 //! * A rarely sampled kernel opens a small window, so that every identity gets samples. So does,
-//!   now and then, a kernel that was last before a synchronising call, where the big gaps are. The
-//!   launch after a window gets one event, which ends its last gap.
-//! * No driver call during a capture. One lock, only tried: a launch that finds it taken goes
+//!   now and then, a kernel last before a synchronising call, where the big gaps are. One event at
+//!   the next launch ends a window's last gap.
+//! * No driver call during a capture. The lock is only tried: a launch that finds it taken goes
 //!   unsampled, and the gap before it is not told.
 //! * [`kept`] is what lies under the lock; [`window`] subtracts the instrument's own cost.
 #![forbid(unsafe_code)]
@@ -47,25 +47,25 @@ pub struct Around<'a> {
 /// Launches of a full window.
 const WINDOW: usize = 32;
 
-/// Windows whose events wait to be read; most are small.
+/// Windows that wait to be read; most are small.
 const WINDOWS: usize = 128;
 
-/// Sampling rate of an identity last before a synchronising call: one launch in this many.
+/// One in so many launches is sampled of an identity last before a synchronising call.
 const TAIL_CHANCE: u32 = 8;
 
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
-/// Own cost of asking for events not yet reached, ns at most: some calls of a microsecond.
+/// Own cost of asking for pending events, ns at most: some calls of a microsecond.
 const QUESTION: Ns = 5_000;
 
-/// Interval between two looks whether a window can be read, ns.
+/// Interval between looks for readable windows, ns.
 const LOOK: Ns = 200_000;
 
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
 pub struct Half {
-    /// Place in the list of begun launches.
+    /// Place among the begun launches.
     pub place: u16,
     /// The launch's number in the process.
     pub sequence: u64,
@@ -89,8 +89,8 @@ enum Worth {
     Nothing,
     /// A sample, because a big gap may follow.
     Tail,
-    /// A sample, because its identity has hardly any, or because it goes to an idle device while
-    /// the device clock's rate is unknown.
+    /// A sample, because its identity has few, or because the device is idle and its clock's rate
+    /// unknown.
     Rare,
     /// Begin of a full window.
     Window,
@@ -100,8 +100,7 @@ enum Worth {
 #[derive(Debug, Default)]
 pub struct Sampler {
     inside: Mutex<Inside>,
-    /// Launches to pass over before the next sample of a serving job. Inexact: threads may count
-    /// two launches as one.
+    /// Launches to pass over while serving. Inexact: threads may count two as one.
     skip: AtomicU32,
     /// Whether the rate of the device's clock is known.
     rated: AtomicBool,
@@ -110,8 +109,7 @@ pub struct Sampler {
     tally: Tally,
     /// Launches until the next full window, in stage 1.
     pause: Pause,
-    /// Whether a window was open when the lock was last held: the next launch belongs to it, or
-    /// ends it.
+    /// Whether the next launch belongs to a window or ends it, as of the last holder of the lock.
     open: AtomicBool,
     /// Whether no launch came since a synchronising call returned.
     after_sync: AtomicBool,
@@ -120,9 +118,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Whether to sample a serving job's launch. Costs a load and a store, no locked instruction.
-    /// Until the device clock's rate is known, launches onto an idle device are sampled, because
-    /// they tell it.
+    /// Whether to sample a serving job's launch, for a load and a store. While the device clock's
+    /// rate is unknown, launches onto an idle device are sampled, which tell it.
     #[inline(always)]
     pub fn due(&self, onto_idle: bool) -> bool {
         if onto_idle && !self.rated.load(Ordering::Relaxed) {
@@ -210,7 +207,7 @@ impl Sampler {
         after_sync
     }
 
-    /// Values a stage-1 launch. Most are worth nothing, at the cost of two locked instructions.
+    /// Values a stage-1 launch. Most end here, after two locked instructions.
     #[inline]
     fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
         let known = self.tally.launched(kernel);
@@ -286,7 +283,7 @@ impl Sampler {
     /// Ends a launch: records the second event.
     pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
-        // A launch's own thread may wait for the lock: it is held for some event calls at most.
+        // The launch's own thread may wait: the lock is held for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
         let Some(half) = inside.take(half) else { return };
@@ -323,7 +320,7 @@ impl Sampler {
             if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
-            // An event's cost is learnt from full windows, or else from the first small ones.
+            // An event's cost comes from full windows, or else from the first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
                 inside.measure_event(driver, half.stream);
             }
@@ -378,8 +375,8 @@ impl Sampler {
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
-    /// Reports the remaining samples as the process ends, also of a job too short to tell the rate.
-    /// No driver call: unread windows are lost.
+    /// Reports the remaining samples at the process's end, even at an unknown rate. No driver call:
+    /// unread windows are lost.
     pub fn farewell(&self, around: Around<'_>) {
         self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
@@ -389,7 +386,7 @@ impl Sampler {
         }
     }
 
-    /// Reads the oldest closed windows that the device has passed, and reports them.
+    /// Reads and reports the oldest closed windows that the device has passed.
     fn read(&self, inside: &mut Inside, around: Around<'_>, now: Ns) {
         inside.looked = now;
         let driver = around.driver;
@@ -418,8 +415,8 @@ impl Sampler {
         if inside.rate.is_some() {
             self.rated.store(true, Ordering::Relaxed);
         }
-        // Queries count at their own cost: during one the driver may do what the job's next query
-        // would have made it do, which is no cost of the sampler.
+        // Queries count at their own cost: the driver may do work in them that the job's next query
+        // would have caused.
         inside
             .budget
             .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));

@@ -1,9 +1,8 @@
 //! Completion tracker: fences (events) behind a background job's work, polled and never waited for.
 //!
-//! * Only a thread that just launched to a stream records an event there, so that stream and
-//!   context are alive.
+//! * Only a thread that just launched to a stream records there: stream and context are alive.
 //! * No driver call during a capture, nor on a capturing stream.
-//! * One lock, only tried: a thread that finds it taken goes on without.
+//! * The lock is only tried: a thread that finds it taken goes on.
 //! * Work without an event counts as ended long after its predicted time, or at a synchronising
 //!   call.
 #![forbid(unsafe_code)]
@@ -17,20 +16,20 @@ use super::streams::{Place, Streams};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
-/// Predicted work between two fences of a stream, ns. A fence costs about 1 us: 1 % at most. The
-/// broker's view is no coarser than a fifth of the usual delay bound (500 us).
+/// Predicted work between two fences of a stream, ns. A fence costs about 1 us: 1 % at most. It is
+/// a fifth of the usual delay bound (500 us), so the broker's view is fine enough.
 pub const QUANTUM: Ns = 100_000;
 
 /// Shortest time between two fences while credit is plenty, ns: no launch waits for them then.
 const PAUSE: Ns = 50_000;
 
-/// Pending fences. When all are in use, further work goes without until one is reached.
+/// Pending fences. Beyond that work goes without.
 const MARKS: usize = 32;
 
 /// Unfenced work counts as ended after `DOUBT * predicted + SLACK`.
 const DOUBT: Ns = 2;
-/// Constant part of that time, ns. A driver's queue delays a launch by some us; another process's
-/// time slice lasts about 1.5 ms.
+/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
+/// ms.
 const SLACK: Ns = 5_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -126,8 +125,7 @@ impl Settle {
         gained
     }
 
-    /// Counts unfenced work whose time is long over as ended; returns it in ns. Makes no driver
-    /// call.
+    /// Counts overdue unfenced work as ended; returns it in ns. No driver call.
     pub fn by_clock(&self, streams: &Streams, now: Ns) -> Ns {
         let kept = evicted::kept_until(now);
         streams
@@ -152,7 +150,7 @@ impl Settle {
         ends.min()
     }
 
-    /// Whether this thread can poll now: the fences are of its context and no other thread polls.
+    /// Whether this thread can poll now: its context has the fences, and no other thread polls.
     pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
@@ -160,7 +158,7 @@ impl Settle {
         }
     }
 
-    /// Whether a fence is pending, which means that the device has outstanding work.
+    /// Whether a fence is pending: the device has outstanding work.
     pub fn awaits(&self) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.marks.iter().any(Option::is_some),
@@ -181,8 +179,8 @@ impl Settle {
     }
 }
 
-/// Counts unfenced work as ended by the clock. `kept`: until then a launch may have waited for
-/// memory, issued but not on the device.
+/// Counts overdue unfenced work as ended. `kept`: until then a launch may have waited for memory,
+/// issued but not on the device.
 fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let outstanding = account.outstanding();
     if outstanding == 0 {
@@ -191,7 +189,7 @@ fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let issued = account.issued.load(Ordering::Acquire);
     let settled = account.settled.load(Ordering::Acquire);
     let marked = account.marked.load(Ordering::Acquire);
-    // A pending fence decides on all work before it, and on the later work behind it.
+    // A pending fence decides on the work before it, and on the later work.
     if marked > settled {
         return 0;
     }
@@ -208,8 +206,7 @@ impl Inside {
     /// An event in the current context: a spare one, or a new one.
     fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         let context = driver.current()?;
-        // Events belong to the first context at the gate. A process with several is rare; the
-        // others go by time.
+        // Events belong to the first context at the gate; others, which are rare, go by time.
         if *self.context.get_or_insert(context) != context {
             return None;
         }

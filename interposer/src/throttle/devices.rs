@@ -1,18 +1,17 @@
-//! Sessions of a process that uses several devices (a model on two devices, `DataParallel`, JAX,
-//! which sees all there are).
+//! Sessions of a process that uses several devices (a model on two, `DataParallel`, JAX, which sees
+//! all).
 //!
 //! * The first session is that of the first device on which the process makes a context. A context
-//!   on another device makes a further session, which attaches by itself: with a lane, credit,
-//!   accounts and an admission of its own. To the broker each session is one client.
-//! * With one session every call finds it by one load ([`super::session`]). From the second on that
-//!   word is null, and a call looks for its device: by its stream, else by the thread's current
-//!   context. So a process on one device pays nothing.
+//!   on another device makes a further session, with a lane, credit, accounts and an admission of
+//!   its own. To the broker each session is one client.
+//! * With one session every call finds it by one load ([`super::session`]). With several that word
+//!   is null, and a call looks for its device: by its stream, else by the thread's current context.
 //! * If a call's device is unknown (a context made unseen during a capture, the seventeenth
 //!   device), the call passes through.
 //! * A managed job has one session: its memory is planned for one device.
 //!
-//! Only [`of_new`] waits, for the broker's answer, within the bound of the first attach. During a
-//! capture the driver is asked only for the current context, which is the thread's own state.
+//! Only [`of_new`] waits, within the bound of the first attach. During a capture the driver is
+//! asked only for the current context, which is the thread's own state.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -38,14 +37,13 @@ use crate::thread;
 /// Devices with a session. The largest machines sold have sixteen.
 const MOST: usize = 16;
 
-/// Contexts whose device is remembered; usually a device has one.
+/// Contexts whose device is remembered; mostly one a device.
 const CONTEXTS: usize = 64;
 
 /// No device has this ordinal.
 const NONE: i32 = -1;
 
-/// Longest wait for another thread that makes a session, ns; that thread waits half a second for
-/// the broker at most.
+/// Longest wait for a thread that makes a session, ns, which may wait half a second for the broker.
 const PATIENCE: u64 = 2_000_000_000;
 
 /// One of the process's devices.
@@ -59,7 +57,7 @@ impl Where {
     const NOWHERE: Where = Where(u8::MAX);
 }
 
-/// The only session. Null before it is made and where there are several. Never freed.
+/// The only session. Null before it is made and with several. Never freed.
 pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
@@ -127,8 +125,8 @@ pub fn forget() {
         place.device.store(NONE, Ordering::Release);
         // SAFETY: null, or a leaked box that no code frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
-            // If the fork happened inside one of our calls, that call goes on with private memory
-            // in mode Free.
+            // After a fork inside one of our calls that call goes on with private memory in mode
+            // Free.
             parents.link.lane_place.clear();
             parents.link.epoch_page_place.clear();
         }
@@ -137,7 +135,7 @@ pub fn forget() {
     GROWING.store(false, Ordering::Release);
 }
 
-/// Forgets all contexts after some ended, because handles are reused.
+/// Forgets all contexts when some ended: handles are reused.
 pub fn forget_contexts() {
     for known in &KNOWN {
         known.context.store(0, Ordering::Release);
@@ -231,8 +229,7 @@ fn remembered(context: usize) -> Option<Where> {
     u8::try_from(known.place.load(Ordering::Acquire)).ok().map(Where)
 }
 
-/// Asks the driver for a context's device. `elsewhere`: the context is made current for that
-/// moment.
+/// Asks the driver for a context's device. `elsewhere`: makes it current for that moment.
 #[cold]
 fn learn(context: usize, elsewhere: bool) -> Where {
     if capture::any() {
@@ -271,7 +268,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     place
 }
 
-/// The session for a device on which a context is about to be made, made if there is none.
+/// The session for a device on which a context will be made; makes one if needed.
 pub fn of_new(device: i32) -> Option<&'static Session> {
     let first = first()?;
     if let Some(known) = place_of(device) {

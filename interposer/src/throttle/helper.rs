@@ -1,8 +1,7 @@
 //! Helper thread: attaches to the broker, carries messages, notices a lost broker, and tries again.
 //!
-//! * One a session, started at `cuInit` or with a further device, with all signals blocked: neither
-//!   the job's handlers nor a broken channel's SIGPIPE reach the job by it. Never joined; the
-//!   process may end at any time.
+//! * One a session, all signals blocked: neither the job's handlers nor a broken channel's SIGPIPE
+//!   run here. Never joined; the process may end at any time.
 //! * It makes no driver call.
 //! * Only this thread uses the control channel, whose sends may block while a broker is stopped.
 //!   The queue before it is bounded.
@@ -31,36 +30,36 @@ use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
 use crate::thread;
 
-/// Longest wait of `cuInit` for the first attempt. A running broker answers within a millisecond or
-/// two, one that must be started within 100.
+/// Longest wait of `cuInit`. A running broker answers in a millisecond or two, a started one in
+/// 100.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
 
-/// Interval between two looks for a broker that is being started.
+/// Interval between looks for a broker that is being started.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Interval between two looks for an absent broker.
+/// Interval between looks for an absent broker.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Time to notice a broker's death while attached, with something at stake and without.
+/// Time to notice a broker's death, with something at stake and without.
 const WATCH: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Messages kept for a new broker (kernels, graphs and the like).
+/// Messages kept for a new broker.
 const KNOWN: usize = 50_000;
 
-/// Stack of the thread; the channel's serialisation goes deepest.
+/// Stack; the channel's serialisation goes deepest.
 const STACK: usize = 512 * 1024;
 
-/// 1 once the first attempt is over, whatever its outcome.
+/// 1 after the first attempt, whatever its outcome.
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the helper and waits, within a bound, for its first attempt to attach.
+/// Starts the helper and waits, bounded, for the first attempt to attach.
 pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
     let thread = Builder::new().name("weft".into()).stack_size(STACK);
     let spawned = thread::spawn(thread, move || {
         if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
-            // Without this thread the broker's death would go unnoticed.
+            // Else the broker's death would go unnoticed.
             let_go(session);
         }
         done();
@@ -84,7 +83,7 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Lets go of the broker: launches pass through, waiting ones go. Only the helper calls it.
+/// Lets go of the broker: launches pass through, also waiting ones. Only the helper calls it.
 fn let_go(session: &Session) {
     let orders = &session.link.lane.orders;
     orders.mode.store(Mode::Free as u32, Ordering::Release);
@@ -113,14 +112,14 @@ struct Helper {
     channel: Option<Channel>,
     comparison: clock::Comparison,
     known: HashMap<Key, ToBroker>,
-    /// Whether an answer of the broker is expected soon.
+    /// Whether an answer is expected soon.
     asked: bool,
     lost: u64,
     warned: bool,
     hopeless: bool,
     /// Whether the broker knows kernels of the job's profile.
     profiled: bool,
-    /// Whether the profile's coverage of the job was reported.
+    /// Whether the profile's coverage was reported.
     judged: bool,
 }
 
@@ -147,7 +146,7 @@ impl Helper {
         let mut next = Instant::now() + LATER;
         loop {
             if self.session.admission.further == 0 {
-                // One comparison line for the process, drawn by one helper.
+                // One comparison line a process.
                 self.comparison.go_on();
             }
             self.carry();
@@ -372,7 +371,7 @@ impl Helper {
         session.link.messages.has_heard(wanted);
         let background = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Background as u32;
         if background {
-            // Work of a job that is busy elsewhere ends by the clock too, without a driver call.
+            // Work of a job that is busy elsewhere ends by the clock too.
             let now = clock::now();
             let gained = session.settle.by_clock(&session.streams, now);
             session.report_settled(gained, now);
@@ -390,8 +389,7 @@ impl Helper {
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
     }
 
-    /// Reports once how much of the job its profile covers: another job's profile is used as
-    /// readily.
+    /// Reports once how much of the job its profile covers, which may be another job's.
     fn judge(&mut self) {
         let (session, counters) = (self.session, &self.session.link.lane.counters);
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
@@ -420,7 +418,7 @@ impl Helper {
         }
     }
 
-    /// Drops all costs, also in sums: the profile is of another GPU.
+    /// Drops all costs, of graphs too: the profile is of another GPU.
     fn forget_costs(&self) {
         self.session.link.costs.forget();
         self.session.longs.forget();
@@ -444,7 +442,7 @@ impl Helper {
         if channel.intact() {
             drop(channel);
         } else {
-            // The descriptors may be others' now: closing them would be worse than leaking them.
+            // The descriptors may be others' now: leaking is better than closing.
             mem::forget(channel);
         }
         let text =

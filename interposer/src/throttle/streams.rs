@@ -1,8 +1,7 @@
 //! Streams of a background job, and how much of each one's work has ended.
 //!
-//! A stream's account counts predicted nanoseconds: `issued` grows with every launch; `settled`
-//! follows as work ends. `settled <= issued` always. Lookups take no lock. A handle that is reused
-//! continues its account.
+//! A stream's account counts predicted ns: `issued` grows with every launch, `settled` as work
+//! ends; `settled <= issued` always. Lookups take no lock. A reused handle continues its account.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,8 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weft_protocol::Ns;
 
 /// Number of accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's
-/// pool has 32 a priority). In a job with more, a new stream takes the account of an idle one; if
-/// none is idle, it shares the last account.
+/// pool has 32 a priority). Beyond that a new stream takes an idle one's account, or shares the
+/// last.
 pub const ACCOUNTS: usize = 64;
 
 /// Keys of no stream: keys are handles plus one, since the default stream is 0.
@@ -28,7 +27,7 @@ pub struct Account {
     pub marked: AtomicU64,
     /// Work seen to have ended.
     pub settled: AtomicU64,
-    /// Work up to the first fence that was pending at the last poll; none if at most `settled`.
+    /// Work up to the first fence pending at the last poll; none if at most `settled`.
     pub first: AtomicU64,
     /// Time of the last launch, ns.
     pub last: AtomicU64,
@@ -45,7 +44,7 @@ impl Account {
         upto.saturating_sub(before)
     }
 
-    /// Predicted work behind the last fence, ns.
+    /// Predicted work without a fence, ns.
     #[inline]
     pub fn unmarked(&self) -> Ns {
         let known = self
@@ -55,8 +54,7 @@ impl Account {
         self.issued.load(Ordering::Relaxed).saturating_sub(known)
     }
 
-    /// Predicted work that has not begun as far as known, ns: it is behind a fence pending at the
-    /// last poll.
+    /// Predicted work behind a fence pending at the last poll, which has not begun, ns.
     #[inline]
     pub fn behind(&self) -> Ns {
         let first = self.first.load(Ordering::Relaxed);
@@ -77,8 +75,7 @@ impl Account {
 #[derive(Debug)]
 pub struct Streams {
     accounts: [Account; ACCOUNTS],
-    /// One bit an account, set while work is outstanding, and perhaps longer; see
-    /// [`Streams::close`].
+    /// One bit an account, set at least while work is outstanding; see [`Streams::close`].
     open: AtomicU64,
 }
 
@@ -91,12 +88,12 @@ impl Default for Streams {
     }
 }
 
-/// A stream's account. Small, so that it passes the driver's call in a register.
+/// A stream's account, small enough to pass the driver's call in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Index of the account.
     pub at: u16,
-    /// Whether only this stream uses the account, so that an event on the stream tells its end.
+    /// Whether only this stream uses the account, so that its events tell the end.
     pub own: bool,
 }
 
@@ -140,8 +137,8 @@ impl Streams {
         }
     }
 
-    /// Takes over the account of an idle stream. If that one launches just then, its work counts on
-    /// this one.
+    /// Takes over an idle stream's account. If that one launches just then, its work counts on this
+    /// one.
     #[cold]
     fn claim_idle(&self, key: usize, start: usize) -> Place {
         for step in 0..ACCOUNTS - 1 {
@@ -166,8 +163,7 @@ impl Streams {
         {
             Ok(_) => own(at),
             Err(other) if other == key => own(at),
-            // Another new stream won the race: this launch uses the shared account, the next one
-            // finds a place.
+            // Another stream was faster: this launch is shared, the next finds a place.
             Err(_) => SHARED,
         }
     }
@@ -185,8 +181,7 @@ impl Streams {
             return false;
         };
         account.last.store(now, Ordering::Relaxed);
-        // Sequentially consistent, as the look at the bit: see `close`. On x86 that costs nothing
-        // more.
+        // Sequentially consistent, as the look at the bit: see `close`. Free on x86.
         let before = account.issued.fetch_add(cost, Ordering::SeqCst);
         let bit = 1u64 << (usize::from(place.at) % ACCOUNTS);
         if self.open.load(Ordering::SeqCst) & bit == 0 {
@@ -223,9 +218,8 @@ impl Streams {
         }
     }
 
-    /// Clears the bit of an idle account. The bit is cleared before the account is read again; a
-    /// launch adds work before it reads the bit. One of the two sees the other, so the bit stands
-    /// while work is outstanding.
+    /// Clears an idle account's bit, then reads the account again; a launch adds work, then reads
+    /// the bit. One of the two sees the other, so the bit stands while work is outstanding.
     #[cold]
     fn close(&self, at: usize, account: &Account) {
         let bit = 1u64 << (at % ACCOUNTS);
@@ -235,7 +229,7 @@ impl Streams {
         }
     }
 
-    /// Frees the account of a destroyed stream and counts its work as ended; returns how much, ns.
+    /// Frees a destroyed stream's account; returns its work, which counts as ended, ns.
     pub fn forget(&self, stream: usize) -> Ns {
         let key = stream.wrapping_add(1);
         let mut settled = 0;
@@ -250,7 +244,7 @@ impl Streams {
         settled
     }
 
-    /// Predicted work of all streams that has not begun as far as known, ns.
+    /// Predicted work of all streams that has not begun, as far as known, ns.
     #[inline]
     pub fn behind(&self) -> Ns {
         self.open()
@@ -304,7 +298,7 @@ mod tests {
         // A destroyed stream makes room.
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
-        // An idle stream makes room too, for another one or for itself when it comes back.
+        // An idle stream makes room too, for others and when it comes back.
         streams.issue(streams.place(1), 10, 0);
         assert!(!streams.place(3 << 40).own);
         let other = streams.place(0x7f00_0000_0040);

@@ -2,22 +2,20 @@
 //! `WEFT_TRACE=FILE`).
 //!
 //! The process has no session then: no broker, no samples, no filled gaps. [`hooks`] wrap the usual
-//! ones and are bound in this mode alone, so other modes do not pay.
+//! ones and are bound in this mode alone.
 //!
 //! * A step lasts from `cuProfilerStart` (PyTorch: `torch.cuda.profiler.start()`), which still goes
-//!   to the driver, to the next one or `cuProfilerStop`. Calls before the first step are not
-//!   recorded.
-//! * Each piece of work stands between two events ([`recorder`]), some microseconds a launch. That
-//!   host time is kept out of the recorded gaps. The job is slower meanwhile, but does the same
-//!   work.
-//! * Records go to `FILE.PID.raw` as they come ([`writer`]). Memory is bounded, and a killed job
+//!   to the driver, to the next one or `cuProfilerStop`. Earlier calls are not recorded.
+//! * Each piece of work stands between two events ([`recorder`]), some microseconds a launch. The
+//!   job is slower; that host time is kept out of the recorded gaps.
+//! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job
 //!   leaves its records. `weft profile --trace` makes the trace.
 //! * On any trouble the job's call goes on to the driver. A full or slow disk ends the recording
-//!   with one line; only a thread of weft's waits for the disk.
+//!   with one line; only a thread of weft's waits for it.
 //!
-//! Launches into a capture are not recorded. During any capture no event is recorded, and work has
-//! no time. Polling waits (`cuStreamQuery`, `cuEventQuery`) count as host time, and so do copies of
-//! arrays and batched copies.
+//! Launches into a capture are not recorded, and during any capture work has no time. Polling waits
+//! (`cuStreamQuery`, `cuEventQuery`) count as host time, and so do copies of arrays and batched
+//! copies.
 
 pub mod hooks;
 mod processor;

@@ -1,9 +1,9 @@
 //! Records calls in order, with host and device times.
 //!
-//! A call is noted before it goes to the driver and completed when it returns. Work stands between
-//! two events; their times are read once the device has passed them, oldest first, mostly when the
-//! job itself has just waited. One lock is held for some event calls. The recorder waits for the
-//! device only if [`MOST_PENDING`] calls are unread, and then within a bound.
+//! A call is noted before the driver gets it and completed when it returns. Work stands between two
+//! events; their times are read, oldest first, once the device has passed them, mostly after a wait
+//! of the job's. The lock is held for some event calls. The recorder waits for the device only when
+//! [`MOST_PENDING`] calls are unread, within a bound.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -22,10 +22,10 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::thread;
 
-/// Unread calls at most: two events each, some hundred bytes each in a driver.
+/// Unread calls at most: two events each, some hundred bytes a piece.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// Calls between two looks for readable ones, in a job that seldom waits.
+/// Calls between looks for readable ones, for jobs that seldom wait.
 const LOOK: usize = 512;
 
 /// Pieces of work between two extra events, whose least distance is an event's cost.
@@ -142,8 +142,7 @@ impl Recorder {
         matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
     }
 
-    /// Notes a call that came in at `entered`. `preempted`: ns before it in which the thread had no
-    /// processor.
+    /// Notes a call that came in at `entered`. `preempted`: ns without a processor before it.
     pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
         let mut inside = self.lock();
         if !inside.writer.is_open() {
@@ -358,8 +357,7 @@ impl Inside {
     /// Times of a pair: start, end, and an event's cost.
     fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
-            // Relative to the previous work's end: event times are single-precision ms, exact only
-            // over short times.
+            // From the previous work's end: single-precision ms are exact only over short times.
             let since = match self.last {
                 Some((context, last)) if context == pair.context => driver.elapsed(last, pair.start),
                 _ => None,
@@ -387,7 +385,7 @@ impl Inside {
     }
 
     fn tell(&mut self, pending: Pending, times: Option<(f64, f64, Option<f64>)>) {
-        // A call still with the driver at the process's end is not written either.
+        // Nor is a call written that is with the driver at the process's end.
         if pending.refused || !pending.complete {
             return;
         }
