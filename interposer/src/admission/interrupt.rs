@@ -5,8 +5,8 @@
 //! Without a handler of the program nothing changes.
 //!
 //! Ctrl-C also ends a Python script that waits for its first context ([`Watch::ends_script`]). Else
-//! the interpreter would get the signal and the call's error at once, print neither properly, and
-//! exit with code 1; a shell's loop would go on.
+//! the interpreter would get signal and error at once, print neither properly, and exit with code
+//! 1. A shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

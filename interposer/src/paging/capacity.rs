@@ -1,10 +1,9 @@
 //! Capacity: how much of each device a managed job may take, and has taken.
 //!
-//! Managed memory could also fill the host. But programs size themselves by `cuMemGetInfo` and by
-//! the error of a full device (PyTorch then frees cached blocks). So a job gets its limit alone on
-//! the device: `total - total / RESERVE`, see [`RESERVE`]. A larger declared need (`--memory`) is
-//! granted as far as the host has room when the job first looks, because the excess lies there.
-//! Neighbours do not change this limit.
+//! Programs size themselves by `cuMemGetInfo` and by the error of a full device (PyTorch then frees
+//! cached blocks). So a job gets its limit alone on the device: `total - total / RESERVE`, see
+//! [`RESERVE`]. A larger declared need (`--memory`) is granted as far as the host has room at the
+//! first look, because the excess lies there. Neighbours do not change this limit.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -10,8 +10,8 @@
 //!   faults in.
 //! * `rate` is that of the last page operations ([`carried`]), at first the planner's assumption.
 //! * A launch waits only while `timeouts - arrivals < LENT` ([`LENT`]): memory that never comes
-//!   back costs that many timeouts in all, not one a region. One would be too few: on a busy
-//!   machine late memory is worth a wait, and launches that go by fault in all that is on its way.
+//!   back costs that many timeouts in all, not one a region. One would be too few. On a busy
+//!   machine late memory is worth a wait; launches that go by fault it in.
 //! * Pages that the driver moved by itself are unknown here.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Read-mostly advice, and how memory under it leaves the device.
 //!
-//! The driver copies such memory instead of moving it: a prefetch to the device leaves the host's
-//! copy valid (the aim), a prefetch to the host leaves the device's. Ending the advice frees the
+//! The driver copies such memory instead of moving it. A prefetch to the device leaves the host's
+//! copy valid (the aim); a prefetch to the host leaves the device's. Ending the advice frees the
 //! device without a copy: one copy remains, at the preferred location if there is one there. So:
 //!
 //! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.

@@ -7,10 +7,11 @@
 //! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
 //!   Where that is impossible (handles for other processes) the driver refuses, and weft says so
 //!   once.
-//! * The rest stays device memory, is counted, and is logged once: devices without concurrent
-//!   managed access, allocations refused for another reason than want of memory, virtual memory
-//!   management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges), shared pools,
-//!   arrays, graphs' allocation nodes.
+//! * The rest stays device memory, is counted, and is logged once:
+//!   * all on devices without concurrent managed access;
+//!   * allocations refused for another reason than want of memory;
+//!   * virtual memory management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges);
+//!   * shared pools, arrays, graphs' allocation nodes.
 //! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]). Beyond that
 //!   it gets CUDA's "out of memory".
 //!
@@ -29,8 +30,8 @@
 //! | `mem_advise` | memory that is mostly read, and how it leaves the device |
 //! | `migration_thread` | the thread that carries out page operations |
 //!
-//! This module may not wait for anything but the driver's own calls, hold a lock over a driver
-//! call, or make a driver call of its own during a capture.
+//! This module waits only for the driver's own calls and holds no lock over them. During a capture
+//! it makes none of its own.
 
 pub mod access_tracker;
 pub mod backing;

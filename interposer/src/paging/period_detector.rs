@@ -2,14 +2,13 @@
 //! use.
 //!
 //! Each launch (copy, fill) is a [`Step`] with the granules it uses. If the last `n` steps equal
-//! the `n` before them (a training step, a decoded token), `n` is the period and its steps are the
+//! the `n` before them, `n` is the period (a training step, a decoded token). Its steps are the
 //! [`Forecast`]. Each later step is compared with the expected one. After another one, as in an
 //! evaluation, the job is out of step until some steps in a row are known again.
 //!
-//! A step's time is `max(device, host)`, with the lesser of the last two host times. It is the
-//! job's own time: waits for a turn or for memory would make a period as long as all jobs' turns,
-//! and late uses would seem not to belong to this turn. A period that becomes much shorter is told
-//! again.
+//! A step's time is `max(device, host)`, with the lesser of the last two host times. It excludes
+//! waits for a turn or for memory, else a period would seem as long as all jobs' turns. Late uses
+//! would then seem not to belong to this turn. A period that becomes much shorter is told again.
 //!
 //! Steps are equal if kernel, shape, and granules of all *large* regions are: layers run one kernel
 //! on other weights, and small temporaries wander. Time does not matter, so equal launches give

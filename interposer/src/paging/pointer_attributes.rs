@@ -1,7 +1,5 @@
-//! Pointer attributes and sizes as the job would get them for device memory.
-//!
-//! Each answer is the driver's own, to the job's own call. Only words in which managed memory
-//! differs from what the job asked for are changed.
+//! Pointer attributes and sizes as for device memory. Each answer is the driver's own, to the job's
+//! call; only words in which managed memory differs are changed.
 
 use std::ffi::c_void;
 
@@ -19,11 +17,11 @@ mod attribute {
     pub const HOST_POINTER: u32 = 4;
     /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. Answered as for device memory. Libraries
-    /// take `cuMemAlloc` memory with a 0 for mapped memory and look for its handle: NCCL 2.30 then
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, answered as for device memory. With 0,
+    /// libraries take `cuMemAlloc` memory for mapped memory and look for its handle. NCCL 2.30 then
     /// fails even with one rank, as PyTorch registers its allocations (client `managed-nccl`). The
-    /// driver still refuses the handle, so a library that needs one fails; UCX would do without one
-    /// if it got 0.
+    /// driver still refuses the handle, so a library that needs one fails; UCX would do without at
+    /// 0.
     pub const LEGACY_IPC: u32 = 10;
     /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
@@ -135,8 +133,8 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
     })
 }
 
-/// Size of a device of `total` bytes for this job: at least its capacity. Programs that compute
-/// with parts of the whole take free memory for one.
+/// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
+/// parts of the whole.
 pub fn size(device: i32, total: u64) -> u64 {
     total.max(capacity::most(device))
 }

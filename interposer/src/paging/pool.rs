@@ -1,12 +1,12 @@
 //! Stream-ordered allocation on managed memory.
 //!
 //! The driver has none before CUDA 13, and freeing managed memory waits for the whole context. So
-//! freed blocks are kept: for the same stream at once, whose order makes that right; for others
-//! once an event behind the free was reached. A stream that is gone equals no other: its work may
-//! still run when its handle, or its thread's place, is reused. Kept blocks are not the job's (its
-//! `cuMemGetInfo` omits them). They go back when the job asks for more than there is, trims a pool,
-//! or frees more than `MOST`. The driver's free waits for a block's users, so a block without an
-//! event is safe too.
+//! freed blocks are kept: for the same stream at once, whose order makes that right. Other streams
+//! get them once an event behind the free was reached. A stream that is gone equals no other: its
+//! work may still run when its handle, or its thread's place, is reused. Kept blocks are not the
+//! job's (its `cuMemGetInfo` omits them). They go back when the job asks for more than there is,
+//! trims a pool, or frees more than `MOST`. The driver's free waits for a block's users, so a block
+//! without an event is safe too.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,8 +25,8 @@ use crate::thread;
 /// Blocks kept. CTranslate2 uses some thirty at a time (28 pairs a token).
 const MOST: usize = 1024;
 
-/// A block serves a request if at most `1/WASTE` of it is left over, or if it has at most [`SMALL`]
-/// bytes.
+/// A block serves a request of `bytes` if `bytes <= room` and
+/// `room - room / WASTE <= max(bytes, SMALL)`.
 const WASTE: u64 = 4;
 const SMALL: u64 = 512;
 

@@ -1,8 +1,8 @@
 //! Managed ranges that a job holds, by address, with what the job asked for.
 //!
 //! Two views of one list. [`of`] and others lock, for calls that take memory, give it back or ask
-//! about it. [`name`] is for launches and takes no lock: it searches a sorted table whose writers
-//! bump a version before and after each change, and gives up if it meets a change.
+//! about it. [`name`] is for launches and takes no lock. It searches a sorted table and gives up at
+//! a change: writers bump a version before and after.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -37,8 +37,8 @@ pub struct Range {
 
 static ALL: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
-/// Ranges that launches can look up; further ones are left to faults. PyTorch's allocator makes
-/// some hundreds of blocks.
+/// Ranges that launches can look up; others fault. PyTorch's allocator makes some hundreds of
+/// blocks.
 const PLACES: usize = 4096;
 
 /// Table that launches read: sorted starts and ends. An odd version means a change under way.
@@ -47,8 +47,8 @@ struct Table {
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// Last round in which each range was named. Outside the version rule: a mark that goes to a
-    /// neighbour during a change costs one needless move or fault.
+    /// Last round that named each range. Outside the version rule: a mark on a neighbour costs one
+    /// needless move or fault.
     rounds: [AtomicU32; PLACES],
 }
 
@@ -211,8 +211,7 @@ mod tests {
         }
     }
 
-    /// A list and a table of a test's own: `Table::find` gives up while another test changes a
-    /// shared table.
+    /// A list and a table of a test's own: another test's change would make lookups give up.
     struct Own(&'static Table, BTreeMap<u64, Range>);
 
     impl Own {

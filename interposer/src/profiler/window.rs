@@ -1,13 +1,12 @@
 //! Computes samples from the times of a window. Pure.
 //!
-//! A window is a run of launches, each with an event before and one after it. The events' times are
-//! corrected:
+//! A window is a run of launches between events. The events' times are corrected:
 //!
-//! * An event itself takes time on the device (`tick`), so a kernel seems longer by one tick.
+//! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.
 //! * On an idle device the event before a launch is reached at once, and the launch follows when
 //!   the host has made it. That time belongs to the gap, not to the kernel.
-//! * A device that waits for the host also waits for the sampler's work. That time is subtracted
-//!   from the gap.
+//! * A device that waits for the host also waits for the sampler's work, which is subtracted from
+//!   the gap.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -23,8 +22,8 @@ pub struct Point {
     pub sequence: u64,
     /// Device time of the event before the launch.
     pub start: f64,
-    /// Device time of the event behind it. Infinite for the launch after the window, which only
-    /// ends the last gap.
+    /// Device time of the event behind it. Infinite for the launch after the window, which ends the
+    /// last gap.
     pub end: f64,
     /// Host time at which the sampler began before the launch.
     pub entered: Ns,
@@ -72,7 +71,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         1.0
     };
     let mut last_end = f64::NEG_INFINITY;
-    // When each kernel began, and when the device had ended all work before it.
+    // When each kernel began, and when all work before it had ended.
     let real: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {
@@ -170,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_starved_device_idles_for_the_host_and_not_for_us() {
-        // Alone on the device, the next launch comes 40 us after the first kernel's end; 2 us of
-        // that are the sampler's, 2 us the launch itself.
+        // The next launch comes 40 us after the first kernel's end; 2 us of that are the sampler's,
+        // 2 us the launch itself.
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 52_000, 50_500.0, 63_000.0)];
         let got: Vec<Sample> = samples(&points, REAL).collect();
         assert_eq!(got[0].gap, 40_000 + 2_000 - 500 - 2_000);

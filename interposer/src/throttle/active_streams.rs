@@ -4,9 +4,9 @@
 //! * A stream's synchronisation ends its work, and that of streams it waited for by events. cuDNN's
 //!   recurrent networks and TensorRT fork and join so.
 //! * An event's end ends the work before it. vLLM and TensorRT end a request so: a copy stream
-//!   waits for an event behind the launches, and the host for an event behind the copy.
+//!   waits for an event behind the launches, the host for one behind the copy.
 //! * A stream silent during several synchronisations of others is guessed to have ended, and
-//!   reported so: libraries send one memset to a stream of their own at start and never look at it
+//!   reported so. Libraries send one memset to a stream of their own at start and never look at it
 //!   again.
 //! * A stream for which another one with work waits needs no place: it ends with that one. If
 //!   streams still do not fit, only the context's synchronisation is an end.

@@ -1,9 +1,9 @@
 //! Detects tuning bursts: a job that loads code and times it with events chooses kernels for life.
 //!
-//! A wait at the gate between two events would be taken for the kernel's time. So shortly after
-//! code was loaded, once events are recorded, a burst that began with credit goes on without, up to
-//! a bound of outstanding work. That bound exceeds the usual delay bound, for some seconds of a
-//! background job's start; `unsplit` counts it.
+//! A wait between two events would be taken for the kernel's time. So for a moment after a load,
+//! once events are recorded, a burst that began with credit goes on without it. Its outstanding
+//! work is bounded, above the usual delay bound, for some seconds of a background job's start;
+//! `unsplit` counts it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

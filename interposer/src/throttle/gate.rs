@@ -4,8 +4,8 @@
 //!   ([`Turn`](super::ticket_lock::Turn)).
 //! * A launch goes when credit covers it. Credit bound to launch epochs is void once a more
 //!   important foreground job has launched.
-//! * Under a run-ahead window a launch with credit waits only for the device: until little of the
-//!   job's work is left, by the clock or by completions. The broker learns only of long waits.
+//! * Under a run-ahead window a launch with credit waits only until little of the job's work is
+//!   left, by the clock or by completions. The broker learns only of long waits.
 //! * Every wait ends: at the broker's `longest_wait`, on a change of mode, on a standing heartbeat,
 //!   or when the process's work makes no progress. XLA's tuner queues kernels that spin until a
 //!   later launch.

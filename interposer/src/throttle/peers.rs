@@ -1,10 +1,9 @@
 //! Kernels that wait on the device for kernels on other devices: NCCL's collectives.
 //!
 //! Such a kernel spins until its peers run. If one rank waited at a gate, the others would spin and
-//! block their devices, and a gate knows only its own device. So these kernels pass without credit.
-//! Their cost is charged as usual, and the job's next launches pay for it. They are not deferred
-//! either: the launch queue is emptied first, through the gate, as before any call. A graph with
-//! such kernels is gated as one piece of work.
+//! block their devices, which that gate does not know. So these kernels pass without credit; their
+//! cost is charged, and the job's next launches pay. They are not deferred: the launch queue is
+//! emptied first, through the gate. A graph with such kernels is gated as one piece.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

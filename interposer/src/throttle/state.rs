@@ -220,8 +220,8 @@ impl Session {
         }
     }
 
-    /// Samples a launch. Its fields go by value: with its address taken it would lie on every
-    /// hook's stack, and the hook could not end by a jump to the driver.
+    /// Samples a launch. Its fields go by value. With its address taken it would lie on every
+    /// hook's stack, and the hook could not end by a jump.
     #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
@@ -384,7 +384,7 @@ impl Session {
     }
 
     /// Handles a launch during whose wait the job became the foreground job. It is booked as
-    /// background work, but its record and then its launch epoch are a foreground job's
+    /// background work. Its record and then its launch epoch are a foreground job's
     /// ([`Session::hold_now`]): credit given for this job's silence is void before the driver gets
     /// it.
     #[cold]

@@ -1,8 +1,8 @@
 //! Ticket lock of the gate: launches leave in order of arrival, over all streams of the process.
 //!
 //! Holding one stream while another runs would deadlock programs whose streams wait on each other.
-//! Waits are bounded: a thread whose deadline passes goes and moves the turn on, so that no thread
-//! is stuck behind a lost one.
+//! Waits are bounded: after its deadline a thread goes and moves the turn on, past lost threads
+//! too.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,7 @@
 //! Hooks of trace mode: each wraps what the symbol leads to otherwise, a hook or the driver.
 //!
-//! The recorder is told before and after a call; arguments and result pass unchanged. Every listed
-//! function takes only integers and pointers, so each argument is one word.
+//! The recorder is told before and after; arguments and result pass unchanged. Listed functions
+//! take only integers and pointers, so each argument is one word.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -28,8 +28,8 @@ pub fn hook(at: usize) -> Option<*const ()> {
 }
 
 thread_local! {
-    /// Whether a recorded call is under way on this thread: a driver's calls to its own exports are
-    /// not counted twice.
+    /// Whether a recorded call is under way on this thread: a driver's calls to itself are not
+    /// counted.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -182,7 +182,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
             event: word(1) as u64,
             stream: key(stream_of(entry, word(0))),
         }),
-        // Work is described below only if wanted: it needs more lookups.
+        // Work is described below, if wanted: it needs more lookups.
         How::Kernel | How::KernelEx | How::Graph | How::Copy => simple(What::SyncAll),
     };
     if !recorder.wants(&call) {
@@ -216,7 +216,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
     }
 }
 
-/// Whether the call records or awaits an event of a capture, which is part of the graph.
+/// Whether the call concerns a captured event, which is part of the graph.
 fn captured(call: &Call) -> bool {
     let Call::Operation { what, .. } = call else {
         return false;
@@ -255,8 +255,7 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
         StreamOp::Memset => Direction::Fill,
         _ => Direction::DeviceToDevice,
     };
-    // Without a stream a copy from or to the host returns when done; a fill, or a copy on the
-    // device, is only begun.
+    // Without a stream a copy from or to the host returns when done; others are only begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
     Some(Call::Operation {
         what: What::Copy {

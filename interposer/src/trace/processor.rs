@@ -1,9 +1,8 @@
 //! Tells whether the calling thread had a processor between two calls.
 //!
-//! On a busy machine a thread is preempted in its own work, and the gap before its next call
-//! contains that time. A thread without a voluntary switch would have run all the time, so the rest
-//! of it was preemption. After a voluntary switch (sleep, lock, other thread) nothing is
-//! subtracted.
+//! On a busy machine the gap before a call contains preemption. A thread without a voluntary switch
+//! would have run all the time, so the rest was preemption. After a voluntary switch (sleep, lock,
+//! other thread) nothing is subtracted.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

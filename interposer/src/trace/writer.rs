@@ -1,9 +1,7 @@
-//! Writes records to a file, by a thread of its own: a slow or hanging file system blocks that
-//! thread only.
+//! Writes records to a file, by a thread of its own: a hanging file system blocks only that thread.
 //!
-//! Unwritten bytes are bounded ([`MOST`]). Beyond that the recording ends; the file and a log line
-//! give the reason and the dropped bytes. Only the process's end waits for the file, for
-//! [`PATIENCE`].
+//! Unwritten bytes are bounded ([`MOST`]). Beyond that the recording ends, with a reason in the
+//! file and in the log. Only the process's end waits for the file, for [`PATIENCE`].
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -102,7 +100,7 @@ impl Writer {
         if !self.is_open() {
             return;
         }
-        // A record beyond the format's bounds is left out; its symbol or graph stays a number.
+        // A record beyond the format's bounds is left out.
         raw::append(&mut self.buffer, record);
         if self.buffer.len() >= BUFFER {
             self.flush();
@@ -247,7 +245,7 @@ mod tests {
         while writer.is_open() {
             writer.put(&big());
         }
-        // The writer took what may wait, dropped the next buffer, logged it, and did not block.
+        // The writer took what may wait, dropped the next buffer, said so, and did not block.
         assert!((BUFFER..2 * BUFFER).contains(&writer.dropped), "{}", writer.dropped);
         let waiting = writer.shared.waiting.load(Ordering::Relaxed);
         assert!((MOST - 2 * BUFFER..MOST + 1_000).contains(&waiting), "{waiting}");
