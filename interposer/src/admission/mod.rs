@@ -160,7 +160,7 @@ impl Drop for Growing<'_> {
 }
 
 impl DeviceAdmission {
-    /// Whether the job was admitted after a wait within the last [`SETTLES`].
+    /// Whether the job was admitted after a wait within the last `SETTLES`.
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) < SETTLES

@@ -63,7 +63,7 @@ pub struct Forecast {
 #[derive(Debug, Default)]
 struct Known {
     signs: Vec<u64>,
-    /// Begin of each step, ns.
+    /// Start of each step, ns.
     at: Vec<Ns>,
     length: Ns,
     /// Step behind each window.

@@ -92,7 +92,7 @@ enum Worth {
     /// A sample, because its identity has few, or because the device is idle and its clock's rate
     /// unknown.
     Rare,
-    /// Begin of a full window.
+    /// Start of a full window.
     Window,
 }
 

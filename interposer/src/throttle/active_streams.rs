@@ -210,6 +210,7 @@ impl Busy {
 
     /// Notes an event recorded behind all work of a stream.
     pub fn recorded(&self, event: usize, stream: usize) {
+        // The event leaves its former place.
         self.forget(event);
         if let Some(place) = self.places().find(|place| place.has(stream)) {
             if !place.is_recorded() {

@@ -27,7 +27,7 @@ const OWN: u64 = 0x100;
 const FIRST: u64 = 0x200;
 const PLACE: u32 = 32;
 
-/// A decoded [`Step`].
+/// A decoded `Step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// Nothing.

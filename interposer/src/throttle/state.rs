@@ -1,6 +1,6 @@
 //! The session of one process on a device, which all hooks share.
 //!
-//! Made at the first successful `cuInit`, never freed: threads may be inside when the process ends.
+//! The first is made at the first successful `cuInit`. None is freed: threads may be inside at exit.
 //! What a launch touches is atomic. Without a broker the lane is private memory with mode `Free`.
 #![forbid(unsafe_code)]
 

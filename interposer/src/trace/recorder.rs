@@ -51,7 +51,7 @@ pub enum Call {
         /// Stream of the events around it; `None` for what is no work.
         timed: Option<Stream>,
     },
-    /// Begin of a step.
+    /// Start of a step.
     Mark,
     /// End of a step.
     Stop,
