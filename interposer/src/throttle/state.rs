@@ -1,6 +1,7 @@
 //! The session of one process on a device, which all hooks share.
 //!
-//! The first is made at the first successful `cuInit`. None is freed: threads may be inside at exit.
+//! Made at the first successful `cuInit`, or for a further device. Never freed: threads may be
+//! inside at exit.
 //! What a launch touches is atomic. Without a broker the lane is private memory with mode `Free`.
 #![forbid(unsafe_code)]
 
