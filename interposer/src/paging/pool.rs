@@ -167,7 +167,8 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
         Some(inside.spare.remove(at))
     };
     let spare = inside(other)?;
-    // A capture may begin meanwhile. SAFETY: an event of our own.
+    // A capture may begin meanwhile.
+    // SAFETY: an event of our own.
     if capture::relaxed(|| unsafe { calls::cuEventQuery(spare.event) }).ok() {
         return Some(spare);
     }
@@ -230,7 +231,8 @@ fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
         return Ok((event, context));
     }
     keep_event(context, event);
-    // A stream of another context is no error of the job's. SAFETY: as above.
+    // A stream of another context is no error of the job's.
+    // SAFETY: as above.
     let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
     match known {
         CuResult::SUCCESS | CuResult::NOT_READY => Ok((0, context)),
@@ -262,7 +264,8 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         if block.event != 0 {
             keep_event(block.of, block.event);
         }
-        // The driver waits for the block's users. SAFETY: no other code holds the block.
+        // The driver waits for the block's users.
+        // SAFETY: no other code holds the block.
         let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
         super::tell(ToBroker::Unbacked { start: block.at });
     }

@@ -26,7 +26,7 @@ const PAUSE: Ns = 50_000;
 /// Pending fences. Beyond that work goes without.
 const MARKS: usize = 32;
 
-/// Unfenced work counts as ended after `DOUBT * predicted + SLACK`.
+/// Unfenced work counts as ended at `last launch + DOUBT * outstanding + SLACK`.
 const DOUBT: Ns = 2;
 /// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
 /// ms.

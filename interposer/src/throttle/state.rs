@@ -1,8 +1,8 @@
 //! The session of one process on a device, which all hooks share.
 //!
 //! Made at the first successful `cuInit`, or for a further device. Never freed: threads may be
-//! inside at exit.
-//! What a launch touches is atomic. Without a broker the lane is private memory with mode `Free`.
+//! inside at exit. What a launch touches is atomic. Without a broker the lane is private memory
+//! with mode `Free`.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -35,8 +35,8 @@ fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
     fs::write(&program, SCRIPT).expect("written");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
     let pipe = std::io::pipe().expect("a pipe");
-    // A descriptor that survives an exec, as pipes of a job's children do. SAFETY: the descriptor
-    // is open.
+    // A descriptor that survives an exec, as pipes of a job's children do.
+    // SAFETY: the descriptor is open.
     assert!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&pipe.1), libc::F_SETFD, 0) } == 0);
     let socket = folder.path().join("broker.sock");
     autostart::launch(&program, &socket).expect("started");
