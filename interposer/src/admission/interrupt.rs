@@ -1,14 +1,12 @@
-//! Ctrl-C while a job waits for memory, and the end of one that is not to wait.
+//! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
-//! A program that handles SIGINT itself (Python) does not end by it: its handler notes the signal
-//! and acts when the call returns. So for as long as the call waits, the handlers of SIGINT and
-//! SIGTERM are ours: they note the signal too, then do what the program's own would have done. With
-//! no handler of the program's nothing is changed: the signal ends the process as ever.
+//! A program's own SIGINT handler (Python's) only notes the signal and acts when the call returns.
+//! So during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
+//! Without a handler of the program nothing changes.
 //!
-//! A Python script that waits for its first context is ended by Ctrl-C as a program without a
-//! handler is ([`Watch::ends_script`]). Its interpreter would hear of the signal and of the error
-//! of the call that was broken off at the same time, and fall over both: it prints neither properly
-//! and ends with code 1, and a shell's loop goes on to the next round.
+//! Ctrl-C also ends a Python script that waits for its first context ([`Watch::ends_script`]). Else
+//! the interpreter would get signal and error at once, print neither properly, and exit with code
+//! 1. A shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -21,21 +19,20 @@ use std::time::Duration;
 use super::script;
 use crate::thread;
 
-/// Stack of a thread that sleeps and ends the process.
 const STACK: usize = 64 * 1024;
 
-/// How long the writing of buffers may hold up the end of a process that is ended.
+/// Longest time for flushing buffers.
 const FLUSH: Duration = Duration::from_millis(500);
 
-/// The signals by which a person ends a job.
+/// Signals by which a user ends a job.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
-/// The program's handlers, and whether they take three arguments.
+/// The program's handlers (0: none), and whether each takes three arguments.
 static HANDLERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static DETAILED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// The one that came is SIGINT.
+/// Whether the signal that came is SIGINT.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -63,22 +60,21 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Watches that live: threads of a process on several devices may wait at the same time, each for
-/// its own device's memory.
+/// Live watches: threads may wait for several devices at once.
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// While one lives, signals are noted.
+/// A guard that notes signals while it lives.
 #[derive(Debug)]
 pub struct Watch(());
 
 impl Watch {
-    /// Begins to note them, unless another watch does.
+    /// Installs weft's handlers, unless another watch has.
     pub fn begin() -> Watch {
         if WATCHES.fetch_add(1, Ordering::AcqRel) == 0 {
             CAME.store(false, Ordering::Release);
             for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
                 let Some(mut action) = action_of(*signal) else { continue };
-                // Ours never stands in the program's place: it would call itself.
+                // Weft's handler in the program's place would call itself.
                 if [libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&action.sa_sigaction) {
                     continue;
                 }
@@ -92,14 +88,13 @@ impl Watch {
         Watch(())
     }
 
-    /// Whether one came.
+    /// Whether a signal came.
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends the process by the SIGINT that came, if it is a Python script whose interpreter has the
-    /// handler. Somebody at a prompt (a notebook) goes on with it, and a program with a handler of
-    /// its own does as that says.
+    /// Ends a Python script, whose interpreter has the handler, by a SIGINT that came. A notebook
+    /// or prompt goes on, and a program's own handler decides.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -114,7 +109,7 @@ impl Drop for Watch {
             return;
         }
         for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
-            // A handler that the program has installed meanwhile, from another thread, stays.
+            // A handler that another thread installed meanwhile stays.
             let Some(mut action) = action_of(*signal).filter(|action| action.sa_sigaction == ours()) else {
                 continue;
             };
@@ -131,7 +126,7 @@ fn ours() -> usize {
     noted as *const () as usize
 }
 
-/// What is done about a signal now.
+/// The present action for a signal.
 fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the pointer is to a local large enough; null changes nothing.
@@ -141,13 +136,11 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 }
 
 fn set(signal: libc::c_int, action: &libc::sigaction) {
-    // SAFETY: the action is one that was there, or that with our handler, which has the signature
-    // that SA_SIGINFO says.
+    // SAFETY: the action was there before, or has our handler, whose signature SA_SIGINFO demands.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
-/// Ends the process as this signal does that nobody handles, so that whoever waits for it sees
-/// that.
+/// Ends the process by the signal's default action, which its parent sees.
 fn die_of(signal: libc::c_int) -> ! {
     // SAFETY: zeros are an action: the default one, without flags.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
@@ -161,13 +154,12 @@ fn die_of(signal: libc::c_int) -> ! {
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut()) };
     // SAFETY: the signal exists.
     unsafe { libc::raise(signal) };
-    // The first process of a container is not ended by it.
+    // The signal does not end the first process of a container.
     end(128 + signal)
 }
 
-/// Ends the process with this code if it has not ended by itself before `time` is over. What it has
-/// in the C library's buffers is written then, unless a thread of its own keeps those locked (one
-/// that reads its input, say).
+/// Ends the process with this code if it has not ended within `time`. Flushes the C library's
+/// buffers, unless a thread keeps them locked, as in reading input.
 pub fn end_within(time: Duration, code: libc::c_int) {
     let waits = move || {
         std::thread::sleep(time);
@@ -188,19 +180,17 @@ pub fn end_within(time: Duration, code: libc::c_int) {
     }
 }
 
-/// At the process' own end (`exit`, or the return from `main`): the rest of that end goes on as it
-/// would have, with this exit code. For a handler of `atexit`.
+/// Replaces the exit code of a process that ends, in an `atexit` handler.
 ///
-/// glibc takes a call of `exit` within such a handler for this very wish: the handlers that are
-/// left run, the buffers are written, and the last code counts.
+/// glibc allows `exit` there: the other handlers run, buffers are flushed, and the last code
+/// counts.
 pub fn end_with(code: libc::c_int) -> ! {
-    // SAFETY: called by the thread that is within `exit` already; nothing of ours is locked.
+    // SAFETY: the calling thread is within `exit` already and holds none of our locks.
     unsafe { libc::exit(code) }
 }
 
 fn end(code: libc::c_int) -> ! {
-    // SAFETY: nothing is touched; no destructor and no handler runs, as none has anything of the
-    // device to give back.
+    // SAFETY: nothing is touched. No destructor and no handler runs, and none would be needed.
     unsafe { libc::_exit(code) }
 }
 
@@ -241,7 +231,7 @@ mod tests {
         assert_eq!(after.sa_flags & libc::SA_SIGINFO, 0);
         let three = Watch::begin();
         assert!(!three.came(), "an old one counts no more");
-        // What the program installs meanwhile stays.
+        // A handler that the program installs meanwhile stays.
         set(libc::SIGTERM, &before);
         drop(three);
         assert_eq!(

@@ -1,22 +1,21 @@
-//! The job's place on the device: it waits until it may begin, and stays within what it may have.
+//! Admission of this process to a device: the wait before its first memory, and its quota after
+//! that.
 //!
-//! * A job that fits begins at once; one question to the broker and its answer, before the first
-//!   context, is all it notices.
-//! * Waiting is only for the call that would make the first context, or (the job was let in and
-//!   suspended at once) for its first memory. It ends when the job is admitted, when `WEFT_WAIT` is
-//!   over, when the person presses Ctrl-C (a Python script ends by it), and when the broker is gone
-//!   or keeps no queue any more (then the job goes on as without weft).
-//! * A job that is not to wait (`--no-wait`) gets CUDA's "out of memory" and ends by itself, so
-//!   that nothing it wrote is lost; its exit code becomes 75. One that goes on nevertheless is
-//!   ended.
-//! * Without a broker nothing waits and nothing is refused.
-//! * What a job left open of its memory (`WEFT_BACKING=auto`) is decided with its admission; where
-//!   the broker says nothing it is device memory.
-//! * Beyond its share a job gets what is free. Where nothing is, it gets CUDA's own "out of
-//!   memory". A job that said nothing of its memory (no figure, no profile) waits before, for
-//!   [`GROWS`] (or `WEFT_WAIT`), if a neighbour that runs may end.
-//! * Frameworks that keep memory for reuse (PyTorch) give that back at an "out of memory" and ask
-//!   again. Who was seen to do so gets his first answer at once, and waits with the second try.
+//! * A job that fits begins after one question to the broker and its answer, before its first
+//!   context.
+//! * Only the call that would make the first context waits. In a job that was admitted and
+//!   suspended at once, the first allocation waits.
+//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. If the broker is gone or keeps no
+//!   queue, the job goes on as without weft.
+//! * With `--no-wait` a job gets CUDA's "out of memory", ends by itself with its output, and exits
+//!   with code 75. A job that goes on nevertheless is ended.
+//! * Without a broker no job waits and none is refused.
+//! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
+//!   memory.
+//! * Beyond its quota a job gets what is free, else CUDA's "out of memory". A job without figure
+//!   and profile first waits [`GROWS`] (or `WEFT_WAIT`) if a running neighbour may end.
+//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job seen
+//!   to do so gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -37,120 +36,111 @@ use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::{paging, report, thread};
 
-/// The broker answers within a millisecond. Who hears nothing and feels no beat for so long goes on
-/// as without weft: more than two beats.
+/// Silence, ns, after which a job goes on as without weft: over two heartbeats. An answer takes a
+/// millisecond.
 const ANSWER: Ns = 2_500_000_000;
 
-/// Of a broker that lives, as its beat shows, an answer may take so long: with hundreds of jobs
-/// that start at once on few cores, seconds. Who began without it would take memory that others
-/// were given.
+/// Longest wait for an answer, ns, while the heartbeat moves: with hundreds of jobs on few cores it
+/// takes seconds. A job that began unanswered would take memory given to others.
 pub(crate) const LATE: Ns = 30_000_000_000;
 
-/// A broker that keeps its queue moves the admission slot's beat once a second. One that was
-/// stopped or is stuck keeps nobody waiting for longer than this.
+/// Heartbeat's age, ns, at which a wait ends: the broker is stopped or stuck. It beats once a
+/// second.
 const DEAD_BEAT: Ns = 10_000_000_000;
 
-/// A broker that is gone may be back; its clients look for it once a second.
+/// Absence of a broker, ns, at which a wait ends. Clients look for a new one once a second.
 const GONE: Ns = 3_000_000_000;
 
-/// Memory of a job that ended is the driver's again within this: a process that holds tens of
-/// gigabytes takes some hundred milliseconds to end, and its channel to the broker may be closed
-/// first.
+/// Time, ns, until the driver has an ended job's memory. A process with tens of gigabytes takes
+/// some hundred milliseconds to end, and its channel may close before.
 const SETTLES: Ns = 2_000_000_000;
 
-/// Why a job does not begin the broker has said before it lets it go; the helper has read that
-/// within this. Whoever is let go may be gone in a millisecond.
+/// Time to read why the broker refuses the job, which may be gone a millisecond later.
 const WORDS: Duration = Duration::from_millis(300);
 
-/// Between two looks at whether the person lost patience.
+/// Interval between two checks for Ctrl-C, ns.
 const LOOK: Ns = 100_000_000;
 
-/// A job that runs waits for what it wants more, where others have it, for so long if nothing else
-/// was said (`WEFT_WAIT`). It waits inside an allocation, as a rule with the framework's allocator
-/// locked and perhaps Python's lock held: everything in the process that allocates waits along, and
-/// a service does not answer who asks whether it lives (those ask every 10 s as a rule, and kill
-/// after the third time). Ten seconds: a neighbour that ends or gives back just now is waited for.
+/// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
+///
+/// The wait is inside an allocation, often under the framework's allocator lock and Python's. All
+/// allocations wait along, and so do health checks, which come about every 10 s and kill at the
+/// third failure.
 const GROWS: Ns = 10_000_000_000;
 
-/// Who asks again within this after an answer asks for the same thing.
+/// Time, ns, within which a request repeats the refused one.
 const AGAIN: Ns = 1_000_000_000;
 
-/// A share grows by this part of the device at least, so that a job that says nothing of itself
-/// asks a few times and not at each allocation.
+/// Smallest step of a quota, as a part of the device, so that not each allocation asks.
 const STEP: u64 = 32;
 
-/// The exit code of a job that would have to wait and is not to: `EX_TEMPFAIL` of sysexits.h, try
-/// again later.
+/// Exit code of a job that may not wait but would have to: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
-/// A job that would have to wait and is not to may take so long to end by itself: a framework's
-/// error travels up through some frames, is printed, and what was buffered is written.
+/// Time for such a job to end by itself: an error travels up, is printed, and buffers are written.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// What became of the wish to begin.
+/// Outcome of a request to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// Go on.
     Begin,
-    /// There is no memory.
+    /// No memory.
     NoMemory,
 }
 
-/// A device that a context is to be made on.
+/// A device on which a context is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
-    /// As `cuDeviceGetUuid` says, in hexadecimal.
+    /// UUID as of `cuDeviceGetUuid`, in hexadecimal.
     pub uuid: String,
-    /// Bytes.
+    /// Device memory, bytes.
     pub total: u64,
-    /// How many devices the process sees.
+    /// Number of devices that the process sees.
     pub devices: u32,
-    /// Whether its memory may be managed, if that is open ([`backing_mode::is_open`]).
+    /// Whether the job's memory may be managed, if that is open ([`backing_mode::is_open`]).
     pub manageable: bool,
 }
 
-/// The admission of a process to one device, as the client keeps it.
+/// A process's admission to one device, on the client's side.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// It may begin, or weft has nothing to say.
+    /// Whether the process may begin, also for want of a broker.
     entered: AtomicBool,
-    /// One thread asks, the others wait for it.
+    /// 1 while a thread asks to begin; the other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held, and bytes on their way to the driver: one word, so that what becomes held is at
-    /// no moment seen as both, or as neither, by another thread's claim.
+    /// Bytes held plus claimed. One word, so that no thread sees claimed bytes twice, or not at
+    /// all, as they become held.
     wanted: AtomicI64,
-    /// One thread at a time asks for more.
     growing: AtomicBool,
     total: AtomicU64,
-    /// When what it holds changed, and whether it looked at what is free.
+    /// Changes of what the process holds, and its probes.
     pub changes: Changes,
-    /// What the broker last said that it may have.
+    /// Last quota, bytes.
     share: AtomicU64,
-    /// When it was let in, if it had to wait; else 0.
+    /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
-    /// When it was told last that there is no more, and what it held then.
+    /// Time of the last refusal, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
-    /// It gives something back when there is no more, and asks again.
+    /// Whether the job gives memory back after a refusal and asks again.
     helps_itself: AtomicBool,
-    /// When it had last waited for more in vain.
+    /// End of the last failed wait, ns.
     in_vain: AtomicU64,
-    /// The person was told how it goes better the next time.
     advised: AtomicBool,
-    /// 0: of the process's first device; else of one that it uses besides.
+    /// 0 for the process's first device, else the number of a further one.
     pub further: u32,
-    /// Device memory held.
+    /// Device memory held, bytes.
     memory: AtomicI64,
-    /// Managed memory that the job took by itself.
+    /// The job's own managed memory, bytes.
     own_managed: AtomicI64,
-    /// The broker let it in. It may take that back as long as nothing was taken.
+    /// Whether the broker admitted the process. The broker may revoke that until memory is taken.
     let_in: AtomicBool,
-    /// It would have had to wait, and is not to: it is on its way to its end.
+    /// Whether the process was refused because it may not wait.
     turned_away: AtomicBool,
 }
 
-/// This thread asks whether the job may begin. Given up also by a panic on the way: the other
-/// threads wait for it.
+/// Guard of `asking`. Drops in a panic too, so that the waiting threads wake.
 struct Asking<'a>(&'a AtomicU32);
 
 impl Drop for Asking<'_> {
@@ -160,7 +150,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// This thread asks for more. Given up also by a panic on the way.
+/// Guard of `growing`; drops in a panic too.
 struct Growing<'a>(&'a AtomicBool);
 
 impl Drop for Growing<'_> {
@@ -170,30 +160,30 @@ impl Drop for Growing<'_> {
 }
 
 impl DeviceAdmission {
-    /// Whether the job was let in after a wait just now.
+    /// Whether the job was admitted after a wait within the last `SETTLES`.
     pub fn fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) < SETTLES
     }
 
-    /// What the last broker said that it may have.
+    /// The quota that the last broker gave, bytes.
     pub fn share(&self) -> u64 {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// Whether it would have had to wait and is not to: then its exit code is [`TRY_AGAIN`].
+    /// Whether the process was refused because it may not wait; it exits with [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// So many bytes are on their way to the driver. What is held and on its way with them.
+    /// Claims bytes for a driver call. Returns bytes held plus claimed.
     fn claims(&self, bytes: u64) -> u64 {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
-    /// The same, where all of it is at most `share`; else nothing has changed.
+    /// Claims bytes if the sum stays within `share`; else changes nothing.
     fn claims_within(&self, bytes: u64, share: u64) -> bool {
         let (bytes, share) = (
             i64::try_from(bytes).unwrap_or(i64::MAX),
@@ -205,13 +195,13 @@ impl DeviceAdmission {
             .is_ok()
     }
 
-    /// What is held has changed by so much, and so much is not on its way any more.
+    /// Adds `delta` to the bytes held and ends a claim of `claimed`.
     pub fn settled(&self, delta: i64, claimed: u64) {
         let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
         self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
     }
 
-    /// Bytes held or on their way to the driver.
+    /// Bytes held or claimed.
     pub(crate) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
@@ -222,12 +212,11 @@ impl DeviceAdmission {
     }
 }
 
-/// The beat of a admission slot, as a wait has felt it: whether a broker lives that may yet answer.
+/// A wait's view of the heartbeat: whether a live broker may yet answer.
 #[derive(Debug)]
 pub(crate) struct Beat {
-    /// When the wait began.
     begun: Ns,
-    /// The last one, and when it was felt.
+    /// Last heartbeat, and when it was first seen, ns.
     last: u64,
     at: Ns,
 }
@@ -248,13 +237,12 @@ impl Beat {
         }
     }
 
-    /// Whether nobody keeps the queue any more.
+    /// Whether no broker keeps the queue.
     pub(crate) fn stands(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > DEAD_BEAT
     }
 
-    /// Whether a first answer will not come: there was no sign of life for [`ANSWER`], or there was
-    /// and yet none for [`LATE`].
+    /// Whether no first answer will come: no heartbeat for [`ANSWER`], or no answer for [`LATE`].
     pub(crate) fn no_answer(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
     }
@@ -265,7 +253,7 @@ impl DeviceAdmission {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// The process is about to make a context on this device. Waits until it may.
+    /// Waits until the process may make a context here.
     pub fn enter(&self, link: &BrokerLink, about: Sight) -> Entry {
         let place = self;
         while !place.entered() {
@@ -290,7 +278,7 @@ impl DeviceAdmission {
     fn ask_and_wait(&self, link: &BrokerLink, about: Sight) -> Entry {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
-        // A process is one or the other on all its devices: the first one's broker is asked.
+        // All devices share one backing mode: only the first device's broker is asked.
         let open = backing_mode::is_open() && about.manageable && self.further == 0;
         let wants = Wants {
             uuid: about.uuid,
@@ -308,7 +296,7 @@ impl DeviceAdmission {
             runs: None,
         };
         let attached = self.attached(link);
-        // Also where there is no broker: one that comes later is told that this job runs.
+        // Queued without a broker too, for a later one.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
             true => self.wait_for_admission_slot(link),
@@ -320,7 +308,7 @@ impl DeviceAdmission {
         entry
     }
 
-    /// The process begins: what was open of its memory is decided. `asked`: the broker was asked.
+    /// Decides an open backing mode at the begin. `asked`: the broker was asked.
     fn settles(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
@@ -328,18 +316,16 @@ impl DeviceAdmission {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // Whatever broker there is or comes to be hears that together with the question.
+            // The present or next broker gets this with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
 
-    /// Waits until the broker has said something and, if that is to wait, until it says something
-    /// else.
+    /// Waits for the broker's answer; if that is to wait, for the next one.
     fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
         let settings = &link.settings;
         let begun = clock::now();
-        // Before it is known whether to wait: a Ctrl-C that comes as the broker says so is one of
-        // this wait's.
+        // First, so that a Ctrl-C during the answer counts.
         let signals = interrupt::Watch::begin();
         let mut waits = false;
         let mut beat = Beat::new(&link.lane.admission_slot, begun);
@@ -400,13 +386,13 @@ impl DeviceAdmission {
             }
             if waits && signals.came() {
                 link.messages.put(ToBroker::WaitsNoMore);
-                // Who has no context on any device yet has nothing there to save.
+                // A process without a context has nothing there to save.
                 if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
                 return Entry::NoMemory;
             }
-            // The lane may be exchanged under this wait: the bound finds out.
+            // The lane may be exchanged meanwhile; the bound covers that.
             let _ = futex::wait(
                 &link.lane.admission_slot.state,
                 Flags::empty(),
@@ -416,10 +402,10 @@ impl DeviceAdmission {
         }
     }
 
-    /// May the process take so much more? Claims it until [`DeviceAdmission::unclaim`].
+    /// Claims bytes if the process may take them, until [`DeviceAdmission::unclaim`].
     pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let admission_slot = &link.lane.admission_slot;
-        // It was let in, was suspended before it took anything, and its turn passed to others.
+        // The broker suspended the job before it took anything.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
         if put_back
             && self.let_in.swap(false, Ordering::AcqRel)
@@ -443,8 +429,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// What was refused may have been refused for what another thread wants at the same time, and
-    /// does not get. What fits by itself is tried again until that is settled.
+    /// Claims again what fits by itself. Another thread's failing claim may have caused the
+    /// refusal, so this goes on until that one is settled.
     fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
@@ -462,14 +448,14 @@ impl DeviceAdmission {
         }
     }
 
-    /// Whether it was said what the job takes.
+    /// Whether the job's need is declared.
     fn said(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// A job that had not said what it takes has waited in vain for what others have: how that is
-    /// said the next time, once. (What a job took is known when it has ended.) Who asks for more
-    /// than there is, as programs do that try how much they can have, is told nothing.
+    /// Advises once, after a failed wait, how to declare the need. Usage is known only after the
+    /// end. A request for more than there is gets no advice: programs try out how much they can
+    /// have.
     fn advises(&self, link: &BrokerLink) {
         if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
@@ -478,7 +464,7 @@ impl DeviceAdmission {
         }
     }
 
-    /// For how long the job waits for what it wants more.
+    /// Longest wait for more memory, ns.
     fn patience(&self, link: &BrokerLink) -> Ns {
         let (place, now) = (self, clock::now());
         let just = |word: &AtomicU64| {
@@ -490,20 +476,20 @@ impl DeviceAdmission {
             place.helps_itself.store(true, Ordering::Relaxed);
         }
         let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
-        // Who was let in with a figure has what he said, and what is free.
+        // A declared job has its figure, and what is free.
         if self.said(link) || link.settings.no_wait || first_of_two || just(&place.in_vain) {
             return 0;
         }
         link.settings.wait.unwrap_or(GROWS)
     }
 
-    /// What was claimed was not had.
+    /// Ends a claim that the driver refused.
     pub fn unclaim(&self, bytes: u64) {
         self.settled(0, bytes);
     }
 
-    /// Asks for what is lacking, in a large step if it can be had. True if there is enough now, or
-    /// nobody to ask.
+    /// Asks for more quota, in a large step if possible. True if it suffices now, or no broker
+    /// answers.
     fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         let mut beat = Beat::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
@@ -538,7 +524,7 @@ impl DeviceAdmission {
             if !link.messages.put(ToBroker::More { bytes, patience }) {
                 return true;
             }
-            // Before it waits: a signal that comes in between is not lost.
+            // First, so that no signal is lost.
             let signals = (patience > 0).then(interrupt::Watch::begin);
             let mut waits = false;
             let mut beat = Beat::new(admission_slot, begun);
@@ -548,8 +534,7 @@ impl DeviceAdmission {
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
-                    // A person lost patience, or another thread of the job gave back what was
-                    // lacking.
+                    // Ctrl-C, or another thread gave back enough.
                     if signals.as_ref().is_some_and(interrupt::Watch::came)
                         || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
@@ -557,7 +542,7 @@ impl DeviceAdmission {
                         return wanted <= admission_slot.quota.load(Ordering::Acquire);
                     }
                 }
-                // No answer: the broker is gone or stuck, and the job goes on as without it.
+                // The broker is gone or stuck.
                 let silent = match waits {
                     true => beat.stands(now),
                     false => beat.no_answer(now),
@@ -574,7 +559,7 @@ impl DeviceAdmission {
             }
             if admission_slot.quota.load(Ordering::Acquire) >= wanted {
                 if waits {
-                    // The memory of the one that ended may not be the driver's yet.
+                    // The driver may not have the ended job's memory yet.
                     self.since.store(clock::now(), Ordering::Relaxed);
                 }
                 return true;
@@ -587,12 +572,11 @@ impl DeviceAdmission {
         false
     }
 
-    /// What the job is told of the device: (free, total), where that differs from what the driver
-    /// says.
+    /// (free, total) in bytes as the job sees them, if not as the driver says.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {
-            // What it was granted beyond its share is its own too.
+            // Includes what was granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
         };
@@ -607,31 +591,30 @@ impl DeviceAdmission {
         Some((free, total))
     }
 
-    /// What a new broker is told of a job that has begun.
+    /// Bytes that a new broker is told of a running job.
     pub fn runs(&self, share_before: u64) -> Option<u64> {
         self.entered().then(|| self.held().max(share_before))
     }
 
-    /// Device memory was taken or given back. `claimed`: what of the taken was claimed before, and
-    /// is not any more.
+    /// Notes device memory taken or given back, bytes. `claimed`: the claim that ends.
     pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.settled(delta, claimed);
         self.report_memory(link);
     }
 
-    /// The job took managed memory by itself, or gave it back.
+    /// Notes own managed memory taken or given back, bytes.
     pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);
     }
 
-    /// Bytes of device memory held.
+    /// Device memory held, bytes.
     pub fn held(&self) -> u64 {
         u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Bytes of managed memory that the job took by itself.
+    /// The job's own managed memory, bytes.
     pub fn own_managed(&self) -> u64 {
         u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
     }

@@ -1,11 +1,10 @@
-//! How the broker learns what contexts and strangers take of a device: clients look at what is
-//! free.
+//! Probes of free device memory, which tell the broker what contexts and strangers take.
 //!
-//! A look tells something only if nobody took or gave back memory meanwhile. So each change of what
-//! the job holds is made known before the driver is called and after it was counted
-//! ([`Moves`](weft_protocol::admission_slot::Moves)); a look beside a change of the job's own is
-//! left out, and the broker asks to look again where another job's was beside it. The clock is the
-//! system's own: these times are compared between processes.
+//! A probe is valid only if no memory was taken or given back beside it. So each change is
+//! announced before the driver call and ended after it was counted
+//! ([`Moves`](weft_protocol::admission_slot::Moves)). A probe beside a change of its own process is
+//! dropped; the broker repeats one beside another job's change. The clock is the system's, because
+//! processes compare these times.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -15,26 +14,24 @@ use weft_protocol::control::ToBroker;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 
-/// Between two looks: each asks the driver, and a job that takes memory all the time is not to pay
-/// for that each time.
+/// Shortest interval between two probes, ns: each asks the driver.
 const PAUSE: Ns = 10_000_000;
 
-/// Changes of what the process holds, and its looks.
+/// Changes of what the process holds, and its probes.
 #[derive(Debug, Default)]
 pub struct Changes {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
-    /// What was asked for last is answered: 0 nothing, 1 the first look, and one more for each that
-    /// the broker asked for.
+    /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's.
     answered: AtomicU32,
-    /// When it looked last.
+    /// Time of the last probe, ns.
     looked: AtomicU64,
-    /// It looked when its first context was made.
+    /// Whether the first context was probed.
     beside_context: AtomicBool,
 }
 
-/// What the process holds is about to change; dropped when it has and is counted.
+/// A guard around a change, dropped when it is counted.
 #[derive(Debug)]
 pub struct Moving {
     changes: &'static Changes,
@@ -50,7 +47,7 @@ impl Drop for Moving {
     }
 }
 
-/// A look that has begun.
+/// A probe that has begun.
 #[derive(Debug, Clone, Copy)]
 pub struct Looking {
     at: Ns,
@@ -59,14 +56,14 @@ pub struct Looking {
 }
 
 impl Changes {
-    /// See [`Moving`].
+    /// Announces a change; [`Moving`] ends it.
     pub fn moving(&'static self, link: &'static BrokerLink) -> Moving {
         let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         link.lane.moves.begun(begun);
         Moving { changes: self, link }
     }
 
-    /// A new lane learns what changed before.
+    /// Writes the past changes into a new lane.
     pub fn report(&self, link: &BrokerLink) {
         let changes = self;
         let done = changes.done.load(Ordering::Acquire);
@@ -74,8 +71,7 @@ impl Changes {
         link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
     }
 
-    /// Whether to look at what is free now: when the process has its first memory, and when the
-    /// broker asks again.
+    /// Begins a probe if one is due: at the process's first memory, and when the broker asks again.
     pub fn looks(&self, link: &BrokerLink) -> Option<Looking> {
         let changes = self;
         let answers = link
@@ -101,7 +97,7 @@ impl Changes {
         })
     }
 
-    /// Whether to look beside a context that was made just now: the first of the process.
+    /// Begins a probe beside the process's first context.
     pub fn looks_at_context(&self) -> Option<Looking> {
         let changes = self;
         if changes.beside_context.swap(true, Ordering::AcqRel) {
@@ -115,8 +111,8 @@ impl Changes {
         })
     }
 
-    /// So much was free beside it, with so much held and so much managed by the job itself. What
-    /// the job loads later is seen with its first memory.
+    /// Reports a probe beside the first context: bytes free, and bytes (held, own managed). Later
+    /// loads show with the first memory.
     pub fn looked_at_context(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == look.changes {
             let at = look.at;
@@ -124,7 +120,7 @@ impl Changes {
         }
     }
 
-    /// So much was free, with so much held and so much managed by the job itself.
+    /// Reports a probe: bytes free, and bytes (held, own managed).
     pub fn looked(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
         let changes = self;
         if changes.begun.load(Ordering::Acquire) != look.changes {

@@ -1,15 +1,15 @@
-//! Whether this process is a Python script, and the interpreter's own handler has a signal.
+//! Tells whether this process is a Python script and the interpreter owns a signal's handler.
 //!
-//! Asked of `/proc` alone: the linker's lock (`dladdr`) may be held by a thread that waits for this
-//! one, and the environment may be changed by others meanwhile.
+//! Reads `/proc` alone: a thread that waits for this one may hold the linker's lock (`dladdr`), and
+//! other threads may change the environment.
 #![forbid(unsafe_code)]
 
 use std::fs;
 
-/// What the interpreters are called, and their libraries.
+/// Names of the interpreters and of their libraries.
 const INTERPRETERS: [&str; 2] = ["python", "pypy"];
 
-/// Modules and scripts of which somebody sits at a prompt.
+/// Modules and scripts that are prompts.
 const PROMPTS: [&str; 8] = [
     "ipykernel",
     "ipython",
@@ -21,10 +21,10 @@ const PROMPTS: [&str; 8] = [
     "idlelib",
 ];
 
-/// Variables that say so.
+/// Environment variables of a process with a prompt.
 const SAY_PROMPT: [&str; 3] = ["PYTHONINSPECT=", "JPY_PARENT_PID=", "JPY_SESSION_NAME="];
 
-/// Whether the code at `handler` is Python's, and the process a script that nobody talks to.
+/// Whether the code at `handler` is Python's, and the process a script without a prompt.
 pub fn runs(handler: usize) -> bool {
     let read = |name: &str| fs::read(format!("/proc/self/{name}")).unwrap_or_default();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -35,7 +35,7 @@ pub fn runs(handler: usize) -> bool {
             .any(|entry| SAY_PROMPT.iter().any(|begin| entry.starts_with(begin)))
 }
 
-/// The strings of a file in which each ends with a zero. An empty argument is one, too.
+/// Splits a file at its zero bytes. An empty argument counts.
 fn words(text: &str) -> Vec<&str> {
     text.strip_suffix('\0').unwrap_or(text).split('\0').collect()
 }
@@ -45,8 +45,7 @@ fn names(path: &str, known: &[&str]) -> bool {
     known.iter().any(|known| name.contains(known))
 }
 
-/// Whether the file that is mapped at this address is an interpreter, by its name. `maps`: as
-/// proc(5) has it.
+/// Whether the file mapped at `address` is an interpreter, by its name. `maps` is of proc(5).
 fn is_interpreters(maps: &str, address: usize) -> bool {
     maps.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -60,7 +59,7 @@ fn is_interpreters(maps: &str, address: usize) -> bool {
     })
 }
 
-/// Whether an interpreter was told what to run, and that is no prompt.
+/// Whether the interpreter was told what to run, and that is no prompt.
 fn is_script(words: &[&str]) -> bool {
     let [program, rest @ ..] = words else { return false };
     if !names(program, &INTERPRETERS) {
@@ -87,7 +86,7 @@ fn is_script(words: &[&str]) -> bool {
                         .iter()
                         .any(|prompt| module.to_ascii_lowercase().contains(prompt));
                 }
-                // The rest of the word, or the next one, is what these are told.
+                // The rest of the word, or the next word, is the option's value.
                 'W' | 'X' => {
                     if letters.len() == at + 1 {
                         rest.next();
@@ -144,7 +143,7 @@ mod tests {
         for other in [0x6a0000, 0x7f05, 0x7f12a0000010, 0] {
             assert!(!is_interpreters(maps, other), "{other:x}");
         }
-        // This test's own code is none.
+        // The code of this test belongs to no interpreter.
         assert!(!runs(a_script_is_told_from_a_prompt as *const () as usize));
     }
 

@@ -1,20 +1,16 @@
-//! What a job touches: which parts of its managed memory its launches, copies and fills use, and in
-//! which order.
+//! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
-//! * What a launch uses is predicted from its parameters by the templates of the job's profile. Of
-//!   a kernel that has none it is taken to be what lies behind each pointer, up to [`UNKNOWN`] and
-//!   the range's end: more than most kernels touch, and far less than a monolithic allocation.
-//! * The uses go into a [`Sequence`], which finds the job's period; the memory thread tells the
-//!   broker what the period touches ([`news`]), and each launch says in the lane how far into its
-//!   period the job is, once it has left: of one that waits, at the gate or for its memory, the
-//!   broker still has to bring what it uses, and must not take that for used.
-//! * Beside it each range bears the number of the round in which it was named last; where there is
-//!   no period the broker goes by that, and by whole ranges.
-//! * A launch whose memory was moved away by the broker waits for it ([`super::evicted`]) behind
-//!   the gate.
+//! * The profile's templates predict a launch's use from its parameters. Without one a kernel
+//!   counts as using what lies behind each pointer, up to [`UNKNOWN`] and the range's end: more
+//!   than most touch.
+//! * A [`Sequence`] finds the period; the migration thread tells the broker what it touches
+//!   ([`news`]). A launch writes its position to the lane only once it has left: while it waits,
+//!   its memory must not count as used.
+//! * Each range also holds the last round that named it. Without a period the broker goes by that.
+//! * A launch whose memory was evicted waits for it behind the gate ([`super::evicted`]).
 //!
-//! It costs a launch some hundred nanoseconds: a copy of its parameters, the prediction, a look
-//! into a table. One lock, which is only held for that. Only jobs on managed memory have it at all.
+//! Cost: some hundred ns a launch, for copying parameters, predicting and a lookup, under a lock
+//! held only for that. Only jobs with managed memory pay.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,64 +31,60 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
-/// What is taken to be used behind a pointer of a kernel without a template at most. Tensors beyond
-/// that are the exception.
+/// Bytes counted as used behind an unknown kernel's pointer. Larger tensors are the exception.
 const UNKNOWN: u64 = 64 << 20;
 
-/// Pointers of such a kernel that count at most.
+/// Pointers counted of such a kernel.
 const POINTERS: usize = 256;
 
-/// A region that is smaller says nothing about which part of the period it is: temporaries wander.
+/// Bytes from which a region tells parts of the period apart; smaller temporaries wander.
 const LARGE: u64 = 1 << 20;
 
-/// Nor does one in an allocation that is no larger, whatever of it is taken to be used: a caching
-/// allocator's block of small things, in which a scalar is here now and there in the next step.
+/// Bytes up to which an allocation tells nothing: a caching allocator's block, where a scalar moves
+/// in each step.
 const SMALL: u64 = 2 << 20;
 
-/// Bytes of parameters from which on those of a kernel without a template are taken for a table
-/// that its caller fills as far as it has entries (PyTorch's optimizers: lists of tensors, 3 KB and
-/// more). What stands behind those is left from other calls, and looks like pointers: each such
-/// launch seems to use most of the job's memory, and other parts of it each time.
+/// Parameter bytes from which an unknown kernel counts as passing a table (PyTorch's optimizers:
+/// lists of tensors, 3 KB and more). Leftovers in it look like pointers: each launch would seem to
+/// use most of the job's memory, and other parts each time.
 const TABLE: usize = 2560;
 
-/// The round that goes on. 0 = never named.
+/// The current round; 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
 
-/// The last round in which something was launched whose arguments are not seen: a graph.
+/// The last round with a launch of unseen arguments: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Graphs are launched, or kernels without a template whose parameters are a [`TABLE`]: what they
-/// touch, and so the order of things, is not known. A forecast that rests on a guess of that is
-/// worse than none: all that launches named then counts as used throughout.
+/// Whether the job launches graphs, or unknown kernels with a [`TABLE`]. A guessed forecast is
+/// worse than none: all named memory then counts as used throughout.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
 
-/// See the module.
+/// State of this module.
 #[derive(Debug, Default)]
 struct Tracker {
     predictor: Predictor,
     sequence: Sequence,
     live: Allocations,
-    /// Of the ranges that `live` was made from.
     version: u64,
     block: Vec<u8>,
     regions: Vec<Region>,
-    /// Of the last forecast that was told.
+    /// Number of the last forecast told.
     number: u32,
     told: Option<Forecast>,
     shapes: template_learner::Shapes,
 }
 
 fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
-    // A panic under the lock leaves at worst a step out.
+    // A panic under the lock loses at most a step.
     TRACKER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is launched.
+/// A kernel launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernel {
-    /// The handle.
+    /// Handle.
     pub function: CuFunction,
     /// Blocks.
     pub grid: (u32, u32, u32),
@@ -100,11 +92,11 @@ pub struct Kernel {
     pub block: (u32, u32, u32),
     /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Where to.
+    /// Stream.
     pub stream: CuStream,
 }
 
-/// The predicted time of a kernel or graph; what an unknown one is charged where nothing is known.
+/// Predicted time of a kernel or graph, ns, or the charge for unknown ones.
 fn cost(hash: u64) -> Ns {
     link::only().map_or(0, |link| {
         let unknown = || link.lane.orders.unknown_cost.load(Ordering::Relaxed);
@@ -112,7 +104,7 @@ fn cost(hash: u64) -> Ns {
     })
 }
 
-/// The time, less what the job's launches have waited for their turns and for memory.
+/// Clock less the job's waits for credit and for memory, ns.
 fn own_time() -> Ns {
     let waited = link::only().map_or(0, |link| {
         let counters = &link.lane.counters;
@@ -122,7 +114,7 @@ fn own_time() -> Ns {
     clock::now().saturating_sub(waited)
 }
 
-/// Says how far into its period the job is, by this forecast.
+/// Writes the job's position in this forecast's period to the lane.
 fn tell_position(forecast: u32, at: Option<Ns>) {
     if let Some(link) = link::only() {
         let page_ops = &link.lane.page_ops;
@@ -133,21 +125,21 @@ fn tell_position(forecast: u32, at: Option<Ns>) {
     }
 }
 
-/// Goes from before a launch to behind it.
+/// State of a launch from before it until after it.
 #[derive(Debug, Default)]
 pub struct Noted {
-    /// What must not be away: addresses and bytes.
+    /// Memory needed: (address, bytes).
     wanted: Vec<(u64, u64)>,
-    /// Where the job stands behind it: the forecast's number, and how far into the period.
+    /// Position after the launch: forecast number, and ns into the period.
     behind: Option<(u32, Option<Ns>)>,
-    /// The launch, in stage 1: its kernel and parameters.
+    /// In stage 1, the launch's kernel and parameters.
     learns: Option<(Kernel, u64, Vec<u8>)>,
-    /// It is to be observed.
+    /// Set if the launch is to be observed.
     windows: Option<Windows>,
 }
 
 impl Noted {
-    /// Waits for the memory and launches.
+    /// Waits for the memory, then launches.
     #[inline]
     pub fn around(self, real: impl FnOnce() -> CuResult) -> CuResult {
         if !self.wanted.is_empty() {
@@ -161,7 +153,7 @@ impl Noted {
         result
     }
 
-    /// A copy or fill has passed the gate and goes to the driver next: waits for the memory.
+    /// Waits for the memory of a copy or fill that goes to the driver next.
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
@@ -200,7 +192,7 @@ impl Noted {
         result
     }
 
-    /// It will be observed: what it takes is no measure of it.
+    /// Whether the launch will be observed; its duration then tells nothing.
     pub fn is_observed(&self) -> bool {
         self.windows.is_some()
     }
@@ -215,10 +207,10 @@ fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a>
     }
 }
 
-/// A kernel is about to be launched.
+/// Tracks a kernel that is about to be launched.
 ///
 /// # Safety
-/// The call's own arguments.
+/// `arguments` and `extra` are those of the launch call.
 #[inline]
 pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
     // SAFETY: the caller's promise.
@@ -229,7 +221,7 @@ pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_v
 /// As [`launch`].
 unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
     if capture::on(kernel.stream) {
-        // It runs with its graph, which counts as touching all.
+        // A captured kernel runs with its graph, which counts as touching all memory.
         return Noted::default();
     }
     let Some(layout) = layouts::of(kernel.function) else {
@@ -248,7 +240,7 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
         tracker.sequence.forget();
     }
-    // What a kernel writes is foretold: it may leave some of it as it was.
+    // Writes are predicted: parts may stay unchanged.
     let mut noted = Noted {
         behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
@@ -264,8 +256,8 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     noted
 }
 
-/// A copy or fill of so many bytes is about to come to the gate. It uses these addresses, each in
-/// its way; what it overwrites it overwrites from the first byte to the last.
+/// Tracks a copy or fill of `bytes` before the gate. Places are (address, access); an overwritten
+/// one is overwritten wholly.
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     residency_probe::disturbed();
     let noted = guarded(|| {
@@ -291,7 +283,7 @@ pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     noted.unwrap_or_default()
 }
 
-/// Granules from one to before another, used in this way.
+/// Use of the granules `first..end`.
 fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     let count = end.checked_sub(first).filter(|count| *count > 0)?;
     Some(GranuleUse {
@@ -302,20 +294,18 @@ fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     })
 }
 
-/// The granules of a part that is read, or of which it is not certain that all of it is
-/// overwritten.
+/// Granules of a part that is read, or perhaps not wholly overwritten.
 fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     let access = match part.access {
         Access::Read => Access::Read,
-        // A granule that is overwritten in part keeps the rest.
+        // A partly overwritten granule keeps the rest.
         _ => Access::ReadWrite,
     };
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     [granules(first, end, access), None, None]
 }
 
-/// The same where what is written is overwritten: of granules that lie in it as a whole nothing is
-/// left.
+/// Granules of a part that is wholly overwritten; those inside it keep nothing.
 fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
@@ -329,7 +319,7 @@ fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     ]
 }
 
-/// Something is launched whose arguments are not seen: all that the job has may be touched.
+/// Notes a launch of unseen arguments: it may touch all memory.
 pub fn unseen() {
     residency_probe::disturbed();
     mark_unseen();
@@ -347,14 +337,13 @@ fn mark_unseen() {
     }
 }
 
-/// Ends a round: the ranges that were named in it, or `None` if they all may have been.
+/// Ends a round. Returns the ranges named in it; `None`: all may have been.
 pub fn end_round() -> Option<Vec<u64>> {
     let round = ROUND.fetch_add(1, Ordering::AcqRel);
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
 }
 
-/// What the broker is to be told of the job's period, with the forecast's number. `again`: also if
-/// it was told before.
+/// News on the period, with the forecast's number. `again`: even if told before.
 pub fn news(again: bool) -> Option<(u32, Forecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
@@ -367,7 +356,7 @@ pub fn news(again: bool) -> Option<(u32, Forecast)> {
     Some((tracker.number, tracker.told.clone()?))
 }
 
-/// Templates from the job's profile.
+/// Adds templates of the job's profile.
 pub fn know(sets: Vec<KernelWorkingSet>) {
     let mut guard = tracker();
     let tracker = guard.get_or_insert_default();
@@ -379,7 +368,7 @@ pub fn know(sets: Vec<KernelWorkingSet>) {
 }
 
 impl Tracker {
-    /// Takes over what has changed of the job's ranges.
+    /// Takes over changes of the job's ranges.
     fn refresh(&mut self) {
         let version = ranges::version();
         if version == self.version {
@@ -392,7 +381,7 @@ impl Tracker {
         }
     }
 
-    /// Whether the launch whose parameters are in `block` is to be observed, and where.
+    /// Where to observe the launch whose parameters are in `block`; `None`: not at all.
     fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
         let launch = launch_of(kernel, word, &self.block);
         if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
@@ -401,8 +390,8 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// What the launch whose parameters are in `block` uses, into `regions`. Whether that is more
-    /// than what leftovers in a table look like.
+    /// Predicts the use of the launch in `block` into `regions`. False if unknown: a table with
+    /// leftovers.
     fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
@@ -433,7 +422,7 @@ impl Tracker {
         }
     }
 
-    /// What `regions` say must not be away: addresses and bytes. Nothing where nothing can be.
+    /// Memory of `regions` that must be resident. Empty if none can be evicted.
     fn wanted(&self) -> Vec<(u64, u64)> {
         if !evicted::may_be() {
             return Vec::new();
@@ -442,8 +431,8 @@ impl Tracker {
         parts.map(|part| (part.address, part.bytes)).collect()
     }
 
-    /// `regions` are used by what has this number; `uses` says how a part of one is. Where the job
-    /// stands behind it: the forecast's number, and how far into the period.
+    /// Adds step `what`, which uses `regions`; `uses` turns a part into granules. Returns the
+    /// forecast's number and the position after the step, ns.
     fn step(
         &mut self,
         what: u64,
@@ -498,14 +487,14 @@ mod tests {
         let (large, small) = (1 << 40, 2 << 40);
         tracker.live.add(large, 64 * LARGE);
         tracker.live.add(small, SMALL);
-        // Where a scalar lies in the allocator's block, in ever other order.
+        // The scalar's place in the allocator's block, in changing order.
         for place in [0, 3, 1, 2, 5, 4] {
             for kernel in 0..30 {
                 let first = Region::contiguous(large + kernel * GRANULE, GRANULE, Access::Read);
                 tracker.regions.clear();
                 tracker.regions.push(first);
                 if kernel == 7 {
-                    // Of a kernel that nobody knows all behind its pointer counts as used.
+                    // A kernel without template counts as using all behind its pointer.
                     let at = place * (LARGE / 3);
                     let guess = Region::contiguous(small + at, SMALL - at, Access::ReadWrite);
                     tracker.regions.push(guess);

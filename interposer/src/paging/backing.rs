@@ -1,8 +1,7 @@
 //! Takes managed memory where the job asks for device memory, and gives it back.
 //!
-//! The substitution is one call for one call: `cuMemAllocManaged` for `cuMemAlloc`, with the same
-//! rules for contexts and captures. What comes beside it (the look at the device, the advice) is
-//! left out while anybody captures.
+//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts and
+//! captures. Further calls (device queries, advice) are left out during captures.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -19,41 +18,40 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::report;
 
-/// CU_MEM_ATTACH_GLOBAL: any stream on any device may use it.
+/// CU_MEM_ATTACH_GLOBAL: any stream on any device may use the memory.
 const ATTACH_GLOBAL: u32 = 1;
-/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and the device may hold
-/// less than what was taken.
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and may exceed the device.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 /// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
 pub const PREFER: u32 = 3;
 /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
 const IS_MANAGED: u32 = 8;
 
-/// What came of asking for managed memory.
+/// Outcome of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// Here it is.
+    /// Address of the memory.
     At(CuDevicePtr),
-    /// The job gets this error.
+    /// Error for the job.
     Refused(CuResult),
-    /// It is not to be managed: the job's own call goes to the driver.
+    /// Not managed: the job's own call goes to the driver.
     Plain,
 }
 
-/// What is known of each device: 0 = nothing, else one of these.
+/// State of each device: 0 unknown, else one of these.
 static SUPPORT: [AtomicU8; 32] = [const { AtomicU8::new(0) }; 32];
 const SUPPORTED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// Allocations that stayed device memory though the job is managed.
+/// Allocations that stayed device memory in a managed job.
 static PLAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations that stayed device memory though the job is managed.
+/// Number of allocations that stayed device memory in a managed job.
 pub fn left_plain() -> u64 {
     PLAIN.load(Ordering::Relaxed)
 }
 
-/// Says something once, for people; never on stdout.
+/// Logs a line once, never on stdout.
 pub fn say_once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         report::start();
@@ -61,7 +59,7 @@ pub fn say_once(said: &AtomicBool, text: &str) {
     }
 }
 
-/// Counts an allocation that stays device memory, and says why, once a reason.
+/// Counts an allocation that stays device memory; logs each reason once.
 pub fn stays_plain(said: &AtomicBool, why: &str) {
     PLAIN.fetch_add(1, Ordering::Relaxed);
     link::only().into_iter().for_each(super::report);
@@ -74,7 +72,7 @@ fn device() -> Option<i32> {
     unsafe { calls::cuCtxGetDevice(&mut device) }.ok().then_some(device)
 }
 
-/// The device and the context that the calling thread uses.
+/// Device and context of the calling thread.
 pub fn here() -> Option<(i32, CuContext)> {
     let mut context = 0;
     // SAFETY: the out-parameter is valid.
@@ -85,7 +83,7 @@ pub fn here() -> Option<(i32, CuContext)> {
     Some((device()?, context))
 }
 
-/// Whether memory of this device can be managed the way we need it. Asked once a device.
+/// Whether a device supports managed memory as weft needs it; asked once a device.
 pub fn supported(device: i32) -> bool {
     let Some(known) = usize::try_from(device).ok().and_then(|at| SUPPORT.get(at)) else {
         return false;
@@ -105,7 +103,7 @@ pub fn supported(device: i32) -> bool {
     let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
-        // Said wrongly is said once, by the settings.
+        // An invalid value was reported by the settings.
         let said = std::env::var("WEFT_MEMORY").ok();
         let said = said.and_then(|text| amount::parse(&text).ok());
         let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
@@ -116,10 +114,10 @@ pub fn supported(device: i32) -> bool {
     fine
 }
 
-/// Whether jobs that leave it open may come to managed memory on a device of this name: only where
-/// jobs that exceed the device together were tried. On some real drivers they hang for good in the
-/// kernel module (NVIDIA/open-gpu-kernel-modules, 1223 and others), and no wait of ours ends that.
-/// Who asks for managed memory by name gets it.
+/// Whether auto backing may choose managed memory on a device of this name: only where
+/// oversubscription was tested. On some real drivers jobs hang for good in the kernel module
+/// (NVIDIA/open-gpu-kernel-modules, 1223 and others), beyond any bound of weft's. An explicit
+/// request is granted anyway.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
@@ -132,7 +130,7 @@ pub fn tried(name: &str) -> bool {
     tried
 }
 
-/// Parts of the names of devices on which managed memory beyond the device was tried.
+/// Parts of the names of devices on which oversubscription was tested.
 const TRIED: [&str; 1] = ["(simulated)"];
 
 /// Takes managed memory.
@@ -142,7 +140,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
     if bytes == 0 {
         return Taken::Plain;
     }
-    // Without a context the driver's own answer is the right one.
+    // Without a context the driver's own error is right.
     let Some((device, context)) = here() else {
         return Taken::Plain;
     };
@@ -153,12 +151,12 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
         );
         return Taken::Plain;
     }
-    // What waits for reuse goes before the job is refused anything.
+    // Blocks kept for reuse go before the job is refused.
     let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
     if !booked {
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
     }
-    // What lies kept for reuse takes no more than the rest.
+    // Blocks kept for reuse only fill what is left of the capacity.
     if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::most(device) {
         pool::trim(device);
     }
@@ -209,8 +207,7 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
-/// Has the driver keep the range on the device as long as it can. A hint: its failure means
-/// nothing.
+/// Prefers the device as the range's location. A hint; failure is ignored.
 fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
     if !capture::any() {
         let _ = advise(at, bytes, PREFER, device);
@@ -219,14 +216,13 @@ fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
 
 /// Advises the driver about managed memory.
 pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
-    // SAFETY: a range that the job holds, or an error.
+    // SAFETY: a range that the job holds; else the driver returns an error.
     unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
-/// Gives back a range that starts here, if it is one of ours, by `free`: the driver's own call with
-/// the job's own arguments.
+/// Gives a range back by `free`, the job's own driver call, and unregisters it if it is weft's.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
-    // Before the call: after it another thread may get this address anew.
+    // Before the call: after it another thread may get this address.
     let Some(range) = ranges::remove(at) else {
         return free();
     };
@@ -242,7 +238,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Whether the driver still knows the managed memory that began here.
+/// Whether the driver still knows the managed memory at this address.
 pub fn lives(at: CuDevicePtr) -> bool {
     let mut managed = 0u32;
     // SAFETY: the attribute is an int.
@@ -250,11 +246,10 @@ pub fn lives(at: CuDevicePtr) -> bool {
     asked.ok() && managed == 1
 }
 
-/// The driver's row alignment of pitched memory, learnt from one small allocation of its own. 0 =
-/// not known.
+/// Row alignment of pitched memory, bytes, learnt from one small allocation; 0 = unknown.
 static PITCH: AtomicU64 = AtomicU64::new(0);
 
-/// The pitch that the driver gives rows of so many bytes. `None` where it does not say.
+/// The driver's pitch for rows of `width` bytes. `None` if the driver does not tell it.
 pub fn pitch(width: u64, element: u32) -> Option<u64> {
     let mut unit = PITCH.load(Ordering::Relaxed);
     if unit == 0 {

@@ -1,26 +1,24 @@
-//! How much of each device a managed job may take, and has taken.
+//! Capacity: how much of each device a managed job may take, and has taken.
 //!
-//! A job on managed memory could take the host's memory on top of the device's; but programs size
-//! themselves by what `cuMemGetInfo` says and by the error that comes when the device is full
-//! (PyTorch gives its cached blocks back then). So a job gets the limit that it would have alone on
-//! the device: its total, less a [`RESERVE`]. One that said that it takes more (`--memory`) gets
-//! what it said, as far as the host has that to spare when the job first looks: what exceeds the
-//! device lies there. That view is its own and steady: neighbours do not show in it.
+//! Programs size themselves by `cuMemGetInfo` and by the error of a full device (PyTorch then frees
+//! cached blocks). So a job gets its limit alone on the device: `total - total / RESERVE`, see
+//! [`RESERVE`]. A larger declared need (`--memory`) is granted as far as the host has room at the
+//! first look, because the excess lies there. Neighbours do not change this limit.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Devices that are kept book of; further ones keep plain device memory.
+/// Devices with an account; further ones keep plain device memory.
 const DEVICES: usize = 32;
 
-/// What no job can have of a device is its total divided by this: contexts, code and the driver's
-/// own (0.4 to 0.6 GB a context on an 80 GB device, and each of two jobs has one: `papers.md` gives
-/// 200 KB a compute unit for the context alone). 1/64 of 80 GB is 1.25 GB.
+/// Divisor of the total for what no job can have: contexts, code and the driver's own memory. 1/64
+/// of 80 GB is 1.25 GB. A context takes 0.4 to 0.6 GB on an 80 GB device, and each of two jobs has
+/// one (`papers.md`: 200 KB a compute unit for the context alone).
 const RESERVE: u64 = 64;
 
 #[derive(Debug)]
 struct Book {
-    /// What a job may take; 0 = not known.
+    /// Capacity, bytes; 0 = unknown.
     most: AtomicU64,
     taken: AtomicU64,
 }
@@ -36,13 +34,12 @@ fn book(device: i32) -> Option<&'static Book> {
     usize::try_from(device).ok().and_then(|at| BOOKS.get(at))
 }
 
-/// What a job may take of a device of so much memory.
+/// Capacity for a job on a device of `total` bytes.
 pub fn of_total(total: u64) -> u64 {
     total - total / RESERVE
 }
 
-/// A device has so much memory, of which the job said that it takes `said`; the host has `spare`
-/// bytes to spare.
+/// Sets a device's capacity, all in bytes. `said`: declared need; `spare`: free host memory.
 pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(book) = book(device) {
         let alone = of_total(total);
@@ -51,12 +48,12 @@ pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
     }
 }
 
-/// What a job may take of a device.
+/// Capacity of a device, bytes; 0 = unknown.
 pub fn most(device: i32) -> u64 {
     book(device).map_or(0, |book| book.most.load(Ordering::Relaxed))
 }
 
-/// Books so much; false if the job would then have more than it may.
+/// Books `bytes`; false if that would exceed the capacity.
 #[must_use]
 pub fn take(device: i32, bytes: u64) -> bool {
     let Some(book) = book(device) else { return false };
@@ -67,7 +64,7 @@ pub fn take(device: i32, bytes: u64) -> bool {
         .is_ok()
 }
 
-/// Books so much back.
+/// Books `bytes` back.
 pub fn given_back(device: i32, bytes: u64) {
     if let Some(book) = book(device) {
         let _ = book.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
@@ -88,7 +85,7 @@ pub fn taken_of_all() -> u64 {
     })
 }
 
-/// Whether its memory is known and it has a book at all.
+/// Whether the device's capacity is known.
 pub fn known(device: i32) -> bool {
     book(device).is_some_and(|book| book.most.load(Ordering::Relaxed) != 0)
 }

@@ -1,20 +1,16 @@
-//! Memory that is mostly read: how the driver is told, and how such memory leaves the device.
+//! Read-mostly advice, and how memory under it leaves the device.
 //!
-//! Of memory advised as mostly read the driver makes copies where it would move: a prefetch to the
-//! device leaves the host's copy good, which is what the advice is for, and a prefetch to the host
-//! leaves the device's copy, and its room, where they are. What gives that room back without
-//! copying anything is to end the advice: the copies collapse into one, at the preferred location
-//! where one of them lies there. So
+//! The driver copies such memory instead of moving it. A prefetch to the device leaves the host's
+//! copy valid (the aim); a prefetch to the host leaves the device's. Ending the advice frees the
+//! device without a copy: one copy remains, at the preferred location if there is one there. So:
 //!
-//! * what becomes mostly read prefers the host from then on; as long as the advice holds that
-//!   changes nothing, since it goes before the preferred location;
-//! * to leave, it is no longer mostly read (what the host has too is gone from the device), is
-//!   prefetched to the host (which moves what the device alone has: on the first time, or where it
-//!   was written against all forecasts), and is advised again once that has ended: before, the
-//!   prefetch would only copy;
-//! * what is mostly read no more prefers the device first, whose copy is left then.
+//! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.
+//! * To leave, the advice ends, which drops device copies of what the host has. A prefetch to the
+//!   host moves the rest (the first time, or after an unforeseen write). Then the advice is given
+//!   again; before, the prefetch would only copy.
+//! * Memory that is written again first prefers the device, whose copy then remains.
 //!
-//! All of it is advice: where a step fails, memory lies elsewhere or is copied once more.
+//! All this is advice: if a step fails, memory lies elsewhere or is copied once more.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -31,9 +27,9 @@ const NOT_READ_MOSTLY: u32 = 2;
 /// CU_DEVICE_CPU.
 pub const HOST: CuDevice = -1;
 
-/// What is advised now: where each granule's part of an allocation begins.
+/// Memory under the advice: start of each granule's part of an allocation.
 static ADVISED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// How many there are: most jobs have none.
+/// Size of the set; 0 in most jobs.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory to be advised again.
@@ -45,12 +41,11 @@ pub struct Again {
 }
 
 fn locked() -> MutexGuard<'static, BTreeSet<u64>> {
-    // Nothing that runs under the lock can leave the set half changed.
+    // No code under the lock can leave the set half changed.
     ADVISED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the granules' parts of a range begin. A range begins where its allocation or a granule
-/// does.
+/// Starts of the granules' parts of a range, which begins where its allocation or a granule does.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let later = (start / GRANULE + 1..).map(|granule| granule * GRANULE);
     let end = start.saturating_add(bytes);
@@ -69,7 +64,7 @@ fn keep(start: u64, bytes: u64, on: bool) {
     COUNT.store(advised.len(), Ordering::Release);
 }
 
-/// The runs of a range that are advised.
+/// Runs of a range that are advised.
 fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Vec::new();
@@ -87,34 +82,34 @@ fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     runs
 }
 
-/// Fresh memory: no advice has been given about it.
+/// Forgets the advice for fresh memory.
 pub fn forget(start: u64, bytes: u64) {
     if COUNT.load(Ordering::Acquire) > 0 {
         keep(start, bytes, false);
     }
 }
 
-/// It is mostly read.
+/// Advises a range as mostly read.
 pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     let result = advise(start, bytes, READ_MOSTLY, device);
     if result.ok() {
-        // Where this fails, what leaves is copied.
+        // If this fails, memory that leaves is copied.
         let _ = advise(start, bytes, PREFER, HOST);
         keep(start, bytes, true);
     }
     result
 }
 
-/// It is no more: the device's copy is the one that counts.
+/// Ends the advice for a range that is written; the device's copy counts.
 pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     keep(start, bytes, false);
-    // Where this fails, it is copied to the device once more.
+    // If this fails, the range is copied to the device once more.
     let _ = advise(start, bytes, PREFER, device);
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// It is about to leave the device by a prefetch. Answers what is to be advised again when that has
-/// ended.
+/// Ends the advice for a range before it leaves the device. Returns what to advise again after
+/// that.
 pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {
@@ -126,14 +121,14 @@ pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     again
 }
 
-/// It has left, or does not. What is the job's no more the driver refuses.
+/// Gives the advice again, after the prefetch. The driver refuses what the job no longer holds.
 pub fn left(again: Vec<Again>) {
     for Again { start, bytes, device } in again {
         let _ = mostly_read(start, bytes, device);
     }
 }
 
-/// What is still to be advised again once this is mostly read no more.
+/// Takes a range that is no longer mostly read out of the list.
 pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     again.retain(|one| one.start >= end || one.start.saturating_add(one.bytes) <= start);
@@ -143,11 +138,11 @@ pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
 mod tests {
     use super::*;
 
-    /// One test, since the set is the process's.
+    /// One test, since the set belongs to the process.
     #[test]
     fn what_is_advised_is_known_by_granules_of_each_allocation() {
         let base = 0x7100_0000_0000;
-        // An allocation that begins within a granule, and one behind it in its last granule.
+        // An allocation that begins within a granule, and another one in its last granule.
         let (first, second) = (base + 4096, base + 2 * GRANULE + 8192);
         keep(first, 2 * GRANULE, true);
         assert_eq!(runs(first, 2 * GRANULE), [(first, 2 * GRANULE)]);

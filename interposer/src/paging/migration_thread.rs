@@ -1,21 +1,16 @@
-//! The memory thread: carries out the broker's page operations on streams of its own, beside
-//! whatever the job runs.
+//! The migration thread: carries out the broker's page operations on streams of its own.
 //!
-//! * One a process, only in a job whose memory is managed, started when the first of it is taken;
-//!   signals blocked, never joined.
-//! * It moves nothing but managed memory that the job holds now: a page operation is cut to that,
-//!   and ended as gone where nothing is left.
-//! * What it does can never change what the job computes: it moves pages and gives advice, both of
-//!   which only say where bytes lie. Contents are given up only of blocks that the job itself has
-//!   freed and that nobody can be given meanwhile. Discards of anything else are carried out as
-//!   evictions.
-//! * The job never waits for it, but when a context ends: then for one driver call of its, within a
-//!   bound.
-//! * While anybody captures it makes no driver call. Should a capture begin in the middle of one:
-//!   its thread's capture mode is relaxed, so that its calls do not spoil another thread's capture.
-//! * Completion is seen by events; nothing is waited for in the driver. Of two page operations that
-//!   lie behind one another on a stream the events say how long the second one took the device
-//!   ([`timed`]), and the broker is told: what the link carries is seen by nobody else.
+//! * One a process, only with managed memory, started at its first allocation; signals blocked,
+//!   never joined.
+//! * It moves only managed memory that the job holds now. Page operations are cut to that, and end
+//!   as gone where none is left.
+//! * It cannot change what the job computes: moves and advice only say where bytes lie. It discards
+//!   only freed blocks that no allocation can get meanwhile, and evicts instead elsewhere.
+//! * The job waits for it only when a context ends: for one driver call, within a bound.
+//! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call under
+//!   way does not spoil a capture that begins.
+//! * Completion is seen by events; no driver call waits. Events of two consecutive page operations
+//!   on a stream give the second one's time ([`timed`]), which the broker learns only from here.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Builder;
@@ -40,68 +35,64 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most. The broker gives no more than the link carries; this bounds
-/// one that does not.
+/// Page operations under way at most, against a broker that gives too many.
 const MOST: usize = 64;
 
-/// Between two looks at what is under way: a page operation of 16 granules takes half a
-/// millisecond.
+/// Poll interval: 16 granules take half a millisecond.
 const LOOK: Duration = Duration::from_micros(150);
 
-/// Between two looks for page operations where nobody rings (the broker went and another came).
+/// Longest sleep without a doorbell, in case another broker came.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// While somebody captures.
+/// Sleep while a thread captures.
 const CAPTURED: Duration = Duration::from_millis(1);
 
-/// A page operation that takes longer is counted as late; a whole ring of them takes 20 ms.
+/// Time, ns, at which a page operation counts as late; a whole ring takes 20 ms.
 const LATE: Ns = 1_000_000_000;
 
-/// A page operation that takes longer is given up: its range counts as refused.
+/// Time, ns, at which a page operation is given up as refused.
 const HOPELESS: Ns = 30_000_000_000;
 
-/// A context's end waits so long for a call of ours that is under way.
+/// Longest wait of a context's end for a driver call of this thread.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_DEFAULT: the device writes down when it was reached.
+/// CU_EVENT_DEFAULT: the event has a time.
 const WITH_TIME: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
-/// How long a round is after which the broker is told what was named: a training step takes a tenth
-/// to a few seconds, and what is told counts for some rounds.
+/// Interval between reports of touched ranges, ns. A training step takes a tenth of a second to a
+/// few seconds, and a report counts for some rounds.
 const ROUND: Ns = 500_000_000;
 
-/// The thread's stack: it holds some lists and calls the driver.
 const STACK: usize = 256 * 1024;
 
-/// Between two looks at what is left of the host: some small files are read.
+/// Interval between looks at the host memory that is left, ns; each reads small files.
 const HOST_LOOKS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// The thread is inside a driver call, or about to be.
+/// Whether the thread is in a driver call, or about to be.
 static INSIDE: AtomicBool = AtomicBool::new(false);
-/// Contexts that are ending just now.
 static ENDING: AtomicU32 = AtomicU32::new(0);
-/// Contexts that ended so far: streams made before may be gone.
+/// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Ranges of a round that the broker is told: a message must fit one packet of the channel.
+/// Ranges in one message, which must fit one packet.
 const RANGES_TOLD: usize = 4096;
 
-/// Uses in one part of a forecast, for the same reason: each takes 20 bytes at most.
+/// Uses in one message, at most 20 bytes each.
 const USES_TOLD: usize = 2048;
 
-/// Sleeps until the word is no more what it was and somebody says so, or so long.
+/// Sleeps until a wake-up after `word` changed from `was`, or for `within`.
 fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
     let nap = clock::timespec(within.as_nanos() as Ns);
     let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
 }
 
-/// Tells which ranges the job has named of late; `None`: all may have been.
+/// Reports the ranges named lately; `None`: all may have been.
 fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
         starts.truncate(RANGES_TOLD);
@@ -110,7 +101,7 @@ fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     link.tell(ToBroker::Touched { starts });
 }
 
-/// Tells what the job touches in a period.
+/// Reports what the job touches in a period.
 fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
     let mut part = parts.next().unwrap_or_default();
@@ -129,7 +120,7 @@ fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     }
 }
 
-/// Starts the thread, if it is not there yet. Cheap after that.
+/// Starts the thread unless it runs; cheap after that.
 pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
@@ -140,7 +131,7 @@ pub fn start(link: &'static BrokerLink) {
         let worked = internal_error::guarded(|| Mover::new(link).run());
         // Without it memory moves on demand, as without a broker.
         page_ops.served.store(0, Ordering::Release);
-        // Nobody brings back what was moved out.
+        // Evicted memory will not be brought back.
         evicted::forget();
         evicted::wake();
         if worked.is_none() {
@@ -152,13 +143,13 @@ pub fn start(link: &'static BrokerLink) {
     }
 }
 
-/// A forked child has no such thread.
+/// Resets the state in a forked child, which has no such thread.
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// A context may be about to end: waits, bounded, until no call of the thread is under way, and
-/// keeps it from making more.
+/// Keeps the thread from driver calls as a context may end. Waits for one under way, at most
+/// `PATIENCE`.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
@@ -169,7 +160,7 @@ pub fn context_ending() {
     }
 }
 
-/// It has ended, or lives on.
+/// Ends what `context_ending` began. `ended`: the context has ended.
 pub fn context_ended(ended: bool) {
     if ended {
         ENDED.fetch_add(1, Ordering::AcqRel);
@@ -177,7 +168,7 @@ pub fn context_ended(ended: bool) {
     ENDING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Leave to make driver calls; given back when dropped.
+/// Permission to make driver calls.
 struct Leave;
 
 impl Leave {
@@ -194,7 +185,7 @@ impl Drop for Leave {
     }
 }
 
-/// A context's streams of ours.
+/// This thread's streams in a context.
 #[derive(Debug, Clone, Copy)]
 struct Streams {
     context: CuContext,
@@ -207,23 +198,23 @@ struct Streams {
 struct Out {
     number: u64,
     what: What,
-    /// What was ordered: address and bytes.
+    /// Ordered range: address and bytes.
     range: (u64, u64),
-    /// What of it is moved.
+    /// Bytes of it that are moved.
     bytes: u64,
-    /// Behind its last part, and the context it is of.
+    /// Event behind the last part, and its context.
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// The event of the page operation before it on the stream, where that was not through when
-    /// this one was behind it: what the device did between the two is this page operation.
+    /// Event of the stream's previous page operation, if that was pending when this one was queued.
+    /// The time between the two events is this one's.
     follows: Option<CuEvent>,
-    /// Its own event is so needed by another one, which then keeps it.
+    /// Another page operation needs this event, and keeps it.
     followed: bool,
     since: Ns,
     late: bool,
     borrowed: Vec<Spare>,
-    /// What is mostly read, and is to be again.
+    /// Advice to be given again.
     again: Vec<Again>,
 }
 
@@ -236,20 +227,20 @@ struct Mover {
     events: Vec<(CuContext, CuEvent)>,
     out: Vec<Out>,
     current: CuContext,
-    /// When a round was ended last, and what was named in it.
+    /// End of the last round, ns, and the ranges named in it.
     told: Ns,
     touched: Option<Vec<u64>>,
-    /// The broker does not know of the job's period yet.
+    /// Whether to report the period again.
     tells_again: bool,
-    /// When it was last looked at what is left of the host; 0: not yet.
+    /// Last look at the host memory that is left, ns; 0: none.
     looked_at_host: Ns,
-    /// A filter for system calls was there when the thread began, as in a container.
+    /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
-    /// In stage 1.
+    /// Only in stage 1.
     learner: Option<Learner>,
 }
 
-/// Whether this thread has a filter for system calls. Where that cannot be asked it has one.
+/// Whether this thread has a system call filter; true if that cannot be asked.
 fn is_filtered() -> bool {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     secure_computing_mode() != Ok(SecureComputingMode::Disabled)
@@ -284,7 +275,7 @@ impl Mover {
         }
         loop {
             let page_ops = &self.link.lane.page_ops;
-            // The bell first: a gift after this look changes it, and the nap does not begin.
+            // First: an order after this look changes the bell, and the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
             self.look_round(page_ops);
             self.tell_touched();
@@ -301,15 +292,14 @@ impl Mover {
         }
     }
 
-    /// Tells what the job's control groups leave of the host, now and then: the broker orders
-    /// nothing out beyond that.
+    /// Tells the broker how much host memory the control groups leave; it evicts no more.
     fn tell_host(&mut self) {
         let now = clock::now();
         if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
             return;
         }
         self.looked_at_host = now;
-        // A job that has shut itself in since may not allow that files are opened.
+        // A filter installed since may forbid opening files.
         if is_filtered() && !self.filtered {
             return;
         }
@@ -318,7 +308,7 @@ impl Mover {
         self.link.lane.counters.host_left.store(left, Ordering::Relaxed);
     }
 
-    /// Another broker, or contexts that are gone.
+    /// Handles a new or lost broker, and ended contexts.
     fn look_round(&mut self, page_ops: &PageOps) {
         let attachment = self.link.attachment();
         if attachment != self.attachment {
@@ -328,14 +318,14 @@ impl Mover {
             self.tells_again = true;
             evicted::forget();
             evicted::wake();
-            // Nobody waits for these any more.
+            // A former broker's page operations.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
             }
         }
         let attached = self.link.is_attached();
         if !attached && evicted::any() {
-            // Nobody brings back what was moved out.
+            // Evicted memory will not be brought back.
             evicted::forget();
             evicted::wake();
         }
@@ -352,7 +342,7 @@ impl Mover {
         }
     }
 
-    /// Tells the broker now and then which ranges the job has named.
+    /// Reports the job's period, and once a `ROUND` the touched ranges.
     fn tell_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
@@ -402,7 +392,7 @@ impl Mover {
         self.link.fence_and_ring();
     }
 
-    /// Begins a page operation. Nothing is under way afterwards if it was only advice.
+    /// Begins a page operation. `None`: it was advice, and is done.
     fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, Outcome> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.what == What::MostlyRead {
@@ -416,7 +406,7 @@ impl Mover {
             }
         }
         let mut parts = ranges::within(page_op.start, end);
-        // What the job has freed and may get again is moved out like the rest, but never in.
+        // Freed blocks are moved out too, but never in.
         if !page_op.what.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
@@ -437,7 +427,7 @@ impl Mover {
                 What::Prefetch | What::Populate | What::Confirm => {
                     prefetch(part.start, length, Some(range.device), stream)
                 }
-                // Not known to be dead for certain: moved.
+                // Not certainly dead, so moved.
                 What::Evict | What::Release | What::Discard => {
                     again.extend(mem_advise::leaves(part.start, length, range.device));
                     prefetch(part.start, length, None, stream)
@@ -488,12 +478,12 @@ impl Mover {
         }))
     }
 
-    /// Gives up what freed blocks hold.
+    /// Discards the contents of freed blocks.
     fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, Outcome> {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
-            // SAFETY: the lists have as many entries as said; the driver reads them before it
+            // SAFETY: both lists have as many entries as said; the driver reads them before it
             // returns.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
@@ -524,11 +514,11 @@ impl Mover {
         }
     }
 
-    /// Makes a context the thread's, with streams of ours in it.
+    /// Makes a context current, with this thread's streams in it.
     fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
         if self.current != context {
-            // SAFETY: a context that memory of the job was taken in; should it be gone, the driver
-            // says so.
+            // SAFETY: a context in which the job took memory; if it is gone, the driver returns an
+            // error.
             if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(Outcome::Gone);
             }
@@ -554,7 +544,7 @@ impl Mover {
         Ok(streams)
     }
 
-    /// An event behind what is on a stream.
+    /// Records an event behind what is on a stream.
     fn mark(&mut self, context: CuContext, stream: CuStream) -> Option<CuEvent> {
         let kept = self.events.iter().position(|(of, _)| *of == context);
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
@@ -572,8 +562,7 @@ impl Mover {
         None
     }
 
-    /// The event of the last page operation on a stream, if the device has not reached it: asked
-    /// when the next one lies behind it already.
+    /// The last page operation's event on a stream, if pending after the next one was queued.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
         let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
@@ -584,7 +573,7 @@ impl Mover {
         Some(last.event)
     }
 
-    /// Sees what has ended.
+    /// Ends the page operations whose events were reached.
     fn poll(&mut self, page_ops: &PageOps) {
         let now = clock::now();
         let mut going = Vec::new();
@@ -606,14 +595,14 @@ impl Mover {
             if out.what.is_inward() {
                 match outcome {
                     Outcome::Done => evicted::brought(out.range.0, out.range.1),
-                    // It never will.
+                    // The memory will not arrive.
                     _ => evicted::came(out.range.0, out.range.1),
                 }
                 evicted::wake();
             }
             let mut took = 0;
             if outcome == Outcome::Done {
-                // The events' times are a device's that is not slowed down.
+                // `slowed`: events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
                 if out.what == What::Prefetch && took > 0 {
                     evicted::carried(out.bytes, took);
@@ -643,8 +632,7 @@ impl Mover {
     }
 }
 
-/// How long the device took for a page operation that has ended and that it had before it when the
-/// last one ended, ns; 0 where that is not known, or where it is not all of what was ordered.
+/// Device time of an ended page operation, ns. 0 if unknown or not wholly moved.
 fn timed(out: &Out) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;
@@ -657,10 +645,10 @@ fn timed(out: &Out) -> Ns {
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
 }
 
-/// Moves a range, to a device or to the host, by whichever of its calls the driver has.
+/// Moves a range to a device or the host, by whichever call the driver has.
 pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
-    // SAFETY: a range that the job holds, or an error.
+    // SAFETY: a range that the job holds; else the driver returns an error.
     match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
         // SAFETY: as above.
         CuResult::NOT_FOUND => unsafe {

@@ -1,26 +1,23 @@
-//! Managed backing: what a job takes as device memory is managed memory, so that jobs that together
-//! exceed the device can run.
+//! Managed backing: gives managed memory where a job asks for device memory, so that jobs that
+//! exceed the device together can run.
 //!
-//! What holds:
-//! * Only for jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or that
-//!   leave it open (`auto`) and whose memory does not fit beside the others'. For all others every
-//!   function here answers at once that it has nothing to say, and hooks that only managed jobs
-//!   need are not there at all.
-//! * The job sees device memory: what a pointer is, how much is free, how large a range is are
-//!   answered as for `cuMemAlloc`. Where that is impossible (handles for other processes) the
-//!   driver refuses as it refuses managed memory, and weft says so once.
-//! * Whatever cannot be managed stays device memory: a device without concurrent managed access, an
-//!   allocation that the driver refuses for another reason than want of memory, virtual memory
-//!   management (`cuMemCreate`, `cuMemMap`: the driver maps no managed memory into reserved
-//!   ranges), pools made for sharing, arrays, memory of graphs' own allocation nodes. Said once,
-//!   counted.
-//! * A job may take what the device has, less a reserve, or what it said that it takes, where that
-//!   is more (see [`capacity`]): beyond that it gets CUDA's own "out of memory", as alone on the
-//!   device.
+//! * For jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or with
+//!   `auto` where memory does not fit beside the others'. In other jobs each function returns at
+//!   once, and hooks that only managed jobs need are not bound.
+//! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
+//!   Where that is impossible (handles for other processes) the driver refuses, and weft says so
+//!   once.
+//! * The rest stays device memory, is counted, and is logged once:
+//!   * all on devices without concurrent managed access;
+//!   * allocations refused for another reason than want of memory;
+//!   * virtual memory management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges);
+//!   * shared pools, arrays, graphs' allocation nodes.
+//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]). Beyond that
+//!   it gets CUDA's "out of memory".
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `backing` | takes and gives back managed memory; support; advice |
+//! | `backing` | taking and giving back managed memory; support; advice |
 //! | `capacity` | how much of a device a job may take |
 //! | `ranges` | what was handed out |
 //! | `pool` | stream-ordered allocation |
@@ -29,12 +26,12 @@
 //! | `period_detector` | in which order, and when it repeats |
 //! | `template_learner` | stage 1: from what launches touched to templates |
 //! | `residency_probe` | what a launch touched, by the host's page table |
-//! | `evicted` | what the broker had moved out, and launches that wait for it |
+//! | `evicted` | evicted granules, and launches that wait for them |
 //! | `mem_advise` | memory that is mostly read, and how it leaves the device |
-//! | `migration_thread` | the thread that carries out the broker's page operations |
+//! | `migration_thread` | the thread that carries out page operations |
 //!
-//! It may not: wait for anything but the driver's own calls, hold a lock over a driver call, or
-//! make a driver call of its own while anybody captures.
+//! This module waits only for the driver's own calls and holds no lock over them. During a capture
+//! it makes none of its own.
 
 pub mod access_tracker;
 pub mod backing;
@@ -60,13 +57,13 @@ use crate::driver::stream::{Stream, own_stream};
 
 pub use crate::client::backing_mode::{is_open, managed, may_be_managed, settled};
 
-/// In a forked child.
+/// Resets the state in a forked child.
 pub fn forget() {
     backing_mode::forget();
     migration_thread::forget();
 }
 
-/// A stream is about to end.
+/// Handles a stream that is about to end.
 pub fn stream_ending(stream: Stream) {
     if managed() {
         residency_probe::stream_ending(own_stream(stream));
@@ -74,15 +71,15 @@ pub fn stream_ending(stream: Stream) {
     }
 }
 
-/// A context may be about to end.
+/// Handles a context that may be about to end.
 pub fn context_ending() {
     if managed() {
         migration_thread::context_ending();
     }
 }
 
-/// The call has returned. `ended`: the context that has ended by it, whose managed memory is
-/// nobody's any more; 0 = one that is not known.
+/// Handles the return of such a call. `ended`: the context that ended, with its managed memory; 0 =
+/// unknown.
 pub fn context_ended(ended: Option<CuContext>) {
     if !managed() {
         return;
@@ -101,8 +98,7 @@ pub fn context_ended(ended: Option<CuContext>) {
     }
 }
 
-/// Tells the broker of a change of the managed memory, and sees to the thread that moves it. Slow
-/// path.
+/// Tells the broker of a change of managed memory, and starts the migration thread. Slow path.
 fn tell(message: ToBroker) {
     if let Some(link) = link::only() {
         link.tell(message);
@@ -111,7 +107,8 @@ fn tell(message: ToBroker) {
     }
 }
 
-/// Writes into the lane how much managed memory is held, and how much could not be managed.
+/// Writes into the lane how much managed memory is held, and how many allocations could not be
+/// managed.
 pub fn report(link: &BrokerLink) {
     if managed() {
         let counters = &link.lane.counters;

@@ -1,23 +1,20 @@
-//! The order in which a job touches its memory: what its last period shows of the next one.
+//! Period detector: finds the sequence of launches that a job repeats, and forecasts its memory
+//! use.
 //!
-//! A job repeats itself: a training step, a decoded token. Each launch (copy, fill) is a [`Step`]:
-//! what it is, and which granules it uses. When the last steps were the same as those a while
-//! before, for a whole while long, that while is the period, and its steps are the [`Forecast`].
-//! From then on every step is compared with the one that is expected; one that differs (an
-//! evaluation now and then) puts the job out of step until some steps in a row are known again.
+//! Each launch (copy, fill) is a [`Step`] with the granules it uses. If the last `n` steps equal
+//! the `n` before them, `n` is the period (a training step, a decoded token). Its steps are the
+//! [`Forecast`]. Each later step is compared with the expected one. After another one, as in an
+//! evaluation, the job is out of step until some steps in a row are known again.
 //!
-//! When in the period a step comes is told by the job's own time: from one step to the next it is
-//! what the device takes or what the host took, whichever is more, the lesser of the last two
-//! times. Waits for a turn, or for memory, are not in it (the caller leaves them out): with them a
-//! period would seem as long as all others' turns, and what it touches late as if it were not
-//! touched in this turn at all. A period that turns out to be much shorter is told again.
+//! A step's time is `max(device, host)`, with the lesser of the last two host times. It excludes
+//! waits for a turn or for memory, else a period would seem as long as all jobs' turns. Late uses
+//! would then seem not to belong to this turn. A period that becomes much shorter is told again.
 //!
-//! Two steps are the same if kernel and shape and the granules of all *large* regions are: a
-//! model's layers run the same kernels on other weights, and small temporaries wander. Whether and
-//! where a job repeats itself is not told from time, so that the same launches give the same
-//! period.
+//! Steps are equal if kernel, shape, and granules of all *large* regions are: layers run one kernel
+//! on other weights, and small temporaries wander. Time does not matter, so equal launches give
+//! equal periods.
 //!
-//! It costs a step one look into a table; memory is bounded.
+//! Cost: one table lookup a step. Memory is bounded.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -25,79 +22,78 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps in a row that are looked for: fewer would take two layers for each other, more find a
-/// period later.
+/// Steps that are compared: fewer would confuse two layers, more find a period later.
 const WINDOW: usize = 12;
 
-/// Steps that are kept: the longest period that is found has half as many. A training step of a
-/// large model has some ten thousand launches.
+/// Steps kept, twice the longest period. A training step of a large model has some ten thousand
+/// launches.
 const KEPT: usize = 1 << 15;
 
-/// Uses of one forecast at most. Neighbours are joined before.
+/// Uses in a forecast, with neighbours joined.
 const USES: usize = 1 << 14;
 
-/// Steps at least that must repeat before a period is believed.
+/// Steps that must repeat before a period is believed.
 const CERTAIN: usize = 2 * WINDOW;
 
-/// A period is told again where it takes less than so many fourths of what was told.
+/// A period is told again below this many fourths of the told time.
 const SHORTER: Ns = 3;
 
-/// What hashes are multiplied with: odd, its bits mixed (the golden ratio).
+/// Multiplier of the hashes: odd, with mixed bits (the golden ratio).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What one launch, copy or fill is and uses.
+/// One launch, copy or fill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Step {
     sign: u64,
     cost: Ns,
     begun: Ns,
-    /// How many of `Sequence::uses` are its.
+    /// Its entries in `Sequence::uses`.
     uses: u32,
 }
 
-/// What a period touches, in its order.
+/// What a period touches, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// How long it takes.
+    /// Length of the period, ns.
     pub period: Ns,
-    /// In the order of their times, which are before the period's end.
+    /// Uses in order of time, within the period.
     pub uses: Vec<GranuleUse>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     signs: Vec<u64>,
-    /// When each step begins.
+    /// Start of each step, ns.
     at: Vec<Ns>,
     length: Ns,
-    /// The step behind each window.
+    /// Step behind each window.
     windows: HashMap<u64, usize>,
 }
 
-/// See the module.
+/// Steps of a job, and its period if it has one.
 #[derive(Debug, Default)]
 pub struct Sequence {
     steps: VecDeque<Step>,
     uses: VecDeque<GranuleUse>,
     /// Steps so far.
     count: u64,
-    /// Of the last steps.
+    /// Hash of the last `WINDOW` steps.
     hash: u64,
-    /// After which step a window was seen last.
+    /// Last step behind each window.
     windows: HashMap<u64, u64>,
-    /// How far back the same was, and for how many steps in a row it was so.
+    /// Distance of the last equal window, and the steps in a row for which it held.
     distance: u64,
     streak: u64,
     known: Option<Known>,
-    /// The step that is expected, while in step.
+    /// The expected step, while in step.
     expected: Option<usize>,
-    /// Told once.
+    /// A forecast that was not told yet.
     news: Option<Forecast>,
     /// Times out of step, for people.
     pub slips: u64,
 }
 
-/// What of the hash the oldest step of a window is.
+/// Factor of the window's oldest step in the hash.
 fn oldest() -> u64 {
     (1..WINDOW).fold(1u64, |power, _| power.wrapping_mul(FACTOR))
 }
@@ -116,9 +112,8 @@ fn windows(signs: &[u64]) -> HashMap<u64, usize> {
 }
 
 impl Sequence {
-    /// The next step. `sign` says what it is, `cost` how long it takes the device, as far as that
-    /// is known; `now` is the job's own time, in which it does not wait for its turn or its memory;
-    /// `uses` are joined to it.
+    /// Adds a step. `sign` identifies it; `cost` is its device time in ns, if known; `now` is the
+    /// job's own time; `uses` are its granules.
     pub fn step(&mut self, sign: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
         let sign = sign.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
@@ -175,12 +170,11 @@ impl Sequence {
         }
     }
 
-    /// How long each of the last so many steps takes, in parts of what all of them do: that is what
-    /// the device takes or what the host took, whichever is more.
+    /// Times of the last `period` steps, ns. Their sum is the larger of device and host time.
     fn times(&self, period: usize) -> Option<Vec<Ns>> {
         let from = self.steps.len().checked_sub(period + 1)?;
         let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
-        // What lies between a step and the next one is the step's.
+        // The time until the next step belongs to the step.
         let host = |at: usize| Some(begun(at + 1)?.saturating_sub(begun(at)?));
         let (mut times, mut hosts, mut costs): (Vec<Ns>, Ns, Ns) = (Vec::with_capacity(period), 0, 0);
         for at in from..self.steps.len() - 1 {
@@ -192,19 +186,17 @@ impl Sequence {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead of the device waits for it in the end: both are not one behind the
-        // other.
+        // A host that runs ahead waits in the end, so the two times do not add up.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // They begin with the last step of the period before, which is what comes behind the
-        // period's own last one.
+        // The first time is that of the previous period's last step, which also ends this one.
         times.rotate_left(1);
         Some(times)
     }
 
-    /// Compares the step with the one that was expected, or finds where it stands.
+    /// Compares the step with the expected one, or finds its place.
     fn keep_step(&mut self, sign: u64) {
         let Some(known) = &self.known else { return };
         let follows = self
@@ -215,7 +207,7 @@ impl Sequence {
         self.expected = follows.or_else(|| known.windows.get(&self.hash).copied());
     }
 
-    /// The last so many steps are the period.
+    /// Makes the last `period` steps the period.
     fn adopt(&mut self, period: usize) {
         if self.steps.len() < period + 1 {
             return;
@@ -258,17 +250,17 @@ impl Sequence {
         });
     }
 
-    /// A forecast that was not told yet.
+    /// Takes a forecast that was not told yet.
     pub fn news(&mut self) -> Option<Forecast> {
         self.news.take()
     }
 
-    /// How far into its period the job is; `None` while it is out of step.
+    /// Position in the period, ns; `None` while out of step.
     pub fn position(&self) -> Option<Ns> {
         self.known.as_ref()?.at.get(self.expected?).copied()
     }
 
-    /// Something was launched whose uses are not known: what was learnt does not hold any more.
+    /// Drops what was learnt, after a launch of unknown use.
     pub fn forget(&mut self) {
         if self.known.is_some() {
             self.news = Some(Forecast::default());
@@ -297,7 +289,7 @@ mod tests {
         }
     }
 
-    /// A period of 30 steps: ten layers of three kernels, each layer with a granule of its own.
+    /// 30 steps: ten layers of three kernels, each layer with its own granule.
     fn period(sequence: &mut Sequence, now: &mut Ns) {
         for layer in 0..10u64 {
             for kernel in 0..3u64 {
@@ -318,7 +310,7 @@ mod tests {
         assert_eq!(forecast.period, 30_000, "the host is slower than the device");
         let mut firsts: Vec<u64> = forecast.uses.iter().map(|one| one.first).collect();
         if firsts.first() == firsts.last() {
-            // The period was cut in the middle of a layer.
+            // The period was cut within a layer.
             firsts.pop();
         }
         assert_eq!(firsts.len(), 10, "neighbours that are alike are one");
@@ -335,7 +327,7 @@ mod tests {
     #[test]
     fn a_use_comes_when_the_job_itself_gets_there() {
         let (mut sequence, mut now) = (Sequence::default(), 0);
-        // The host pauses behind the third of 30 launches, and stalls once for very long.
+        // The host pauses behind the third of 30 launches, and stalls once for long.
         let mut rounds = |sequence: &mut Sequence, pause: Ns, count: u64| {
             for round in 0..count {
                 for kernel in 0..30u64 {
@@ -352,7 +344,7 @@ mod tests {
         assert_eq!(forecast.period, 500_000, "the stall is not in it");
         assert_eq!((from(1, 2), from(2, 3), from(3, 29)), (1000, 471_000, 26_000));
         assert!(forecast.uses.is_sorted_by_key(|one| one.at));
-        // What was learnt while it was slow is told again, what stays about the same is not.
+        // A period learnt while slow is told again; an unchanged one is not.
         rounds(&mut sequence, 400_000, 6);
         assert_eq!(sequence.news(), None);
         rounds(&mut sequence, 20_000, 6);

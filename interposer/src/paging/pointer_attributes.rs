@@ -1,7 +1,5 @@
-//! What the job is told about its memory: what it would hear of device memory.
-//!
-//! Every answer is the driver's own, made by the job's own call, with only those words changed in
-//! which managed memory differs from what the job asked for.
+//! Pointer attributes and sizes as for device memory. Each answer is the driver's own, to the job's
+//! call; only words in which managed memory differs are changed.
 
 use std::ffi::c_void;
 
@@ -9,7 +7,7 @@ use super::ranges::{Origin, Range};
 use super::{capacity, ranges};
 use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
-/// CUpointer_attribute, as far as managed memory answers otherwise than device memory.
+/// Attributes (CUpointer_attribute) that differ between managed and device memory.
 mod attribute {
     /// CU_POINTER_ATTRIBUTE_CONTEXT.
     pub const CONTEXT: u32 = 1;
@@ -19,11 +17,11 @@ mod attribute {
     pub const HOST_POINTER: u32 = 4;
     /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: libraries that hear 0 of `cuMemAlloc`
-    /// memory take it for mapped memory and look for its handle: NCCL 2.30 fails then, with one
-    /// rank, too, as PyTorch registers what it allocates (client `managed-nccl`). So it hears what
-    /// it would of device memory. The handle itself is refused by the driver when it is asked for,
-    /// and a library that wants one then fails (UCX would do without one if it heard 0).
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, answered as for device memory. With 0,
+    /// libraries take `cuMemAlloc` memory for mapped memory and look for its handle. NCCL 2.30 then
+    /// fails even with one rank, as PyTorch registers its allocations (client `managed-nccl`). The
+    /// driver still refuses the handle, so a library that needs one fails; UCX would do without at
+    /// 0.
     pub const LEGACY_IPC: u32 = 10;
     /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
@@ -31,13 +29,12 @@ mod attribute {
     pub const POOL: u32 = 17;
 }
 
-/// What is written for an attribute of a range instead of the driver's answer. `None`: the driver's
-/// answer stands.
+/// Replacement for the driver's answer on a range; `None` keeps that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Half(u32),
     Word(u64),
-    /// Nothing of that kind: zero, and an error to the single query.
+    /// No such attribute: zero, and an error for the single query.
     None,
 }
 
@@ -76,10 +73,10 @@ unsafe fn put(data: *mut c_void, instead: Instead) -> CuResult {
     CuResult::SUCCESS
 }
 
-/// After `cuPointerGetAttribute`.
+/// Corrects the answer of `cuPointerGetAttribute`.
 ///
 /// # Safety
-/// The call's own arguments; the driver accepted them with `result`.
+/// The arguments are those of the call, which the driver answered with `result`.
 pub unsafe fn one(
     result: CuResult,
     data: *mut c_void,
@@ -97,10 +94,10 @@ pub unsafe fn one(
     }
 }
 
-/// After `cuPointerGetAttributes`.
+/// Corrects the answers of `cuPointerGetAttributes`.
 ///
 /// # Safety
-/// The call's own arguments; the driver accepted them with `result`.
+/// The arguments are those of the call, which the driver answered with `result`.
 pub unsafe fn several(
     result: CuResult,
     count: u32,
@@ -114,20 +111,20 @@ pub unsafe fn several(
     }
     let Some((_, range)) = ranges::of(at) else { return };
     for nth in 0..count as usize {
-        // SAFETY: as many as the call says.
+        // SAFETY: the arrays have as many entries as the call says.
         let asked = unsafe { asked.wrapping_add(nth).read() };
         // SAFETY: as above.
         let data = unsafe { data.wrapping_add(nth).read() };
         if let (false, Some(instead)) = (data.is_null(), instead(&range, asked, &pool)) {
-            // SAFETY: the driver wrote this attribute there. A list of attributes never fails for
-            // one of them.
+            // SAFETY: the driver wrote this attribute there. A list never fails for a single
+            // attribute.
             let _ = unsafe { put(data, instead) };
         }
     }
 }
 
-/// Free memory of a device as this job sees it: what it may take less what it has. `None` where the
-/// device's memory is not managed.
+/// Free bytes of a device for this job: capacity less use. `None` if the device's memory is not
+/// managed.
 pub fn free(device: i32, plain: u64) -> Option<u64> {
     capacity::known(device).then(|| {
         capacity::most(device)
@@ -136,8 +133,8 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
     })
 }
 
-/// The size of a device of `total` bytes as this job sees it: no less than what it may take.
-/// Programs that reckon with parts of the whole take what is free for one.
+/// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
+/// parts of the whole.
 pub fn size(device: i32, total: u64) -> u64 {
     total.max(capacity::most(device))
 }

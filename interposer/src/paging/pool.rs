@@ -1,13 +1,12 @@
 //! Stream-ordered allocation on managed memory.
 //!
-//! The driver has no stream-ordered managed allocation before CUDA 13, and freeing managed memory
-//! waits for the whole context. So what a stream frees is kept for the next that asks: at once for
-//! the same stream, whose own order makes that right; for another stream once an event behind the
-//! free was reached. A stream that is gone is the same as no other: the driver's work on it may
-//! still run when its handle, or its thread's place, is another's. What is kept does not count as
-//! the job's (its `cuMemGetInfo` does not show it) and goes back to the driver when the job asks
-//! for more than there is, trims a pool, or frees more blocks than are worth keeping. The driver's
-//! own free waits for what still uses a block, so a block without an event is safe, too.
+//! The driver has none before CUDA 13, and freeing managed memory waits for the whole context. So
+//! freed blocks are kept: for the same stream at once, whose order makes that right. Other streams
+//! get them once an event behind the free was reached. A stream that is gone equals no other: its
+//! work may still run when its handle, or its thread's place, is reused. Kept blocks are not the
+//! job's (its `cuMemGetInfo` omits them). They go back when the job asks for more than there is,
+//! trims a pool, or frees more than `MOST`. The driver's free waits for a block's users, so a block
+//! without an event is safe too.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,41 +22,42 @@ use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
 use crate::thread;
 
-/// Blocks kept; CTranslate2 has some thirty on their way at a time (28 pairs a token).
+/// Blocks kept. CTranslate2 uses some thirty at a time (28 pairs a token).
 const MOST: usize = 1024;
 
-/// A block serves a request if it is at most this part larger, or has no more than [`SMALL`] bytes.
+/// A block serves a request of `bytes` if `bytes <= room` and
+/// `room - room / WASTE <= max(bytes, SMALL)`.
 const WASTE: u64 = 4;
 const SMALL: u64 = 512;
 
 /// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
-/// A block that was freed in stream order.
+/// A block freed in stream order.
 #[derive(Debug, Clone, Copy)]
 pub struct Spare {
-    /// Where it begins.
+    /// Address.
     pub at: CuDevicePtr,
-    /// What it was.
+    /// The range that it was.
     pub range: Range,
     /// Where it was freed.
     line: Line,
-    /// Behind the free; 0 = none.
+    /// Event behind the free; 0 = none.
     event: CuEvent,
-    /// Whose event that is.
+    /// Context of the event.
     of: CuContext,
 }
 
-/// Work of one line runs in order.
+/// Device work that runs in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     /// A stream with a handle of its own.
     Stream(CuStream),
     /// A context's legacy default stream.
     Legacy(CuContext),
-    /// A thread's default stream in a context. The number is no other thread's, ever.
+    /// A thread's default stream in a context. The number is never reused.
     Thread(u64, CuContext),
-    /// A stream that is gone, or that nobody knows.
+    /// A stream that is gone or unknown.
     Gone,
 }
 
@@ -74,12 +74,12 @@ impl Line {
 /// CU_STREAM_LEGACY.
 const LEGACY: CuStream = 1;
 
-/// What a pool's own book says.
+/// Usage of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
     /// Bytes now.
     pub now: u64,
-    /// Most bytes ever.
+    /// Peak, bytes.
     pub high: u64,
 }
 
@@ -88,7 +88,7 @@ struct Inside {
     spare: Vec<Spare>,
     events: Vec<(CuContext, CuEvent)>,
     used: HashMap<usize, Used>,
-    /// Pools that were made for sharing or for the host: theirs stays theirs.
+    /// Pools for sharing or host memory, left to the driver.
     foreign: Vec<usize>,
 }
 
@@ -117,14 +117,13 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
         if spare.event != 0 {
             keep_event(spare.of, spare.event);
         }
-        // What was given back when it was freed is taken again; that fails only if another thread
-        // took it meanwhile.
+        // Taken again after its free; fails only if another thread took the room.
         if capacity::take(range.device, range.room) {
             ranges::add(spare.at, range);
             taken(&range);
             return Taken::At(spare.at);
         }
-        // SAFETY: nobody holds the block but we.
+        // SAFETY: no other code holds the block.
         let _ = unsafe { calls::cuMemFree_v2(spare.at) };
         super::tell(ToBroker::Unbacked { start: spare.at });
         return Taken::Refused(CuResult::OUT_OF_MEMORY);
@@ -138,7 +137,7 @@ pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
     result
 }
 
-/// A block that fits and may be used on this stream now.
+/// A fitting block that this stream may use now.
 fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     let (device, context) = backing::here()?;
     let line = Line::of(stream, context);
@@ -162,8 +161,7 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     if capture::any() {
         return None;
     }
-    // Another stream's, taken out before the driver is asked about it: no lock is held over its
-    // call.
+    // Another stream's block leaves the list first: no lock is held over a driver call.
     let other = |inside: &mut Inside| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
@@ -178,15 +176,15 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     None
 }
 
-/// Frees memory in stream order. `None` if it is none of ours.
+/// Frees memory in stream order. `None` if weft does not hold it.
 pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     ranges::at(at)?;
     let (event, of) = match mark(stream) {
         Ok(marked) => marked,
-        // The stream is none: the job hears it and keeps its memory.
+        // The stream is invalid: the job gets the error and keeps its memory.
         Err(error) => return Some(error),
     };
-    // Somebody frees it at the same time: his error, answered as the driver answers it.
+    // Another thread freed it meanwhile: a double free, answered as the driver does.
     let Some(range) = ranges::remove(at) else {
         return Some(CuResult::INVALID_VALUE);
     };
@@ -210,8 +208,7 @@ pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
     Some(CuResult::SUCCESS)
 }
 
-/// An event behind what is on the stream, 0 where none can be had, and the calling thread's
-/// context, whose event it is.
+/// An event behind the stream's work (0: none possible), and the thread's context, which owns it.
 fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
     let context = backing::here().map_or(0, |(_, context)| context);
     if capture::any() || context == 0 {
@@ -234,7 +231,7 @@ fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
         return Ok((event, context));
     }
     keep_event(context, event);
-    // Another context's stream is no error of the job's.
+    // A stream of another context is no error of the job's.
     // SAFETY: as above.
     let known = capture::relaxed(|| unsafe { calls::cuStreamQuery(stream) });
     match known {
@@ -247,8 +244,7 @@ fn keep_event(context: CuContext, event: CuEvent) {
     inside(|inside| inside.events.push((context, event)));
 }
 
-/// Gives kept blocks of a device back to the driver. False if there were none, or while somebody
-/// captures.
+/// Gives a device's kept blocks back to the driver. False if none, or during a capture.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
         return false;
@@ -268,16 +264,15 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         if block.event != 0 {
             keep_event(block.of, block.event);
         }
-        // The driver waits for what still uses it.
-        // SAFETY: nobody holds the block but we.
+        // The driver waits for the block's users.
+        // SAFETY: no other code holds the block.
         let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
         super::tell(ToBroker::Unbacked { start: block.at });
     }
     !blocks.is_empty()
 }
 
-/// Takes out the kept blocks that lie in a range of addresses as a whole: nobody gets them until
-/// they are put back.
+/// Takes out the kept blocks within a range. No allocation gets them until they are put back.
 pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
     inside(|inside| {
         let within = |spare: &Spare| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
@@ -287,7 +282,7 @@ pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
     })
 }
 
-/// The parts of kept blocks that lie in a range of addresses.
+/// Parts of kept blocks that lie in a range.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
     let part = |spare: &Spare| {
         let part = start.max(spare.at)..end.min(spare.at.saturating_add(spare.range.room));
@@ -296,12 +291,12 @@ pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
     inside(|inside| inside.spare.iter().filter_map(part).collect())
 }
 
-/// Puts them back.
+/// Returns borrowed blocks.
 pub fn put_back(blocks: Vec<Spare>) {
     inside(|inside| inside.spare.extend(blocks));
 }
 
-/// Bytes of a device that are kept.
+/// Bytes kept on a device.
 pub fn kept(device: i32) -> u64 {
     inside(|inside| {
         let of_it = inside.spare.iter().filter(|spare| spare.range.device == device);
@@ -309,7 +304,7 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// A stream ends: its handle may be another's soon, while its work still runs.
+/// Handles a stream's end: its work may still run when the handle is reused.
 pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
@@ -320,15 +315,13 @@ pub fn stream_ending(stream: CuStream) {
     });
 }
 
-/// A context has ended, and with it its events and streams. 0 = nobody knows which: then it may be
-/// any.
+/// Handles an ended context; 0 = an unknown one.
 pub fn context_ended(context: CuContext) {
     let its = |of: CuContext| context == 0 || of == context;
     inside(|inside| {
         inside.events.retain(|(of, _)| !its(*of));
         for spare in &mut inside.spare {
-            // A stream with an event behind it is of that event's context, one without may be of
-            // any.
+            // Without an event a block may belong to any context.
             if its(spare.of) || spare.event == 0 {
                 spare.line = Line::Gone;
             }
@@ -339,14 +332,14 @@ pub fn context_ended(context: CuContext) {
     });
 }
 
-/// A context has ended: its blocks went with it.
+/// Forgets the blocks that went with an ended context.
 pub fn forget_gone() {
     let blocks = inside(|inside| std::mem::take(&mut inside.spare));
     let living: Vec<Spare> = blocks.into_iter().filter(|spare| backing::lives(spare.at)).collect();
     inside(|inside| inside.spare.extend(living));
 }
 
-/// A pool was made that is not for this device's memory alone.
+/// Notes a pool for sharing or host memory.
 pub fn foreign(pool: usize) {
     inside(|inside| inside.foreign.push(pool));
 }
@@ -355,8 +348,7 @@ fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
 
-/// What stands for the pool of allocations that name none, unless the job made a pool of another
-/// kind that one.
+/// Number of the default pool; `None` if a foreign pool is the default.
 pub fn default_of_here() -> Option<usize> {
     if inside(|inside| inside.foreign.is_empty()) {
         return Some(0);
@@ -368,7 +360,7 @@ pub fn default_of_here() -> Option<usize> {
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }
 
-/// A pool ended.
+/// Forgets an ended pool.
 pub fn ended(pool: usize) {
     inside(|inside| {
         inside.foreign.retain(|other| *other != pool);
@@ -376,7 +368,7 @@ pub fn ended(pool: usize) {
     });
 }
 
-/// A block was taken from a pool.
+/// Counts a block taken from a pool.
 pub fn taken(range: &Range) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
@@ -387,7 +379,7 @@ pub fn taken(range: &Range) {
     }
 }
 
-/// A block of a pool was freed.
+/// Counts a block freed to a pool.
 pub fn freed(range: &Range) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
@@ -397,12 +389,12 @@ pub fn freed(range: &Range) {
     }
 }
 
-/// What is taken of a pool.
+/// Usage of a pool.
 pub fn used(pool: usize) -> Used {
     inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
 }
 
-/// The job wants the peak counted anew.
+/// Restarts a pool's peak from its present usage.
 pub fn reset_high(pool: usize) {
     inside(|inside| {
         let used = inside.used.entry(pool).or_default();

@@ -1,8 +1,8 @@
-//! The managed memory that a job holds: by address, with what the job thinks it is.
+//! Managed ranges that a job holds, by address, with what the job asked for.
 //!
-//! Two views of one list. [`of`] and the like lock, and serve calls that take memory, give it back
-//! or ask about it. [`name`] is for launches: it takes no lock; it searches a sorted table whose
-//! writers count a version up before and after each change, and gives up where it meets one.
+//! Two views of one list. [`of`] and others lock, for calls that take memory, give it back or ask
+//! about it. [`name`] is for launches and takes no lock. It searches a sorted table and gives up at
+//! a change: writers bump a version before and after.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::abi::CuContext;
 
-/// What the job asked for.
+/// Kind of allocation that the job asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `cuMemAlloc` and its pitched sibling.
@@ -20,35 +20,35 @@ pub enum Origin {
     Pool(usize),
 }
 
-/// One range.
+/// A range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// As the job asked.
+    /// Bytes that the job asked for.
     pub bytes: u64,
-    /// As it was taken from the driver.
+    /// Bytes taken from the driver.
     pub room: u64,
-    /// What the job asked for.
+    /// Kind of allocation.
     pub origin: Origin,
-    /// Where it was taken.
+    /// Context in which it was taken.
     pub context: CuContext,
-    /// Whose device this is.
+    /// Device ordinal.
     pub device: i32,
 }
 
 static ALL: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
-/// Ranges that launches can look up. PyTorch's allocator makes some hundreds of blocks; what has no
-/// room here is left to demand paging.
+/// Ranges that launches can look up; others fault. PyTorch's allocator makes some hundreds of
+/// blocks.
 const PLACES: usize = 4096;
 
-/// The table that launches read: starts and ends, sorted; odd version = being changed.
+/// Table that launches read: sorted starts and ends. An odd version means a change under way.
 struct Table {
     version: AtomicU64,
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// The round in which a range was named last. Beside the others, without their rule: a mark
-    /// that goes to a neighbour while the table changes costs a needless move, or one on demand.
+    /// Last round that named each range. Outside the version rule: a mark on a neighbour costs one
+    /// needless move or fault.
     rounds: [AtomicU32; PLACES],
 }
 
@@ -65,8 +65,7 @@ impl Table {
         }
     }
 
-    /// Called under the lock of [`ALL`]: one writer at a time. Everything from `from` on is written
-    /// anew.
+    /// Writes all entries from `from` on. Called under the lock of [`ALL`], so there is one writer.
     fn write(&self, all: &BTreeMap<u64, Range>, from: u64) {
         let marks: Vec<(u64, u32)> = self.marks().filter(|(start, _)| *start >= from).collect();
         let version = self.version.load(Ordering::Relaxed);
@@ -92,7 +91,7 @@ impl Table {
             .map(|(start, round)| (start.load(Ordering::Relaxed), round.load(Ordering::Relaxed)))
     }
 
-    /// Marks the range an address lies in.
+    /// Marks the range that contains an address.
     #[inline]
     fn name(&self, address: u64, round: u32) {
         if let Some((at, _, _)) = self.find(address)
@@ -103,7 +102,7 @@ impl Table {
         }
     }
 
-    /// Place, start and end.
+    /// Index, start and end of the range that contains an address.
     #[inline]
     fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
         let before = self.version.load(Ordering::Acquire);
@@ -123,31 +122,31 @@ impl Table {
 }
 
 fn locked() -> MutexGuard<'static, BTreeMap<u64, Range>> {
-    // Nothing that runs under the lock can leave the list half changed.
+    // No code under the lock can leave the list half changed.
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A range was taken.
+/// Adds a range.
 pub fn add(start: u64, range: Range) {
     let mut all = locked();
     all.insert(start, range);
     TABLE.write(&all, start);
 }
 
-/// A range is given back.
+/// Removes the range that starts at `start`.
 pub fn remove(start: u64) -> Option<Range> {
     let mut all = locked();
     let range = all.remove(&start)?;
     TABLE.write(&all, start);
     drop(all);
     if super::evicted::any() {
-        // What is given another time at this address is where it is.
+        // Later memory at this address is not evicted.
         super::evicted::came(start, range.room);
     }
     Some(range)
 }
 
-/// Changes with every change of the list.
+/// Version, which changes with every change of the list.
 #[inline]
 pub fn version() -> u64 {
     TABLE.version.load(Ordering::Acquire)
@@ -158,14 +157,14 @@ pub fn at(start: u64) -> Option<Range> {
     locked().get(&start).copied()
 }
 
-/// The range an address lies in.
+/// The range that contains an address, with its start.
 pub fn of(address: u64) -> Option<(u64, Range)> {
     let all = locked();
     let (start, range) = all.range(..=address).next_back()?;
     (address - start < range.bytes.max(1)).then_some((*start, *range))
 }
 
-/// The parts of managed memory that lie in a range of addresses, with whose they are.
+/// Parts of ranges within `start..end`, with their ranges.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
     let all = locked();
     let before = all.range(..start).next_back();
@@ -177,20 +176,21 @@ pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
     before.into_iter().chain(later).filter_map(part).collect()
 }
 
-/// All of them.
+/// All ranges.
 pub fn all() -> Vec<(u64, Range)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
 }
 
-/// The range that an address lies in, if any, is named in this round. For launches: no lock.
+/// Marks the range that contains an address, if any, as named in this round. Lock-free, for
+/// launches.
 #[inline]
 pub fn name(address: u64, round: u32) {
     TABLE.name(address, round);
 }
 
-/// Ranges that were named last in this round, or taken and never named.
+/// Ranges last named in this round, or never named.
 pub fn named_in(round: u32) -> Vec<u64> {
-    // Under the lock: nothing changes the table meanwhile.
+    // Under the lock, so that the table does not change.
     let all = locked();
     let named = TABLE.marks().filter(|(_, mark)| *mark == round || *mark == 0);
     let beyond = all.keys().skip(PLACES).copied();
@@ -211,8 +211,7 @@ mod tests {
         }
     }
 
-    /// A list and a table of a test's own: a table that another test changes answers nothing
-    /// meanwhile.
+    /// A list and a table of a test's own: another test's change would make lookups give up.
     struct Own(&'static Table, BTreeMap<u64, Range>);
 
     impl Own {

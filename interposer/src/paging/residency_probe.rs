@@ -1,22 +1,19 @@
-//! What a launch touched, read from the host's page table: stage 1 on a driver that tells nothing
-//! itself, where `weft profile --evidence residency` asks for it.
+//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on drivers
+//! that do not tell, with `weft profile --evidence residency`.
 //!
-//! A launch is observed alone. The job's streams run empty; what lies behind the launch's pointers
-//! is moved to the host and read there once, so that its pages are in the process's page table; the
-//! launch runs to its end; pages that are gone from `/proc/self/pagemap` (which needs no privilege
-//! for that) are what it touched, and what the driver brought around it. Reads are not told from
-//! writes.
+//! A launch is observed alone. The job's streams run empty. Memory behind the launch's pointers
+//! moves to the host and is read there once, so that the page table has its pages. Pages gone from
+//! `/proc/self/pagemap` (no privilege needed) after the launch were touched, or brought along by
+//! the driver. Reads and writes are not told apart.
 //!
-//! What holds:
-//! * The device gets the job's own operations in the job's order, and beside them only moves of
-//!   managed memory, and once a fill of 2 MiB of weft's own: first it is tried whether this driver
-//!   and this device show it at all (a device that reaches the host's memory without moving it does
-//!   not), and where they do not, nothing is observed.
+//! * The device gets the job's operations in order, besides only moves of managed memory and one
+//!   fill of 2 MiB of weft's own. That fill tests whether driver and device show touches; a device
+//!   that reaches host memory without moving it does not, and nothing is observed.
 //! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and
-//!   for [`MOST_TIME`] in all. It costs the job that time: stage 1 is the time to pay it.
-//! * No wait without a bound: streams that do not run empty leave the launch as it is.
-//! * Never while anybody captures, nor beside another thread's launch; a copy, a fill, a graph or a
-//!   change of the job's memory meanwhile makes the observation worth nothing.
+//!   [`MOST_TIME`] in all, which the job waits.
+//! * Every wait has a bound: if streams do not run empty, the launch is not observed.
+//! * No observation during a capture or beside another launch. A copy, fill, graph or change of the
+//!   job's memory meanwhile voids it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,48 +28,45 @@ use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Observations of one shape of a kernel: with its data elsewhere, what was brought around it
-/// differs.
+/// Observations of a shape: with data elsewhere, the driver brings other memory along.
 pub const TIMES: u8 = 2;
 
-/// Shapes of one kernel that are observed.
+/// Shapes observed of one kernel.
 pub const SHAPES: u32 = 128;
 
-/// What all observations of a process may take.
+/// Time of all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// What is moved to the host for one launch at most: an optimiser's lists have all weights four
-/// times.
+/// Bytes moved for one launch: an optimiser's lists have all weights four times.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// The host must have so many times that free.
+/// Free host memory needed, as a multiple of the moved.
 const SPARE: u64 = 2;
 
-/// Of an allocation that is larger, so much from the pointer on is looked at. Where a launch
-/// touched the last of it, it may have touched more, and nothing is said. Embeddings have some
-/// hundred MB.
+/// Bytes looked at behind a pointer in a larger allocation; embeddings have some hundred MB. A
+/// touch of the last of them voids the observation: there may be more.
 const WINDOW: u64 = 2 << 30;
 
-/// So much any host has.
+/// Bytes that any host has free.
 const ROOMY: u64 = 256 << 20;
 
-/// How long streams may take to run empty before a launch, and a launch to end.
+/// Longest waits for empty streams before a launch, and for a launch's end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Between two looks at a stream.
+/// Interval between two looks at a stream.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Streams that are known at most; a job with more is not observed beside them.
+/// Streams tracked; jobs with more are not observed.
 const STREAMS: usize = 256;
 
-/// Handles up to here are no streams of their own: the default ones.
+/// Handles up to here are default streams.
 const DEFAULT: CuStream = 2;
 
 /// CU_MEM_ATTACH_GLOBAL.
 const ATTACH_GLOBAL: u32 = 1;
 
-/// A launch passes with a share of it, an observed one has it alone.
+/// Shared by launches, exclusive for an observed one.
 static ALONE: RwLock<()> = RwLock::new(());
 
 /// Operations other than launches so far.
@@ -81,7 +75,7 @@ static OTHERS: AtomicU64 = AtomicU64::new(0);
 /// Streams that were launched to.
 static KNOWN: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Whether this driver shows it: see [`usable`].
+/// Whether this driver shows touches: see [`usable`].
 static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const SHOWS: u8 = 1;
@@ -89,15 +83,15 @@ const HIDES: u8 = 2;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Launches observed, not observed because something else went on, and observed in vain.
+/// Launches observed, passed over for other work, and observed in vain.
 static OBSERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static VAIN: AtomicU64 = AtomicU64::new(0);
 
-/// What it took so far, ns.
+/// Time spent so far, ns.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// Observes from here on.
+/// Turns observation on.
 pub fn begin() {
     ON.store(true, Ordering::Relaxed);
 }
@@ -108,28 +102,27 @@ pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
-/// Some of the job's memory is advised as mostly read: the host keeps its copy of what the device
-/// reads, and the page table shows nothing any more.
+/// Turns observation off: read-mostly memory keeps its host copy, so the page table shows nothing.
 pub fn copies_remain() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
     }
 }
 
-/// Something other than a launch was asked of the device.
+/// Notes an operation other than a launch.
 #[inline]
 pub fn disturbed() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What was done, for people: launches observed, passed over, in vain, and the time it took.
+/// Counts for people: launches observed, passed over, in vain, and the time spent.
 pub fn done() -> (u64, u64, u64, Duration) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let spent = Duration::from_nanos(count(&SPENT));
     (count(&OBSERVED), count(&PASSED), count(&VAIN), spent)
 }
 
-/// Whether there is time left for another one.
+/// Whether `MOST_TIME` is not spent.
 pub fn has_time() -> bool {
     u128::from(SPENT.load(Ordering::Relaxed)) < MOST_TIME.as_nanos()
 }
@@ -138,7 +131,7 @@ fn known() -> MutexGuard<'static, Vec<CuStream>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream is launched to.
+/// Notes a stream that is launched to.
 pub fn launching(stream: CuStream) {
     if stream <= DEFAULT {
         return;
@@ -149,14 +142,14 @@ pub fn launching(stream: CuStream) {
     }
 }
 
-/// A stream is about to end.
+/// Forgets a stream that is about to end.
 pub fn stream_ending(stream: CuStream) {
     if on() {
         known().retain(|other| *other != stream);
     }
 }
 
-/// A context has ended, and its streams.
+/// Forgets all streams, as a context has ended.
 pub fn context_ended() {
     if on() {
         known().clear();
@@ -168,17 +161,16 @@ pub fn context_ended() {
 struct Window {
     begin: u64,
     end: u64,
-    /// The allocation goes on behind it.
+    /// Whether the allocation continues behind it.
     cut: bool,
 }
 
-/// What a launch that is to be observed is looked for in.
+/// Where the touches of an observed launch are looked for.
 #[derive(Debug)]
 pub struct Windows(Vec<Window>);
 
 impl Windows {
-    /// Of the allocations behind a launch's pointers. `None`: there are none, or they are too
-    /// large.
+    /// Windows of the allocations behind a launch's pointers; `None` if none, or too large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
         let mut all: Vec<Window> = pointers
@@ -206,7 +198,7 @@ impl Windows {
         let mut windows: Vec<Window> = Vec::new();
         for window in all {
             match windows.last_mut() {
-                // Of one allocation: another one's never overlaps.
+                // Of one allocation: others never overlap.
                 Some(last) if window.begin < last.end => {
                     if window.end > last.end {
                         (last.end, last.cut) = (window.end, window.cut);
@@ -220,8 +212,8 @@ impl Windows {
     }
 }
 
-/// A launch goes by beside others: held until the driver has it. Waits while one is observed, which
-/// has a bound.
+/// Lock for a launch that is not observed, until the driver has it. Waits, bounded, for an observed
+/// one.
 pub fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -233,14 +225,13 @@ pub struct Observation {
     table: File,
     stream: CuStream,
     others: u64,
-    /// Of the job's ranges.
+    /// Version of the job's ranges.
     version: u64,
     since: Instant,
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
-/// Before a launch to this stream: makes everything ready. `None`: it is not observed, and whatever
-/// was moved comes back by itself.
+/// Prepares the observation of a launch. `None`: not observed; moved memory comes back by itself.
 pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
     let observation = prepare(stream, windows, since);
@@ -296,8 +287,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     for window in &windows.0 {
         map(window.begin, window.end);
         let entries = entries(&table, window.begin, window.end)?;
-        // Of a page that is not in the table nothing would be seen, and it would count as
-        // untouched.
+        // A page not in the table would count as untouched.
         if present(&entries) < 1.0 {
             return None;
         }
@@ -315,7 +305,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
 }
 
 impl Observation {
-    /// After the launch: what it touched, if that can be said.
+    /// What the launch touched, if that can be told. Call after the launch.
     pub fn touched(self) -> Option<Vec<Touched>> {
         let found = self.look();
         let counter = if found.is_some() { &OBSERVED } else { &VAIN };
@@ -354,7 +344,7 @@ fn ended(stream: CuStream, within: Duration) -> bool {
         if capture::any() {
             return false;
         }
-        // SAFETY: a stream that the job launches to, and has not destroyed yet.
+        // SAFETY: the job launches to this stream and has not destroyed it yet.
         match unsafe { calls::cuStreamQuery(stream) } {
             CuResult::SUCCESS => return true,
             CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(LOOK),
@@ -363,7 +353,7 @@ fn ended(stream: CuStream, within: Duration) -> bool {
     }
 }
 
-/// Bytes that the host could give to somebody who asks.
+/// Host memory available, bytes.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -371,22 +361,22 @@ fn available() -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Bytes of a page.
+/// Page size, bytes.
 fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range once, so that those that are there are in the page table.
-/// No more than a wish: whoever looks sees which are.
+/// Has the host read each page of a range, so that the page table has them. May fail; the caller
+/// checks.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;
     let begin = begin / page() * page();
-    // SAFETY: reads pages; addresses that are not mapped any more are an error, no fault.
+    // SAFETY: reads pages only; unmapped addresses are an error, no fault.
     let _ = unsafe { libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, POPULATE_READ) };
 }
 
-/// The page table's entries of a range.
+/// Page table entries of a range.
 fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     let first = begin / page();
     let mut entries = vec![0; usize::try_from((end.div_ceil(page()) - first) * 8).ok()?];
@@ -394,7 +384,7 @@ fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     Some(entries)
 }
 
-/// The share of pages that is in the table.
+/// Share of the pages that is in the table.
 fn present(entries: &[u8]) -> f64 {
     let all = entries.as_chunks::<8>().0;
     let present = all
@@ -404,7 +394,7 @@ fn present(entries: &[u8]) -> f64 {
     present as f64 / all.len().max(1) as f64
 }
 
-/// Whether the page table shows what the device touched. Tried once.
+/// Whether the page table shows what the device touched; tried once.
 fn usable(table: &File, stream: CuStream) -> bool {
     match USABLE.load(Ordering::Relaxed) {
         SHOWS => return true,
@@ -420,7 +410,7 @@ fn usable(table: &File, stream: CuStream) -> bool {
     shows.is_ok()
 }
 
-/// On memory of weft's own.
+/// Tries it on memory of weft's own.
 fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     const BLOCKS: u64 = 4;
     let bytes = BLOCKS * HostResidency::BLOCK;
@@ -430,7 +420,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
         return Err("the driver gives no managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
-    // SAFETY: taken above, and nobody else knows it.
+    // SAFETY: taken above and known to no other code.
     let _ = unsafe { calls::cuMemFree_v2(at) };
     tried
 }
@@ -522,7 +512,7 @@ mod tests {
         assert_eq!(look(), 0.0);
         map(at + page() + 1, at + 5 * page());
         assert_eq!(look(), 4.0 / 16.0);
-        // Not mapped: an error and no fault.
+        // An unmapped range is an error, no fault.
         map(1 << 46, (1 << 46) + page());
     }
 }

@@ -1,16 +1,14 @@
-//! Stage 1: what launches touched, as far as anybody tells, becomes templates.
+//! Template learner: turns evidence of what launches touched into templates, in stage 1.
 //!
-//! Evidence comes through [`Evidence`], from where [`EVIDENCE_FROM`] says. The simulated GPU tells
-//! after each launch what that launch touches (`simgpuTouches`). On a real driver, which has no
-//! such symbol, the host's page table shows it of launches that run one by one
-//! ([`super::residency_probe`]); that is slow, and so done only where it is asked for.
+//! Evidence comes through [`Evidence`], from the source in [`EVIDENCE_FROM`]. The simulated GPU
+//! tells after each launch (`simgpuTouches`). With a real driver the host's page table shows it of
+//! launches that run alone ([`super::residency_probe`]): slow, so only on request.
 //!
-//! A launch's thread only notes it, as a record of [`recording`], under a lock that is held for
-//! that alone. The memory thread takes the notes now and then and fits templates, which may take it
-//! a second: nobody waits for it meanwhile, and no launch goes unnoted.
+//! A launch's thread only notes it as a record of [`recording`], under a lock held for that alone.
+//! The migration thread fits templates now and then, which may take a second and blocks no launch.
 //!
-//! With [`EVIDENCE`] the notes are also written to a file, by the memory thread, so that templates
-//! can be judged on launches that they were not learnt from (`tests/clients/test_prediction.py`).
+//! With [`EVIDENCE`] that thread also writes the notes to a file, so that templates can be judged
+//! on other launches (`tests/clients/test_prediction.py`).
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -30,36 +28,34 @@ use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
 use crate::kernels;
 
-/// Pieces of one launch that are asked for. A list of tensors has some hundreds; what has more is
-/// no evidence.
+/// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
 const PIECES: usize = 4096;
 
-/// The file that launches and what they touched are written to, in stage 1. The first process that
-/// makes it has it.
+/// Variable with the file for the notes. The first process to make the file has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
-/// Bytes of notes that wait for the memory thread at most; launches beyond that are not noted.
+/// Bytes of notes waiting for the migration thread; launches beyond that are not noted.
 const WAITING: usize = 64 << 20;
 
-/// `simgpuTouches`.
+/// Type of `simgpuTouches`.
 type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
 
 static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
     let found = loader::opened()?.symbol(c"simgpuTouches")?;
-    // SAFETY: the simulated driver's symbol is a function of this type, and no other driver has it.
+    // SAFETY: the simulated driver's symbol is a function of this type; no other driver has it.
     Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
 });
 
-/// What launches' threads note.
+/// Notes of the launching threads.
 #[derive(Debug, Default)]
 struct Notes {
-    /// Records, without a recording's beginning.
+    /// Records, without a recording's header.
     records: Vec<u8>,
-    /// Of the ranges that the last record of the job's allocations in `records` names.
+    /// Version of the ranges in the last allocation record of `records`.
     version: Option<u64>,
-    /// Kernels whose symbols were noted once.
+    /// Kernels whose symbols were noted.
     named: HashSet<u64>,
-    /// Of launches that were observed.
+    /// Number of observed launches.
     number: u64,
     words: Vec<u64>,
     touched: Vec<Touched>,
@@ -67,39 +63,39 @@ struct Notes {
 
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
-/// The memory thread's.
+/// Learner of the migration thread.
 #[derive(Debug, Default)]
 pub struct Learner {
-    /// For evidence of the host's page table.
+    /// Fits evidence of the host's page table.
     residency: Option<Fitter>,
-    /// For the ledger's.
+    /// Fits evidence of the simulated ledger.
     fitter: Fitter,
     ledger: SimulatedLedger,
     touched: Vec<Touched>,
     told: Vec<KernelWorkingSet>,
     evidence: Option<File>,
-    /// Observations when they were last spoken of.
+    /// Observations at the last log line.
     said: u64,
 }
 
-/// This run is stage 1.
+/// Whether this run is stage 1.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether launches are to be noted.
+/// Whether to note launches.
 #[inline]
 pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && (residency_probe::on() || TELLS.is_some())
 }
 
 fn notes() -> MutexGuard<'static, Option<Notes>> {
-    // A panic under the lock leaves at worst half a record, which is then no recording.
+    // A panic leaves at most half a record, which is no recording.
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The calling thread has just launched this. `version` is that of `live`.
+/// Notes a launch that the calling thread just made. `version` is that of `live`.
 pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
     if residency_probe::on() {
-        // One by one, or not at all.
+        // Observed alone, or not at all.
         return;
     }
     let Some(tells) = *TELLS else { return };
@@ -109,10 +105,9 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
         return;
     }
     notes.words.resize(3 * PIECES, 0);
-    // How many pieces, whether they are exact, and the launch's number.
+    // Number of pieces, whether they are exact, and the launch's number.
     let mut what = [0u64; 3];
-    // SAFETY: the list has room for as many as said, and the other one for the three words it
-    // takes.
+    // SAFETY: the list has room for as many as said; the other has its three words.
     let told = unsafe { tells(notes.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -141,7 +136,7 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
     notes.touched = touched;
 }
 
-/// The calling thread has just launched this, and it was observed.
+/// Notes an observed launch that the calling thread just made.
 pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
@@ -154,7 +149,7 @@ pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, versi
 }
 
 impl Notes {
-    /// Notes a launch, with the job's ranges and their version.
+    /// Notes a launch, and the job's ranges if their version changed.
     fn note(
         &mut self,
         number: u64,
@@ -177,17 +172,17 @@ impl Notes {
     }
 }
 
-/// Which launches are worth observing.
+/// Chooses launches to observe.
 #[derive(Debug, Default)]
 pub struct Shapes {
-    /// By kernel and by all that it is given but where its data lies.
+    /// Observations by kernel and arguments, without the addresses of data.
     seen: HashMap<u64, u8>,
     kernels: HashMap<u64, u32>,
     scratch: Vec<u8>,
 }
 
 impl Shapes {
-    /// Counts a launch, and says whether it is to be observed.
+    /// Counts a launch. True if it is to be observed.
     pub fn wants(&mut self, launch: &Launch, live: &Allocations) -> bool {
         let shape = launch.shape(live, &mut self.scratch);
         let seen = self.seen.entry(shape ^ launch.kernel).or_default();
@@ -206,10 +201,10 @@ impl Shapes {
 }
 
 impl Learner {
-    /// Begins to learn: launches are noted from here on.
+    /// Starts noting launches.
     pub fn begin() -> Learner {
         let mut learner = Learner::default();
-        // What it says that is none of these was complained about at the start.
+        // An invalid value was reported at the start.
         let source = Source::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(Source::Ledger);
         if source == Source::Residency {
             learner.residency = Some(Fitter::of_residency());
@@ -231,12 +226,11 @@ impl Learner {
         learner
     }
 
-    /// Takes what was noted, and returns the templates that have changed since this was called
-    /// last.
+    /// Takes the notes; returns templates that changed since the last call.
     pub fn news(&mut self) -> Vec<KernelWorkingSet> {
-        // Taken, not copied: a launch waits for the lock.
+        // Taken, not copied: launches wait for the lock.
         let taken = notes().as_mut().map(|notes| {
-            // What comes next is read by itself, and says first what the job has.
+            // The next records are read alone, so they begin with the job's ranges.
             notes.version = None;
             std::mem::take(&mut notes.records)
         });

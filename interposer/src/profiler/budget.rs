@@ -1,68 +1,65 @@
-//! How much the sampler may cost, and whose turn it is to be sampled. Pure.
+//! The sampler's cost limit, and its choice of launches. Pure.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_protocol::Ns;
 
-/// The part of the job's time that sampling may be seen to take, a part of 1000. The aim is 5 % in
-/// all, and what is not seen from here (events on the device, colder caches, another core's work)
-/// is several times as much: on the simulated GPU, on two cores, `scripts/bench profiling` found a
-/// job slower by 12 % at 15 (2700 samples a second), 5 % at 4 (900) and 4.9 % at 2 (400;
-/// `--phases 600`, 4.0 to 6.0 %).
+/// Share of the job's time that sampling may visibly take in stage 1, per mille. The aim is 5 % in
+/// all; unseen costs (device events, colder caches, another core) are several times as much.
+/// `scripts/bench profiling`, simulated GPU, two cores: 12 % slower at 15 (2700 samples a second),
+/// 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
 const SHARE: Ns = 2;
 
-/// Kernels that were hardly sampled yet may go this far over.
+/// Share for rarely sampled kernels, per mille.
 const SHARE_FOR_RARE: Ns = 6;
 
-/// While the job serves. At some 8 us a sample these are 600 a second.
+/// Share while the job serves, per mille: 600 samples a second at some 8 us each.
 const SHARE_SERVING: Ns = 5;
 
-/// To begin with, so that the first step's kernels are not all missed.
+/// Initial allowance, ns, for the first step's kernels.
 const ADVANCE: Ns = 1_000_000;
 
-/// An identity sampled less often is rare.
+/// Samples below which an identity is rare.
 pub const RARE: u64 = 8;
 
-/// A stretch of own work counts up to so many times what such a stretch usually takes. What is
-/// longer was interrupted, as the job's own code is: on a machine with more to run than cores one
-/// interruption is as long as a thousand samples.
+/// Own work counts up to this multiple of its usual time; longer work was interrupted. On a busy
+/// machine that is as long as a thousand samples.
 const UNUSUAL: Ns = 4;
 
-/// What a stretch usually takes is an average over about so many.
+/// Pieces of work in the average of the usual time.
 const MEMORY: Ns = 16;
 
-/// Before anything is known, this is not unusual.
+/// Usual time before any measurement, ns.
 const FIRST: Ns = 20_000;
 
-/// Between two looks no more than this counts as the job's time: a launching job looks several
-/// times as often. A service that waits for its next request does not save up for it, or the
-/// request would pay for the wait.
+/// Longest time between two looks that counts, ns; a launching job looks several times as often. An
+/// idle service must not save up, or the next request would pay.
 const LONGEST_STEP: Ns = 5_000_000;
 
-/// Own work against the job's.
+/// Sampling time against the job's time.
 #[derive(Debug, Default)]
 pub struct Budget {
     looked: Option<Ns>,
-    /// Time in which the job launched.
+    /// Time in which the job launched, ns.
     active: Ns,
     spent: Ns,
     usual: [Ns; 3],
 }
 
-/// Which kind of own work.
+/// Kind of sampling work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Events around a launch.
+    /// Recording events around a launch.
     Record = 0,
     /// Reading windows.
     Read = 1,
-    /// Asking whether they can be read.
+    /// Asking whether windows can be read.
     Ask = 2,
 }
 
 impl Budget {
-    /// Time passed in the sampler.
+    /// Adds `ns` spent in the sampler.
     pub fn spend(&mut self, work: Work, ns: Ns) {
         let [record, read, ask] = &mut self.usual;
         let usual = match work {
@@ -76,12 +73,12 @@ impl Budget {
         self.spent = self.spent.saturating_add(counted);
     }
 
-    /// Whether more may be spent at this time, while stage 1 goes on.
+    /// Whether more may be spent now, in stage 1.
     pub fn allows(&mut self, now: Ns, rare: bool) -> bool {
         self.within(now, if rare { SHARE_FOR_RARE } else { SHARE }, ADVANCE)
     }
 
-    /// Whether more may be spent at this time, while the job serves.
+    /// Whether more may be spent now, while the job serves.
     pub fn allows_serving(&mut self, now: Ns) -> bool {
         self.within(now, SHARE_SERVING, 0)
     }
@@ -93,20 +90,20 @@ impl Budget {
         self.spent < allowed
     }
 
-    /// Spent so far.
+    /// Time spent so far, ns.
     #[cfg(test)]
     pub fn spent(&self) -> Ns {
         self.spent
     }
 }
 
-/// While a job serves, launches are passed over for about so long between two looks...
+/// Time between two looks while a job serves, ns.
 const SPREAD: Ns = 50_000_000;
 
-/// ...and no more than so many, however fast it launches: what a look costs is spread over them.
+/// Launches between two looks at most, over which a look's cost is spread.
 const PASSED_OVER: u32 = 512;
 
-/// How fast a serving job launches, of the last few looks.
+/// A serving job's launch rate, over the last few looks.
 #[derive(Debug, Default)]
 pub struct Stride {
     looked: Option<Ns>,
@@ -115,10 +112,10 @@ pub struct Stride {
 }
 
 impl Stride {
-    /// The most launches to be passed over after a look at this time, before which `passed` were.
+    /// Most launches to pass over after a look at `now`. `passed`: launches passed over before it.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
-        // What stays of the looks before this one.
+        // The remaining weight of earlier looks.
         self.launches = self.launches * 7 / 8 + u64::from(passed) + 1;
         self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD);
         let most = u128::from(self.launches) * u128::from(SPREAD) / u128::from(self.time.max(1));
@@ -126,8 +123,8 @@ impl Stride {
     }
 }
 
-/// Launches between two windows: random, or a job whose steps repeat would always be sampled at the
-/// same place. Not exact: threads that count at once may count one launch for two.
+/// Launches between two windows: random, or repeated steps would be sampled in one place. Inexact:
+/// threads may count two as one.
 #[derive(Debug)]
 pub struct Pause {
     left: AtomicU32,
@@ -152,24 +149,24 @@ impl Pause {
         left == 0
     }
 
-    /// A new pause of up to `most` launches.
+    /// Begins a pause of up to `most` launches.
     pub fn begin(&self, most: u32) {
         self.left.store(1 + self.random() % most.max(1), Ordering::Relaxed);
     }
 
-    /// How many launches to pass over, up to so many.
+    /// A random number of launches to pass over, below `most`.
     pub fn some(&self, most: u32) -> u32 {
         self.random() % most.max(1)
     }
 
-    /// True once in so many times.
+    /// True once in `of` times.
     #[inline]
     pub fn chance(&self, of: u32) -> bool {
         self.random().is_multiple_of(of.max(1))
     }
 
     fn random(&self) -> u32 {
-        // Xorshift: good enough to fall out of step with anything.
+        // Xorshift: enough to fall out of step with any pattern.
         let mut seed = self.seed.load(Ordering::Relaxed);
         seed ^= seed << 13;
         seed ^= seed >> 17;
@@ -213,7 +210,7 @@ mod tests {
         while budget.allows(1_000, false) {
             budget.spend(Work::Record, FIRST);
         }
-        // An hour later there is room for what one step allows, no more.
+        // An hour later only one step's allowance is left.
         let hour = 3_600_000_000_000;
         let before = budget.spent();
         while budget.allows(hour, false) {
@@ -271,7 +268,7 @@ mod tests {
         let before = budget.spent();
         budget.spend(Work::Record, 8_000_000);
         assert!(budget.spent() - before <= FIRST.max(UNUSUAL * 3_000));
-        // A driver whose events take 200 us from now on is charged in full after a while.
+        // A driver whose events take 200 us from now on is soon charged in full.
         for _ in 0..200 {
             budget.spend(Work::Record, 200_000);
         }

@@ -1,7 +1,7 @@
-//! What the sampler keeps under its lock: events to spare, launches that are with the driver,
-//! windows whose times are to be read, and samples that are to be told.
+//! State under the sampler's lock: spare events, launches with the driver, windows to be read, and
+//! samples to be told.
 //!
-//! Never waits for the device: what it has not passed is asked for later.
+//! Never waits for the device: pending events are asked for later.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -14,36 +14,34 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::kernels::launch::LaunchInfo;
 
-/// Events kept: enough for eight full windows. A driver takes some hundred bytes for each.
+/// Events kept: eight full windows' worth. A driver takes some hundred bytes for each.
 const EVENTS: usize = 8 * (2 * WINDOW + 2);
 
 /// No event.
 pub(super) const NONE: Event = 0;
 
-/// So many samples told are a quarter of what a lane holds: the broker is to read them.
+/// Samples until the broker is rung: a quarter of a lane.
 const RING_AT: usize = RECORDS / 4;
 
-/// The rate of the device's clock against ours is taken over at least this time: below it, being
-/// interrupted between two readings shows.
+/// Shortest time to measure the device clock's rate, ns: below it interruptions show.
 const RATE_SPAN: Ns = 20_000_000;
 
-/// Over this time one reading is enough: an event that another process's time slice kept from being
-/// reached at once shifts it by a few ms.
+/// Time over which one reading suffices, ns. Another process's time slice shifts a reading by a few
+/// ms.
 const LONG_SPAN: Ns = 1_000_000_000;
 
-/// A reading that took longer was interrupted.
+/// Longest reading that was not interrupted, ns.
 const AT_ONCE: Ns = 50_000;
 
-/// Clocks that agree so far are the same clock, and two rates that do are the same rate.
+/// Relative tolerance within which two clocks, or two rates, count as equal.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows are kept back until the rate is known; a job that never synchronises has none, and after
-/// so many it is taken to be 1. Where the broker was told how slow its device is, that is the rate
-/// from the beginning. Meanwhile the broker is told what they are at the likeliest rate
-/// ([`Kind::Guess`]): a job that is killed tells nothing more.
+/// Windows kept back until the rate is known. A job that never synchronises has none; then it is
+/// taken to be 1. A stated slowness is the rate from the start. Meanwhile the broker gets the
+/// samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
 const KEPT_BACK: usize = 512;
 
-/// What is kept of it. As many as there are threads that launch at a time.
+/// A launch that is with the driver.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
     pub(super) start: Event,
@@ -56,7 +54,7 @@ pub(super) struct Begun {
     pub(super) after_sync: bool,
 }
 
-/// Threads that launch at a time; with more, some of their launches go unsampled.
+/// Threads that launch at once; beyond that launches go unsampled.
 pub(super) const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -71,14 +69,13 @@ pub(super) struct Taken {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     pub(super) taken: Vec<Taken>,
-    /// One more event right behind the first launch's: what an event takes.
+    /// A second event behind the first launch, for an event's cost.
     pub(super) extra: Option<Event>,
 }
 
 impl Window {
-    /// Whether the device has passed all of it. The last launch first: while that is not done, it
-    /// is the only question. What is before it on the same stream was passed as well, so most
-    /// windows take one question.
+    /// Whether the device has passed the whole window. Asks for the last launch first, whose answer
+    /// usually suffices: pending, or passed with all before it on its stream.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
@@ -99,27 +96,27 @@ impl Window {
 pub(super) struct Inside {
     pub(super) budget: Budget,
     pub(super) stride: Stride,
-    /// Launches that were to be passed over before this look.
+    /// Launches to be passed over before this look.
     pub(super) passed: u32,
     pub(super) context: Option<Context>,
     pub(super) spare: Vec<Event>,
     pub(super) made: usize,
-    /// Launches the open window still wants.
+    /// Launches that the open window still wants.
     pub(super) wanted: usize,
     pub(super) open: Window,
     pub(super) closed: std::collections::VecDeque<Window>,
-    /// Least time between two events in a row.
+    /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
     pub(super) rate: Option<f64>,
-    /// A first reading of it, to be confirmed.
+    /// A first reading of the rate, to be confirmed.
     pub(super) rate_once: Option<f64>,
     pub(super) kept_back: Vec<Vec<Point>>,
-    /// An event reached at once when it was recorded, and that time.
+    /// An event reached as it was recorded, and that time in ns.
     pub(super) anchor: Option<(Event, Ns)>,
     pub(super) looked: Ns,
-    /// Samples told since the broker was last rung for.
+    /// Samples told since the last ring.
     pub(super) told: usize,
-    /// Launches that are with the driver. Those of before `forget` are not found after.
+    /// Launches with the driver; forgotten ones are not found later.
     pub(super) begun: [Option<Begun>; BEGUN],
 }
 
@@ -136,11 +133,11 @@ impl Inside {
         Some(event)
     }
 
-    /// The event before a launch, recorded, and the one for behind it if there is to be one.
+    /// Records the event before a launch; returns it with the one for after it (`ends`), not yet
+    /// recorded.
     pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
-        // Events belong to the first context that was sampled; a process with several is sampled in
-        // that one.
+        // Events belong to the first sampled context; only that is sampled.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -156,8 +153,7 @@ impl Inside {
         }
     }
 
-    /// Keeps a launch until it comes back from the driver. Where there is no room its events are
-    /// spare again.
+    /// Keeps a launch until the driver returns. Without room its events become spare again.
     pub(super) fn keep(&mut self, begun: Begun) -> Option<u16> {
         let free = self.begun.iter().position(Option::is_none);
         match free.and_then(|at| Some((at, self.begun.get_mut(at)?))) {
@@ -173,7 +169,7 @@ impl Inside {
         }
     }
 
-    /// The launch that came back, if nothing was forgotten meanwhile.
+    /// Takes the returned launch, unless it was forgotten.
     pub(super) fn take(&mut self, half: Half) -> Option<Begun> {
         let place = self.begun.get_mut(usize::from(half.place))?;
         place.take_if(|begun| begun.sequence == half.sequence)
@@ -215,15 +211,15 @@ impl Inside {
         true
     }
 
-    /// Compares the device's clock with ours at launches onto an idle device: there an event is
-    /// reached when it is recorded.
+    /// Compares the clocks at launches onto an idle device, where an event is reached as it is
+    /// recorded.
     pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
         for taken in &mut window.taken {
             if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
                 continue;
             }
             let Some((anchor, at)) = self.anchor else {
-                // The anchor keeps its event; the window goes on with none to give back.
+                // The anchor keeps its event; the window has none to give back.
                 self.anchor = Some((taken.start, taken.point.launched));
                 taken.start = NONE;
                 continue;
@@ -279,7 +275,7 @@ impl Inside {
         }
     }
 
-    /// Tells what is kept back, with the rate that is known or the likeliest.
+    /// Tells the windows kept back, at the known or likeliest rate.
     pub(super) fn flush(&mut self, around: Around<'_>) {
         let rate = self.rate.unwrap_or_else(|| self.likeliest());
         self.rate = Some(rate);
@@ -287,8 +283,8 @@ impl Inside {
         for points in std::mem::take(&mut self.kept_back) {
             self.write(around, Kind::Sample, &points, scale);
         }
-        // The broker reads at least five times a second without a ring, which would cost the job a
-        // system call and, for a while, a core.
+        // The broker reads five times a second anyway; a ring costs the job a system call and, for
+        // a while, a core.
         if around.link.sampling() && self.told >= RING_AT {
             self.told = 0;
             around.link.fence_and_ring();

@@ -1,16 +1,16 @@
-//! Stage 1: how long the job's kernels run, and how long the device idles after them.
+//! Stage-1 profiler: times the job's kernels and the device's idle time after them.
 //!
-//! Now and then a run of launches (a *window*) is put between pairs of events; the times are read
-//! later, when the device has long passed them, and go to the broker as records. Nothing here ever
-//! waits for the device.
+//! Now and then a run of launches (a *window*) is put between pairs of events. The times are read
+//! when the device has long passed them, and go to the broker as records. The profiler never waits
+//! for the device.
 //!
-//! * The share of the job's time that goes into it is measured and kept ([`budget`]).
-//! * A kernel that was hardly sampled yet opens a small window of its own, so that every identity
-//!   gets samples; so does now and then one that was last before a synchronising call, after which
-//!   the big gaps are. The launch after a window gets one event, which ends its last gap.
-//! * No driver call at all while anything captures. One lock, only ever tried: a launch of another
-//!   thread in between goes unsampled, and the gap before it is then not told.
-//! * [`kept`] is what lies under the lock; [`window`] takes the instrument's own cost off.
+//! * Its share of the job's time is measured and bounded ([`budget`]).
+//! * A rarely sampled kernel opens a small window, so that every identity gets samples. So does,
+//!   now and then, a kernel last before a synchronising call, where the big gaps are. One event at
+//!   the next launch ends a window's last gap.
+//! * No driver call during a capture. The lock is only tried: a launch that finds it taken goes
+//!   unsampled, and the gap before it is not told.
+//! * [`kept`] is what lies under the lock; [`window`] subtracts the instrument's own cost.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -33,97 +33,93 @@ use crate::client::link::BrokerLink;
 use crate::driver::events::{EventCalls, Reached};
 use crate::kernels::launch::LaunchInfo;
 
-/// What the sampler needs of the session that it samples for.
+/// What the sampler needs of its session.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
-    /// Where samples go.
+    /// Link to which samples go.
     pub link: &'a BrokerLink,
-    /// Events.
+    /// Event functions of the driver.
     pub driver: &'a EventCalls,
-    /// Captures under way in the process: with any, no event is made.
+    /// Captures under way in the process; during any, no event is made.
     pub captures: &'a AtomicU32,
 }
 
 /// Launches of a full window.
 const WINDOW: usize = 32;
 
-/// Windows whose events wait to be read. Most are small.
+/// Windows that wait to be read; most are small.
 const WINDOWS: usize = 128;
 
-/// One launch in so many is sampled of an identity that was last before a synchronising call.
+/// One in so many launches is sampled of an identity last before a synchronising call.
 const TAIL_CHANCE: u32 = 8;
 
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
-/// What a look at events that were not reached yet takes at most, of the sampler's own making: some
-/// calls of a microsecond.
+/// Own cost of asking for pending events, ns at most: some calls of a microsecond.
 const QUESTION: Ns = 5_000;
 
-/// Between two looks whether a window can be read.
+/// Interval between looks for readable windows, ns.
 const LOOK: Ns = 200_000;
 
-/// A sampled launch between its two halves: where it is kept, and its number.
+/// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
 pub struct Half {
-    /// Where.
+    /// Place among the begun launches.
     pub place: u16,
-    /// Its number in the process.
+    /// The launch's number in the process.
     pub sequence: u64,
 }
 
-/// Why a launch is looked at.
+/// Why a launch is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Stage 1.
     Profile,
-    /// The job serves, and now and then a launch is sampled.
+    /// A serving job's occasional sample.
     Serve {
-        /// It goes to an idle device.
+        /// Whether the device is idle at the launch.
         onto_idle: bool,
     },
 }
 
-/// What a launch of stage 1 is worth.
+/// Value of a stage-1 launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worth {
     Nothing,
-    /// A sample: a big gap may follow.
+    /// A sample, because a big gap may follow.
     Tail,
-    /// A sample: its identity has hardly any, or it goes onto an idle device, which tells the rate
-    /// of the device's clock while that is not known.
+    /// A sample, because its identity has few, or because the device is idle and its clock's rate
+    /// unknown.
     Rare,
-    /// The beginning of a full window.
+    /// Start of a full window.
     Window,
 }
 
-/// The sampler of a process.
+/// Sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
     inside: Mutex<Inside>,
-    /// Launches to be passed over before the next one is looked at, while the job serves. Not
-    /// exact: threads may count one launch for two.
+    /// Launches to pass over while serving. Inexact: threads may count two as one.
     skip: AtomicU32,
-    /// The rate of the device's clock is known.
+    /// Whether the rate of the device's clock is known.
     rated: AtomicBool,
     sequence: AtomicU64,
-    /// What is known of each identity.
+    /// Counts of each identity.
     tally: Tally,
-    /// How many launches go by, in stage 1, until the next full window.
+    /// Launches until the next full window, in stage 1.
     pause: Pause,
-    /// A window is open, or was when anybody last held the lock: the next launch belongs to it, or
-    /// ends it.
+    /// Whether the next launch belongs to a window or ends it, as of the last holder of the lock.
     open: AtomicBool,
-    /// Nothing was launched since a synchronising call returned.
+    /// Whether no launch came since a synchronising call returned.
     after_sync: AtomicBool,
-    /// The identity that was launched last.
+    /// Identity of the last launch.
     last: AtomicU64,
 }
 
 impl Sampler {
-    /// Whether a serving job's launch is to be looked at. Costs a load and a store, no locked
-    /// instruction. Until it is known how the device's clock runs, launches onto an idle device
-    /// are, which tell it.
+    /// Whether to sample a serving job's launch, for a load and a store. While the device clock's
+    /// rate is unknown, launches onto an idle device are sampled, which tell it.
     #[inline(always)]
     pub fn due(&self, onto_idle: bool) -> bool {
         if onto_idle && !self.rated.load(Ordering::Relaxed) {
@@ -138,7 +134,7 @@ impl Sampler {
         }
     }
 
-    /// Before a launch: perhaps the first event.
+    /// Begins a launch: records the first event if the launch is sampled.
     pub fn before(&self, around: Around<'_>, launch: &LaunchInfo, look: Look) -> Option<Half> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
@@ -153,7 +149,7 @@ impl Sampler {
         }
         let driver = around.driver;
         if !driver.has_times() {
-            // A job that serves is not asked about each launch for nothing.
+            // A serving job then asks no more.
             self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
@@ -171,8 +167,7 @@ impl Sampler {
                 Look::Profile => inside.wanted > 0 || self.choose(inside, around, worth),
                 Look::Serve { .. } => self.choose_serving(inside, around),
             };
-        // A launch behind a sampled one tells when the gap after that ended, be it sampled itself
-        // or not.
+        // The launch after a sampled one ends that one's gap, sampled or not.
         let belongs = sampled || !inside.open.taken.is_empty();
         self.open.store(belongs, Ordering::Relaxed);
         if !belongs {
@@ -201,7 +196,7 @@ impl Sampler {
         }
     }
 
-    /// A launch of stage 1: whether it is the first since a synchronising call returned.
+    /// Notes a stage-1 launch. True if it is the first since a synchronising call returned.
     #[inline]
     fn seen_after_sync(&self, kernel: u64) -> bool {
         self.last.store(kernel, Ordering::Relaxed);
@@ -212,8 +207,7 @@ impl Sampler {
         after_sync
     }
 
-    /// What a launch of stage 1 is worth. Most are worth nothing and end here: they cost two locked
-    /// instructions.
+    /// Values a stage-1 launch. Most end here, after two locked instructions.
     #[inline]
     fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
         let known = self.tally.launched(kernel);
@@ -228,7 +222,7 @@ impl Sampler {
         }
     }
 
-    /// The open window is complete, or as complete as it gets.
+    /// Closes the open window.
     fn close(&self, inside: &mut Inside) {
         if inside.wanted > 0 || inside.open.taken.len() > 1 {
             inside.wanted = 0;
@@ -241,8 +235,7 @@ impl Sampler {
         }
     }
 
-    /// Whether this launch is sampled, while the job serves. The one after it ends its gap; then
-    /// some are passed over.
+    /// Decides whether to sample a serving job's launch, and how many to pass over.
     fn choose_serving(&self, inside: &mut Inside, around: Around<'_>) -> bool {
         let now = clock::now();
         if now.saturating_sub(inside.looked) > LOOK {
@@ -250,7 +243,7 @@ impl Sampler {
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
         inside.wanted = usize::from(chosen);
-        // If it is sampled, the next launch ends its gap.
+        // The next launch ends the sample's gap.
         if chosen {
             self.skip.store(0, Ordering::Relaxed);
         } else {
@@ -259,14 +252,14 @@ impl Sampler {
         chosen
     }
 
-    /// While the job serves: some launches go by until the next look.
+    /// Sets how many launches of a serving job go by until the next look.
     fn pass_over(&self, inside: &mut Inside, now: Ns) {
         let most = inside.stride.most(now, inside.passed);
         inside.passed = self.pause.some(most);
         self.skip.store(inside.passed, Ordering::Relaxed);
     }
 
-    /// Whether this launch is sampled, and how many after it.
+    /// Decides whether to sample this launch, and how many after it.
     fn choose(&self, inside: &mut Inside, around: Around<'_>, worth: Worth) -> bool {
         let wanted = match worth {
             Worth::Nothing => return false,
@@ -287,11 +280,10 @@ impl Sampler {
         true
     }
 
-    /// After it: the second event.
+    /// Ends a launch: records the second event.
     pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
-        // The launch's own thread may wait for the lock a moment: it is held for some event calls
-        // at most.
+        // The launch's own thread may wait: the lock is held for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
         let Some(half) = inside.take(half) else { return };
@@ -328,8 +320,7 @@ impl Sampler {
             if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
-            // What an event takes is learnt from full windows, and where there are none from the
-            // first small ones.
+            // An event's cost comes from full windows, or else from the first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
                 inside.measure_event(driver, half.stream);
             }
@@ -341,7 +332,7 @@ impl Sampler {
         inside.budget.spend(Work::Record, clock::now().saturating_sub(returned));
     }
 
-    /// A synchronising call returned: what is closed can be read.
+    /// Reads closed windows after a synchronising call.
     pub fn synced(&self, around: Around<'_>) {
         self.after_sync.store(true, Ordering::Relaxed);
         self.tally.was_last(self.last.load(Ordering::Relaxed));
@@ -353,8 +344,7 @@ impl Sampler {
         }
     }
 
-    /// What comes between the last launch and the next one is none of the job's: an open window
-    /// ends here, and so does the job's pause before the next launch.
+    /// Ends an open window and the job's pause: what follows is no work of the job's.
     pub fn interrupt(&self) {
         self.after_sync.store(false, Ordering::Relaxed);
         if let Ok(mut inside) = self.inside.lock() {
@@ -362,7 +352,7 @@ impl Sampler {
         }
     }
 
-    /// A context has ended (0: some context), and all events in it.
+    /// Forgets the events of an ended context; 0: an unknown one.
     pub fn forget(&self, context: usize) {
         let Ok(mut inside) = self.inside.lock() else { return };
         if context != 0 && inside.context.is_some_and(|own| own != context) {
@@ -378,15 +368,15 @@ impl Sampler {
         inside.anchor = None;
     }
 
-    /// Tells the broker how often what was launched, as far as it was not told.
+    /// Reports launch counts that were not reported yet.
     pub fn tell_launches(&self, around: Around<'_>) {
         let now = clock::now();
         self.tally
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
-    /// The process ends: a job too short to tell the rate still tells its samples. No driver call:
-    /// what was not read yet is lost.
+    /// Reports the remaining samples at the process's end, even at an unknown rate. No driver call:
+    /// unread windows are lost.
     pub fn farewell(&self, around: Around<'_>) {
         self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
@@ -396,7 +386,7 @@ impl Sampler {
         }
     }
 
-    /// Reads the oldest closed windows that the device has passed, and tells the broker.
+    /// Reads and reports the oldest closed windows that the device has passed.
     fn read(&self, inside: &mut Inside, around: Around<'_>, now: Ns) {
         inside.looked = now;
         let driver = around.driver;
@@ -425,9 +415,8 @@ impl Sampler {
         if inside.rate.is_some() {
             self.rated.store(true, Ordering::Relaxed);
         }
-        // The questions themselves at what they take: a driver that is asked about an event may do
-        // then what the job's own next question would have made it do, and that is not the
-        // sampler's cost.
+        // Queries count at their own cost: the driver may do work in them that the job's next query
+        // would have caused.
         inside
             .budget
             .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));

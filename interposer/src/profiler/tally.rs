@@ -1,8 +1,8 @@
-//! What the sampler knows of each identity: how often it was launched since the broker was told,
-//! how often it was sampled, and whether it ever was last before a synchronising call.
+//! Tally of each identity: launches since the last report, samples, and whether it was ever last
+//! before a synchronising call.
 //!
-//! One word an identity, changed by single atomic steps, no lock: it is touched by every launch of
-//! a profiled job. A launch is told exactly once.
+//! One word an identity, changed by single atomic steps without a lock, because every launch of a
+//! profiled job touches it. Each launch is reported exactly once.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -11,31 +11,28 @@ use std::sync::atomic::Ordering;
 use super::budget::RARE;
 use crate::client::costs::Costs;
 
-/// The low bits: samples taken, which are counted as far as it matters whether the identity is
-/// rare.
+/// Mask of the sample count, which counts only as far as rarity matters.
 const SAMPLES: u64 = 0x1f;
-/// It was last before a synchronising call.
+/// Flag: was last before a synchronising call.
 const TAIL: u64 = 0x20;
 /// One launch.
 const LAUNCH: u64 = 0x100;
 
-/// What is known of an identity.
+/// Facts about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Known {
-    /// It was hardly sampled yet.
+    /// Whether it was hardly sampled yet.
     pub rare: bool,
-    /// It was last before a synchronising call.
+    /// Whether it was last before a synchronising call.
     pub tail: bool,
 }
 
-/// All identities of a process. Made when the first launch is counted: most processes are never
-/// sampled.
+/// All identities of a process. Made at the first counted launch: most processes are never sampled.
 #[derive(Debug, Default)]
 pub struct Tally(OnceLock<Costs>);
 
 impl Tally {
-    /// Counts a launch. With more identities than there is room for the rest is neither counted nor
-    /// sampled.
+    /// Counts a launch. Identities beyond the table's room are neither counted nor sampled.
     #[inline]
     pub fn launched(&self, kernel: u64) -> Known {
         let Some(word) = self.0.get_or_init(Costs::default).word(kernel) else {
@@ -51,15 +48,14 @@ impl Tally {
     /// Counts a sample.
     pub fn sampled(&self, kernel: u64) {
         if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
-            // Beyond the mark by the number of threads that launch at most, of which there is room
-            // for more.
+            // May exceed the limit by the number of launching threads; the mask has room for that.
             && word.load(Ordering::Relaxed) & SAMPLES < RARE
         {
             word.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// It was last before a synchronising call.
+    /// Notes that the identity was last before a synchronising call.
     pub fn was_last(&self, kernel: u64) {
         if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
             && word.load(Ordering::Relaxed) & TAIL == 0
@@ -68,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// Tells what was launched since it was last told, as identity and number.
+    /// Reports launches since the last report, as identity and number.
     pub fn tell(&self, mut tell: impl FnMut(u64, u64)) {
         let Some(all) = self.0.get() else { return };
         for (kernel, word) in all.words() {

@@ -1,63 +1,61 @@
-//! From the times of a window to samples. Pure.
+//! Computes samples from the times of a window. Pure.
 //!
-//! A window is a run of launches, each with an event before and one behind it. What the events say
-//! is not yet the truth:
+//! A window is a run of launches between events. The events' times are corrected:
 //!
-//! * An event takes time on the device itself (`tick`); a kernel seems longer by one.
-//! * Where the device was idle, the event before a launch is reached at once, and the launch
-//!   follows when the host has made it. That part of the time belongs to the gap, not to the
-//!   kernel.
-//! * While the device waits for the host, it also waits for what the sampler does there. That is
-//!   not the job's: it is taken off the gap.
+//! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.
+//! * On an idle device the event before a launch is reached at once, and the launch follows when
+//!   the host has made it. That time belongs to the gap, not to the kernel.
+//! * A device that waits for the host also waits for the sampler's work, which is subtracted from
+//!   the gap.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
 use weft_protocol::lane::NO_GAP;
 
-/// A launch of a window. Device times count from the window's first event, in device nanoseconds;
-/// host times are wall nanoseconds.
+/// A launch of a window. Device times are device ns since the window's first event; host times are
+/// wall ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
     /// Hash of the kernel.
     pub kernel: u64,
     /// Number of the launch in the process.
     pub sequence: u64,
-    /// Device: the event before the launch was reached.
+    /// Device time of the event before the launch.
     pub start: f64,
-    /// Device: the event behind it. Infinite for the launch after the window, which only ends the
+    /// Device time of the event behind it. Infinite for the launch after the window, which ends the
     /// last gap.
     pub end: f64,
-    /// Host: the sampler began its work before the launch.
+    /// Host time at which the sampler began before the launch.
     pub entered: Ns,
-    /// Host: the event before was recorded, the launch went to the driver.
+    /// Host time at which the event was recorded and the launch went to the driver.
     pub launched: Ns,
-    /// Host: the launch came back.
+    /// Host time at which the launch returned.
     pub returned: Ns,
-    /// Host: the sampler had finished its work after the launch.
+    /// Host time at which the sampler finished after the launch.
     pub left: Ns,
 }
 
-/// What is learnt from a launch.
+/// A sample of one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Hash of the kernel.
     pub kernel: u64,
-    /// How long it ran, wall nanoseconds.
+    /// Kernel time, wall ns.
     pub time: Ns,
-    /// How long the device was idle after it, wall nanoseconds, or [`NO_GAP`].
+    /// Idle time of the device after it, wall ns, or [`NO_GAP`].
     pub gap: Ns,
 }
 
-/// How device and host compare.
+/// Scale between device and host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// What one event takes on the device, device nanoseconds.
+    /// Cost of one event on the device, device ns.
     pub tick: f64,
-    /// Wall nanoseconds a device nanosecond: 1, but for a simulated device that runs slower.
+    /// Wall ns per device ns: 1 except on a slowed-down simulated device.
     pub rate: f64,
 }
 
-/// No kernel is shorter.
+/// Shortest kernel time.
 const SHORTEST: f64 = 100.0;
 
 fn whole(ns: f64) -> Ns {
@@ -65,7 +63,7 @@ fn whole(ns: f64) -> Ns {
     ns.round() as Ns
 }
 
-/// The samples of a window, in launch order.
+/// Samples of a window, in launch order.
 pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
     let rate = if scale.rate.is_finite() && scale.rate > 0.0 {
         scale.rate
@@ -73,7 +71,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         1.0
     };
     let mut last_end = f64::NEG_INFINITY;
-    // When each kernel really began, and when the device had ended all before it.
+    // When each kernel began, and when all work before it had ended.
     let real: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {
@@ -119,7 +117,7 @@ mod tests {
 
     const REAL: Scale = Scale { tick: 500.0, rate: 1.0 };
 
-    /// A launch that takes the host 2 us, with 1 us of ours before and after.
+    /// A launch that takes the host 2 us, with 1 us of the sampler's before and after.
     fn point(sequence: u64, entered: Ns, start: f64, end: f64) -> Point {
         Point {
             kernel: sequence * 10,
@@ -135,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_has_no_gaps_and_exact_times() {
-        // Each start event is reached right behind the end event before it.
+        // Each start event is reached right behind the previous end event.
         let points = [
             point(1, 0, 0.0, 50_500.0),
             point(2, 5_000, 51_000.0, 151_500.0),
@@ -158,7 +156,7 @@ mod tests {
                 gap: NO_GAP
             }
         );
-        // The first one's start event found an idle device: 2 us of launching are not the kernel's.
+        // The first start event found an idle device: 2 us of launching are not the kernel's.
         assert_eq!(
             got[0],
             Sample {
@@ -171,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_starved_device_idles_for_the_host_and_not_for_us() {
-        // Alone on the device, the next launch 40 us after the first kernel's end; 2 us of that are
-        // the sampler's, 2 us the launch itself.
+        // The next launch comes 40 us after the first kernel's end; 2 us of that are the sampler's,
+        // 2 us the launch itself.
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 52_000, 50_500.0, 63_000.0)];
         let got: Vec<Sample> = samples(&points, REAL).collect();
         assert_eq!(got[0].gap, 40_000 + 2_000 - 500 - 2_000);

@@ -1,72 +1,63 @@
-//! Which streams have work, so that the end of the last of it is noticed: nothing of the process is
-//! left on the device then.
+//! Streams of the process that have work, and the moment when the last work has ended.
 //!
-//! * A launch to the stream that had the last one costs two loads.
-//! * A stream's own synchronisation ends its work for certain, and that of the streams that it
-//!   waited for by events. cuDNN's recurrent networks, TensorRT and whoever else spreads a request
-//!   over streams forks and joins so: the host waits for one stream, and never looks at the others.
-//! * The end of an event ends the work before it. vLLM, TensorRT and whoever copies into pinned
-//!   memory end a request so: the result is copied on a stream of its own, which waits for an event
-//!   behind the launches, and the host waits for an event behind the copy.
-//! * A stream that had nothing new while others were synchronised several times is believed to have
-//!   ended: libraries send one memset to a stream of their own when they start and never look at it
-//!   again, and a job would never be seen idle for it. Such an end is a guess and told as one.
-//! * A stream that another one with work waits for needs no place of its own: it ends with that
-//!   one. More streams than fit all the same are not told apart: then only the whole context's
-//!   synchronisation is an end.
+//! * A launch to the stream of the previous launch costs two loads.
+//! * A stream's synchronisation ends its work, and that of streams it waited for by events. cuDNN's
+//!   recurrent networks and TensorRT fork and join so.
+//! * An event's end ends the work before it. vLLM and TensorRT end a request so: a copy stream
+//!   waits for an event behind the launches, the host for one behind the copy.
+//! * A stream silent during several synchronisations of others is guessed to have ended, and
+//!   reported so. Libraries send one memset to a stream of their own at start and never look at it
+//!   again.
+//! * A stream for which another one with work waits needs no place: it ends with that one. If
+//!   streams still do not fit, only the context's synchronisation is an end.
 //!
-//! What holds: an event stands for a stream's work only until the stream has more to do, be it that
-//! it waits for another one. What is forgotten, or does not fit, says nothing: the stream counts as
-//! busy until it is synchronised. Two threads that use one stream at the moment at which an event
-//! goes into it may have an end believed too early, once.
+//! Invariant: an event stands for a stream's work only until the stream gets more work or another
+//! wait. Forgetting an event only delays: the stream stays busy until synchronised. If two threads
+//! use a stream at a record, one end may be believed too early, once.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// Streams with work at a time that are told apart, as long as they have not met in another one. A
-/// training job with overlapping copies has three or four, cuDNN's LSTM seven.
+/// Streams that are told apart. Training with overlapping copies has three or four, cuDNN's LSTM
+/// seven.
 const STREAMS: usize = 8;
 
-/// No stream: no handle of the driver's is this.
+/// No stream; no handle has this value.
 const NONE: usize = usize::MAX;
 
-/// After so many synchronisations of other streams a silent one counts as ended.
+/// Synchronisations of other streams after which a silent one counts as ended.
 const SILENT: u32 = 4;
 
-/// Set among the synchronisations that are counted: there are events behind all work of the stream,
-/// so its next launch has something to take back.
+/// Flag in the silence count: events stand behind all work, which the next launch must clear.
 const RECORDED: u32 = 1 << 31;
 
-/// Events that stand behind the work of one stream. PyTorch's allocators put some of their own
-/// there, too.
+/// Events behind one stream's work. PyTorch's allocators add their own.
 const EVENTS: usize = 4;
 
-/// Streams that wait for the work of one stream: one that works with it, and the one at which all
-/// meet.
+/// Streams waiting for one stream's work: one that works with it, and one where all meet.
 const WAITERS: usize = 2;
 
-/// The handles on one cache line: a synchronisation looks at all of them.
+/// Handles, on one cache line, because a synchronisation looks at all.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Handles([AtomicUsize; STREAMS]);
 
-/// What comes behind all work of a stream. It counts while [`RECORDED`] is set.
+/// What stands behind all work of a stream. Valid while [`RECORDED`] is set.
 #[derive(Debug)]
 struct Behind {
     events: [AtomicUsize; EVENTS],
-    /// Streams that wait for one of the events, and with them what comes there.
+    /// Streams that wait for one of the events.
     waiters: [AtomicUsize; WAITERS],
 }
 
-/// The streams that have work.
+/// Streams that have work.
 #[derive(Debug)]
 pub struct Busy {
     streams: Handles,
-    /// Synchronisations of other streams since each last had new work, and [`RECORDED`].
+    /// Synchronisations of others since each stream's last work, and [`RECORDED`].
     silence: [AtomicU32; STREAMS],
     behind: [Behind; STREAMS],
-    /// So many places were ever in use: one in most jobs, and no synchronisation need look at the
-    /// others.
+    /// Places ever used: one in most jobs, which spares a synchronisation the others.
     used: AtomicUsize,
     more: AtomicBool,
 }
@@ -74,15 +65,15 @@ pub struct Busy {
 /// What a synchronising call left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// Work on other streams, or there was none before.
+    /// Work on other streams, or no work before.
     AsBefore,
-    /// Nothing, believed because what is left has been silent for long.
+    /// Nothing, by a guess about silent streams.
     NothingProbably,
     /// Nothing.
     Nothing,
 }
 
-/// Streams whose work has ended for certain, and what is left then.
+/// Streams whose work has certainly ended, and what is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// What is left.
@@ -113,7 +104,7 @@ impl Ended {
         self.streams().any(|ended| ended == stream)
     }
 
-    /// Each once.
+    /// Each stream once.
     pub fn streams(&self) -> impl Iterator<Item = usize> {
         self.streams.iter().copied().take(self.count)
     }
@@ -123,12 +114,12 @@ fn nobody<const N: usize>() -> [AtomicUsize; N] {
     std::array::from_fn(|_| AtomicUsize::new(NONE))
 }
 
-/// Whether one of them is this.
+/// Whether one word is `handle`.
 fn one_is(all: &[AtomicUsize], handle: usize) -> bool {
     all.iter().any(|one| one.load(Ordering::Relaxed) == handle)
 }
 
-/// Puts it among them, in the place of the one that was put there first where all are taken.
+/// Adds a handle, in place of the oldest if all places are taken.
 fn put(all: &[AtomicUsize], handle: usize) {
     if one_is(all, handle) {
         return;
@@ -157,7 +148,7 @@ impl Behind {
     }
 }
 
-/// A place of a stream.
+/// One stream's words.
 #[derive(Debug, Clone, Copy)]
 struct Place<'a> {
     stream: &'a AtomicUsize,
@@ -205,7 +196,7 @@ impl Busy {
             .take(self.used.load(Ordering::Acquire))
     }
 
-    /// Those that have work.
+    /// Places of streams that have work.
     fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let places = self.slots().zip(&self.behind);
         places
@@ -217,9 +208,9 @@ impl Busy {
             .filter(|place| !place.has(NONE))
     }
 
-    /// An event goes into a stream, behind all of its work.
+    /// Notes an event recorded behind all work of a stream.
     pub fn recorded(&self, event: usize, stream: usize) {
-        // Whatever it stood behind before.
+        // The event leaves its former place.
         self.forget(event);
         if let Some(place) = self.places().find(|place| place.has(stream)) {
             if !place.is_recorded() {
@@ -229,7 +220,7 @@ impl Busy {
             place.silence.fetch_or(RECORDED, Ordering::Release);
             return;
         }
-        // A stream without work of its own: the event stands behind what that stream waits for.
+        // A stream without work: the event stands behind what that stream waits for.
         for place in self.places() {
             if place.is_recorded() && one_is(&place.behind.waiters, stream) {
                 put(&place.behind.events, event);
@@ -237,11 +228,11 @@ impl Busy {
         }
     }
 
-    /// A stream waits for an event, and with it what comes there.
+    /// Notes that a stream waits for an event.
     pub fn awaited(&self, stream: usize, event: usize) {
         for place in self.places() {
             if place.has(stream) {
-                // What it waits for does not end with the events that are there already.
+                // The existing events do not stand behind what it waits for.
                 place.silence.fetch_and(!RECORDED, Ordering::Relaxed);
             } else if place.is_recorded() && one_is(&place.behind.events, event) {
                 put(&place.behind.waiters, stream);
@@ -249,8 +240,8 @@ impl Busy {
         }
     }
 
-    /// An event is destroyed, or goes into something else than a stream. Who waits for it goes on
-    /// waiting for what it stood behind.
+    /// Forgets an event that is destroyed or recorded elsewhere. Its waiters still wait for the
+    /// work before it.
     pub fn forget(&self, event: usize) {
         for place in self.places() {
             for one in &place.behind.events {
@@ -259,7 +250,7 @@ impl Busy {
         }
     }
 
-    /// An event was seen to be reached: the work that it stands behind has ended.
+    /// Ends the work before an event that was reached.
     #[inline(never)]
     pub fn reached(&self, event: usize) -> Ended {
         let mut ended = Ended::nothing();
@@ -274,9 +265,9 @@ impl Busy {
         }
     }
 
-    /// All work of these streams has ended, and so has that of those that they waited for.
+    /// Ends the work of these streams and of those that they waited for.
     fn end(&self, mut ended: Ended) -> Ended {
-        // A stream that ends may have waited for another one: at most as often as there are places.
+        // An ended stream may have waited for another: as many steps as places at most.
         for _ in 0..STREAMS {
             let before = ended.count;
             for place in self.places() {
@@ -305,13 +296,13 @@ impl Busy {
         ended
     }
 
-    /// Work goes to a stream. True if there was none anywhere.
+    /// Notes work on a stream. True if no stream had any.
     #[inline]
     pub fn mark(&self, stream: usize) -> bool {
         self.mark_at_once(stream).unwrap_or_else(|| self.mark_slowly(stream))
     }
 
-    /// [`Busy::mark`] where that takes no search: else nothing, and nothing is changed.
+    /// [`Busy::mark`] without a search; `None`: not possible, nothing changed.
     #[inline(always)]
     pub fn mark_at_once(&self, stream: usize) -> Option<bool> {
         let [first, ..] = &self.streams.0;
@@ -320,7 +311,7 @@ impl Busy {
         if other == stream && silence.load(Ordering::Relaxed) == 0 {
             return Some(false);
         }
-        // The one stream of a job that waits after each launch.
+        // The only stream of a job that waits after each launch.
         if other == NONE
             && self.is_simple()
             && first
@@ -333,21 +324,21 @@ impl Busy {
         None
     }
 
-    /// Whether this stream alone has work, and never was there work on two at a time.
+    /// Whether only this stream has work, and never two had work at once.
     #[inline(always)]
     pub fn is_all(&self, stream: usize) -> bool {
         let [first, ..] = &self.streams.0;
         first.load(Ordering::Relaxed) == stream && self.is_simple()
     }
 
-    /// All work of the stream that [`Busy::is_all`] has ended.
+    /// Ends the work of the stream for which [`Busy::is_all`] holds.
     #[inline(always)]
     pub fn end_all(&self) {
         let [first, ..] = &self.streams.0;
         first.store(NONE, Ordering::Relaxed);
     }
 
-    /// Whether there never was work on two streams at a time.
+    /// Whether never two streams had work at once.
     #[inline(always)]
     fn is_simple(&self) -> bool {
         self.used.load(Ordering::Acquire) == 1 && !self.more.load(Ordering::Relaxed)
@@ -375,12 +366,12 @@ impl Busy {
         }
     }
 
-    /// More streams at a time than ever before, or another thread was faster.
+    /// More streams at once than ever, or another thread won the place.
     #[cold]
     fn mark_first(&self, stream: usize, was_idle: bool) -> bool {
         let all = self.streams.0.iter().zip(&self.silence).enumerate();
         for (at, slot) in all {
-            // In use before it is claimed: whoever looks at places looks at this one.
+            // Before the claim, so that every search covers it.
             self.used.fetch_max(at + 1, Ordering::AcqRel);
             if claimed(slot, stream) {
                 return was_idle;
@@ -405,7 +396,7 @@ impl Busy {
             return false;
         };
         let before = place.stream.load(Ordering::Relaxed);
-        // The new one has no events behind it.
+        // No events stand behind the new stream's work.
         place.silence.store(0, Ordering::Relaxed);
         place
             .stream
@@ -418,7 +409,7 @@ impl Busy {
         !self.more.load(Ordering::Relaxed) && self.slots().all(|(stream, _)| stream.load(Ordering::Relaxed) == NONE)
     }
 
-    /// All work of a stream has ended.
+    /// Ends the work of a synchronised stream.
     #[inline(never)]
     pub fn synced(&self, stream: usize) -> Ended {
         let mut ended = Ended::nothing();
@@ -431,7 +422,7 @@ impl Busy {
         self.end(ended)
     }
 
-    /// All work of the process has ended. True if there was any.
+    /// Ends all work of the process. True if there was any.
     pub fn all_synced(&self) -> bool {
         let had_work = !self.is_idle();
         for (stream, _) in self.slots() {
@@ -452,7 +443,7 @@ fn claimed((place, silence): (&AtomicUsize, &AtomicU32), stream: usize) -> bool 
     claimed
 }
 
-/// Another stream was synchronised: what that says of this one.
+/// Counts a synchronisation of another stream against this one.
 #[cold]
 fn silent((stream, silence): (&AtomicUsize, &AtomicU32)) -> Left {
     if (silence.fetch_add(1, Ordering::Relaxed) & !RECORDED) + 1 < SILENT {
@@ -463,7 +454,7 @@ fn silent((stream, silence): (&AtomicUsize, &AtomicU32)) -> Left {
 }
 
 impl Left {
-    /// Of two parts of the work, together.
+    /// Combines two parts of the work.
     fn and(self, other: Left) -> Left {
         match (self, other) {
             (Left::AsBefore, _) | (_, Left::AsBefore) => Left::AsBefore,
@@ -510,7 +501,7 @@ mod tests {
         assert_eq!(busy.synced(0).left, Left::NothingProbably);
         busy.mark(0);
         assert_eq!(busy.synced(0).left, Left::Nothing);
-        // One that goes on working counts.
+        // A stream that goes on working counts.
         busy.mark(99);
         for _ in 0..3 * SILENT {
             busy.mark(0);
@@ -529,7 +520,7 @@ mod tests {
         assert_eq!(busy.reached(0x10).left, Left::AsBefore, "it was never recorded");
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
-        // An allocator's own.
+        // An allocator's event.
         busy.recorded(0x11, COMPUTE);
         assert_eq!(busy.reached(0x10).left, Left::Nothing);
         assert_eq!(busy.reached(0x10).left, Left::AsBefore, "nothing was left before");
@@ -554,7 +545,7 @@ mod tests {
         let ended = busy.reached(0x20);
         assert_eq!(ended.left, Left::Nothing);
         assert_eq!(ended.streams().collect::<Vec<_>>(), [COPIES, COMPUTE]);
-        // The next step's launches are on their way already.
+        // The next step's launches are queued already.
         busy.mark(COMPUTE);
         busy.recorded(0x10, COMPUTE);
         busy.awaited(COPIES, 0x10);
@@ -574,7 +565,7 @@ mod tests {
             busy.recorded(0x10, COMPUTE);
             busy.awaited(SIDE, 0x10);
             busy.mark(SIDE);
-            // The event is gone at once, as PyTorch's wait_stream has it.
+            // The event is destroyed at once, as in PyTorch's `wait_stream`.
             busy.recorded(0x20, SIDE);
             busy.awaited(COMPUTE, 0x20);
             busy.forget(0x20);
@@ -582,7 +573,7 @@ mod tests {
             assert_eq!(busy.synced(COMPUTE).left, Left::Nothing);
             assert!(busy.is_idle());
         }
-        // What went to the other stream after that is not waited for.
+        // Later work on the other stream is not awaited.
         busy.mark(SIDE);
         busy.recorded(0x20, SIDE);
         busy.awaited(COMPUTE, 0x20);
@@ -646,7 +637,7 @@ mod tests {
         }
         assert_eq!(busy.synced(COMPUTE).left, Left::Nothing);
         assert!(busy.is_idle());
-        // Where the one in which they meet has no place, nothing would remember them.
+        // Without a place for the joining stream nothing would remember the others.
         for stream in 0..=STREAMS {
             busy.mark(stream);
             busy.recorded(0x10, stream);

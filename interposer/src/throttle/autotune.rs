@@ -1,27 +1,26 @@
-//! Auto-tuners: a job that loads code and then times it with events chooses its kernels for the
-//! rest of its life by what it sees.
+//! Detects tuning bursts: a job that loads code and times it with events chooses kernels for life.
 //!
-//! A wait at the gate between two of its events would be taken for the kernel's time. So for a
-//! moment after code was loaded, once events are being recorded, a burst that has begun with credit
-//! goes on without, up to a bound of work on its way. That is longer than the usual delay bound:
-//! the price is paid for some seconds of a background job's start, and counted (`unsplit`).
+//! A wait between two events would be taken for the kernel's time. So for a moment after a load,
+//! once events are recorded, a burst that began with credit goes on without it. Its outstanding
+//! work is bounded, above the usual delay bound, for some seconds of a background job's start;
+//! `unsplit` counts it.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weft_protocol::Ns;
 
-/// A tuner times new code within this time: Triton warms up for 25 ms and times for 100 ms, cuBLAS
-/// and XLA are done sooner.
+/// Time after a load in which a tuner times code, ns. Triton warms up for 25 ms and times for 100
+/// ms; cuBLAS and XLA need less.
 const AFTER_LOAD: Ns = 250_000_000;
 
-/// A pair of events is what times.
+/// Events of one measurement.
 const EVENTS: u32 = 2;
 
-/// So much predicted work of a burst may be on its way.
+/// Outstanding predicted work of a burst at most, ns.
 const BURST: Ns = 10_000_000;
 
-/// What is known about tuning in this process.
+/// Tuning state of this process.
 #[derive(Debug, Default)]
 pub struct Tuning {
     until: AtomicU64,
@@ -29,22 +28,22 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Code was loaded.
+    /// Notes that code was loaded.
     pub fn code_loaded(&self, now: Ns) {
         self.until.store(now.saturating_add(AFTER_LOAD), Ordering::Relaxed);
         self.events.store(0, Ordering::Relaxed);
     }
 
-    /// An event goes into a stream.
+    /// Notes an event recorded in a stream.
     #[inline]
     pub fn event_recorded(&self) {
-        // Most processes load no code any more: one load then.
+        // Most processes load no more code: one load then.
         if self.until.load(Ordering::Relaxed) != 0 {
             self.events.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the job may be timing its kernels by events just now.
+    /// Whether the job may be timing kernels now.
     pub fn is_timing(&self, now: Ns) -> bool {
         now < self.until.load(Ordering::Relaxed) && self.events.load(Ordering::Relaxed) > 0
     }

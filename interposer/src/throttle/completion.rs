@@ -1,12 +1,10 @@
-//! When work has ended: events of ours behind the work of a background job, asked now and then,
-//! never waited for.
+//! Completion tracker: fences (events) behind a background job's work, polled and never waited for.
 //!
-//! * An event is recorded only by a thread that has just launched to the same stream, so stream and
-//!   context are known to live.
-//! * No driver call at all while anything captures, nor on a capturing stream.
-//! * All under a lock that is only ever tried: a thread that finds it taken goes on without.
-//! * Where no event can tell, work counts as ended when its predicted time is long over, or when a
-//!   synchronising call says so.
+//! * Only a thread that just launched to a stream records there: stream and context are alive.
+//! * No driver call during a capture, nor on a capturing stream.
+//! * The lock is only tried: a thread that finds it taken goes on.
+//! * Work without an event counts as ended long after its predicted time, or at a synchronising
+//!   call.
 #![forbid(unsafe_code)]
 
 use std::sync::Mutex;
@@ -18,21 +16,20 @@ use super::streams::{Place, Streams};
 use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::paging::evicted;
 
-/// So much predicted work goes on a stream between two events. An event costs about 1 us, so 1 % at
-/// most; the broker's view of what is outstanding is no coarser than a fifth of the usual delay
-/// bound (500 us).
+/// Predicted work between two fences of a stream, ns. A fence costs about 1 us: 1 % at most. It is
+/// a fifth of the usual delay bound (500 us), so the broker's view is fine enough.
 pub const QUANTUM: Ns = 100_000;
 
-/// And no two within this time while there is plenty of credit: nobody waits for them then.
+/// Shortest time between two fences while credit is plenty, ns: no launch waits for them then.
 const PAUSE: Ns = 50_000;
 
-/// Marks under way. When all are in use the next quanta go unmarked until one is reached.
+/// Pending fences. Beyond that work goes without.
 const MARKS: usize = 32;
 
-/// Work without a mark counts as ended after so many times its predicted time...
+/// Unfenced work counts as ended at `last launch + DOUBT * outstanding + SLACK`.
 const DOUBT: Ns = 2;
-/// ...and so much more. A driver's queue delays a launch by some us; a time slice of another
-/// process lasts 1.5 ms or so.
+/// Constant part, ns. A driver's queue delays some us; another process's time slice lasts about 1.5
+/// ms.
 const SLACK: Ns = 5_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -50,23 +47,23 @@ struct Inside {
     made: usize,
 }
 
-/// The settling of one process.
+/// Completion tracker of one process.
 #[derive(Debug, Default)]
 pub struct Settle {
     inside: Mutex<Inside>,
-    /// When work was last seen to end, or outstanding work last began.
+    /// Time, ns, when work last ended or outstanding work last began.
     progress: AtomicU64,
-    /// When it was last time for a mark.
+    /// Time of the last fence due, ns.
     last: AtomicU64,
 }
 
 impl Settle {
-    /// When work was last seen to end, or outstanding work last began.
+    /// Time, ns, when work last ended or outstanding work last began.
     pub fn progress(&self) -> Ns {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// Whether it is time for a mark again; if so, the next one's time begins.
+    /// Whether a fence is due; if so, restarts the interval.
     #[inline]
     pub fn due(&self, now: Ns) -> bool {
         if now.saturating_sub(self.last.load(Ordering::Relaxed)) < PAUSE {
@@ -76,13 +73,12 @@ impl Settle {
         true
     }
 
-    /// Work goes to an empty device: from now on its end is awaited.
+    /// Notes that work goes to an empty device.
     pub fn begins(&self, now: Ns) {
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// Puts a mark behind what was launched to `stream` so far. The caller has made sure that
-    /// nothing captures.
+    /// Records a fence behind the work launched to `stream`. The caller rules out captures.
     pub fn mark(&self, driver: &EventCalls, streams: &Streams, place: Place, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
@@ -116,7 +112,7 @@ impl Settle {
         }
     }
 
-    /// Asks which marks were reached. Returns predicted work newly seen to have ended.
+    /// Polls the fences. Returns predicted work newly seen to have ended, ns.
     pub fn poll(&self, driver: &EventCalls, streams: &Streams, now: Ns, captures: bool) -> Ns {
         let mut gained: Ns = 0;
         if !captures && let Ok(mut inside) = self.inside.try_lock() {
@@ -129,7 +125,7 @@ impl Settle {
         gained
     }
 
-    /// Work that no mark covers and whose time is long over. Makes no driver call.
+    /// Counts overdue unfenced work as ended; returns it in ns. No driver call.
     pub fn by_clock(&self, streams: &Streams, now: Ns) -> Ns {
         let kept = evicted::kept_until(now);
         streams
@@ -137,12 +133,12 @@ impl Settle {
             .fold(0, |sum: Ns, account| sum.saturating_add(by_time(account, now, kept)))
     }
 
-    /// Predicted work of the process has ended without an event: a synchronising call says so.
+    /// Notes that a synchronising call ended work.
     pub fn ended(&self, now: Ns) {
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// When the next mark should be reached, by its predicted work; `None` if there is no mark.
+    /// Predicted time of the next fence, ns; `None` without fences.
     pub fn expects(&self, streams: &Streams) -> Option<Ns> {
         let inside = self.inside.try_lock().ok()?;
         let begin = self.progress.load(Ordering::Relaxed);
@@ -154,8 +150,7 @@ impl Settle {
         ends.min()
     }
 
-    /// Whether this thread can ask the device now: the marks are of its context, and nobody else is
-    /// asking.
+    /// Whether this thread can poll now: its context has the fences, and no other thread polls.
     pub fn asks(&self, driver: &EventCalls) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.context.is_some() && driver.current() == inside.context,
@@ -163,8 +158,7 @@ impl Settle {
         }
     }
 
-    /// Whether a mark of ours waits to be reached: the device itself says that something is
-    /// outstanding.
+    /// Whether a fence is pending: the device has outstanding work.
     pub fn awaits(&self) -> bool {
         match self.inside.try_lock() {
             Ok(inside) => inside.marks.iter().any(Option::is_some),
@@ -172,8 +166,7 @@ impl Settle {
         }
     }
 
-    /// A context has ended (0: some context). If it is that of the events, or may be, they are
-    /// forgotten, not destroyed: the driver did that.
+    /// Forgets the events of an ended context (0: an unknown one). The driver destroyed them.
     pub fn forget(&self, context: Context) -> bool {
         let Ok(mut inside) = self.inside.lock() else {
             return true;
@@ -186,8 +179,8 @@ impl Settle {
     }
 }
 
-/// Work that no mark covers ends by the clock. `kept`: a launch may have waited for its memory
-/// until then, which is not on the device yet though it counts as issued.
+/// Counts overdue unfenced work as ended. `kept`: until then a launch may have waited for memory,
+/// issued but not on the device.
 fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let outstanding = account.outstanding();
     if outstanding == 0 {
@@ -196,8 +189,7 @@ fn by_time(account: &super::streams::Account, now: Ns, kept: Ns) -> Ns {
     let issued = account.issued.load(Ordering::Acquire);
     let settled = account.settled.load(Ordering::Acquire);
     let marked = account.marked.load(Ordering::Acquire);
-    // A mark that is still to be reached decides about all before it, and about what is behind it
-    // too: that runs later.
+    // A pending fence decides on the work before it, and on the later work.
     if marked > settled {
         return 0;
     }
@@ -214,8 +206,7 @@ impl Inside {
     /// An event in the current context: a spare one, or a new one.
     fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         let context = driver.current()?;
-        // Events belong to the first context that used the gate. A process with several is rare;
-        // the others settle by time.
+        // Events belong to the first context at the gate; others, which are rare, go by time.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -238,7 +229,7 @@ impl Inside {
     }
 
     fn poll(&mut self, driver: &EventCalls, streams: &Streams) -> Ns {
-        // Other contexts' events can not be asked safely from here.
+        // Other contexts' events cannot be queried safely here.
         if self.marks.iter().all(Option::is_none) || driver.current() != self.context {
             return 0;
         }
@@ -248,8 +239,7 @@ impl Inside {
     }
 
     fn ask(&mut self, driver: &EventCalls, streams: &Streams, gained: &mut Ns) {
-        // A stream's marks are reached in order: after one that is not, the later ones need no
-        // question.
+        // A stream's fences are reached in order: behind a pending one no query is needed.
         let mut waiting: u64 = 0;
         let mut order: [Option<Mark>; MARKS] = self.marks;
         order.sort_unstable_by_key(|mark| mark.map_or(Ns::MAX, |mark| mark.upto));
@@ -273,8 +263,7 @@ impl Inside {
                     self.give_back(driver, mark.event);
                 }
                 Reached::Never => {
-                    // Whatever is wrong with it, nothing is learnt from it; its work settles by
-                    // time.
+                    // A faulty event tells nothing; its work ends by time.
                     self.made = self.made.saturating_sub(1);
                     if let Some(account) = streams.account(mark.at) {
                         let settled = account.settled.load(Ordering::Acquire);

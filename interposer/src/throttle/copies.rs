@@ -1,5 +1,4 @@
-//! Copies and fills, and what they are charged: those of a background job that are large go through
-//! the gate.
+//! Copies and fills, and their charges. Large ones of a background job go through the gate.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -14,17 +13,17 @@ use crate::driver::stream::{Event, Stream};
 use crate::driver::symbols::StreamOp;
 use crate::internal_error::{failpoint, guarded};
 
-/// A transfer below this passes the gate: at 20 GB/s it takes 3 us, less than a wait would.
+/// Bytes below which a transfer passes: at 20 GB/s it takes 3 us, less than a wait.
 const SMALL_TRANSFER: u64 = 64 * 1024;
 
-/// Bytes a nanosecond between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
+/// Bytes per ns between host and device: PCIe 4 x16 gives 20 to 25 GB/s.
 const HOST_BANDWIDTH: u64 = 20;
 
-/// Bytes a nanosecond on the device, read and written: about half of an A100's 1.5 TB/s.
+/// Bytes per ns on the device, read and written: about half of an A100's 1.5 TB/s.
 pub(super) const DEVICE_BANDWIDTH: u64 = 700;
 
 impl Session {
-    /// See [`super::before_stream_op`].
+    /// Implements [`super::before_stream_op`].
     #[inline]
     pub fn before_stream_op(&self, op: StreamOp, bytes: u64, stream: Stream) {
         let mode = self.mode();
@@ -42,7 +41,7 @@ impl Session {
         guarded(|| self.transfer(mode, op, bytes, stream));
     }
 
-    /// See [`super::before_event_op`].
+    /// Implements [`super::before_event_op`].
     pub fn before_event_op(&self, op: StreamOp, event: Event, stream: Stream) {
         if matches!(self.mode(), Mode::Free | Mode::Alone) {
             return;

@@ -1,5 +1,5 @@
-//! What the launch queue (`crate::deferred`) asks of the session: whether a launch may be left
-//! behind, how one that was goes, who is in a hurry.
+//! The launch queue's questions to the session (`crate::deferred`): which launches may be deferred,
+//! how deferred ones go, and when the gate must open.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use crate::kernels::launch::LaunchInfo;
 use crate::profiler::Look;
 
 impl Session {
-    /// Whether a launch that has to wait at the gate may do so without its thread. Not one that is
-    /// sampled, nor in a burst by which the job times its kernels.
+    /// Whether a launch that must wait can be deferred: no captured or sampled one, and none in a
+    /// tuning burst.
     pub(super) fn may_leave_behind(&self, launch: &LaunchInfo) -> bool {
         let orders = &self.link.lane.orders;
         !launch.capturing
@@ -30,8 +30,7 @@ impl Session {
             && !peers::awaits(launch.kernel_hash)
     }
 
-    /// As [`Session::before_launch`] for a launch that is counted already: goes through the gate in
-    /// its turn.
+    /// Passes a launch that is already counted through the gate, in its turn.
     pub fn before_waiting(&self, launch: &LaunchInfo) -> Step {
         let serving = self.link.lane.orders.flags.load(Ordering::Relaxed) & flags::SAMPLE != 0;
         let step = match self.mode() {
@@ -50,67 +49,65 @@ impl Session {
         step
     }
 
-    /// Whether somebody waits for the queue who has waited long enough: the gate is open then.
+    /// Whether a thread has waited long enough for the queue; the gate is then open.
     #[inline]
     pub fn in_a_hurry(&self, now: Ns) -> bool {
         now >= self.hurry.load(Ordering::Relaxed)
     }
 }
 
-/// See [`Session::may_leave_behind`].
+/// Whether a launch that must wait can be deferred.
 pub fn may_leave_behind(launch: &LaunchInfo) -> bool {
-    // A job on several devices leaves nothing behind: each device's gate opens by itself, and what
-    // was left keeps its order over all of them.
+    // Not on several devices: each gate opens by itself, but deferred launches keep one order over
+    // all.
     session().is_some_and(|session| session.may_leave_behind(launch))
 }
 
-/// What a launch is predicted to take.
+/// Predicted time of a launch, ns.
 pub fn cost_of(launch: &LaunchInfo) -> Ns {
     devices::first().map_or(0, |session| {
         session.cost(launch.kernel_hash, launch.kind, launch.cost_hint)
     })
 }
 
-/// What a fill or copy of so many bytes on the device is predicted to take.
+/// Predicted time of a fill or copy of `bytes` on the device, ns.
 pub fn cost_of_bytes(bytes: u64) -> Ns {
     devices::first().map_or(0, |session| session.link.slowed(bytes / DEVICE_BANDWIDTH))
 }
 
-/// A launch was left behind.
+/// Counts a deferred launch.
 pub fn left_behind() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.left_behind.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A launch that nobody asked the session about goes into the queue: it is counted like any other.
+/// Counts a launch that enters the queue without a question to the session.
 pub fn counted() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.launches.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A launch that was left behind has failed.
+/// Counts a deferred launch that failed.
 pub fn held_failed() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.left_failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// As [`super::before_launch`] for one that was left behind, or that has to wait. It waits at the
-/// gate, within a bound.
+/// [`super::before_launch`] for a deferred or waiting launch. Waits at the gate, within a bound.
 pub fn before_held(launch: &LaunchInfo) -> Ticket {
     let session = session().or_else(|| devices::at(devices::here()));
     Ticket(session.map_or(Step::NOTHING, |session| session.before_waiting(launch)))
 }
 
-/// How long a launch waits at the gate at most.
+/// Longest wait of a launch at the gate, ns.
 pub fn longest_wait() -> Ns {
     devices::first().map_or(0, Session::longest_wait)
 }
 
-/// From this time on the gate is open, because somebody waits for the queue; [`Ns::MAX`]: nobody
-/// does.
+/// Opens the gate at `time`, because a thread waits for the queue; [`Ns::MAX`]: no thread does.
 pub fn hurry_by(time: Ns) {
     for session in devices::all() {
         session.hurry.store(time, Ordering::Relaxed);

@@ -1,21 +1,17 @@
-//! A session a device, for processes that use several (a model spread over two devices,
-//! `DataParallel`, JAX, which sees all there are).
+//! Sessions of a process that uses several devices (a model on two, `DataParallel`, JAX, which sees
+//! all).
 //!
-//! * A process has one session from `cuInit` on. It is that of the first device on which the
-//!   process makes a context. For a context on another device it gets a further session, which
-//!   attaches to the broker by itself: with a lane, credit, books and a place in the queue for
-//!   memory of its own. To the broker it is one more client.
-//! * While there is one session, every call finds it by one load ([`super::session`]). From the
-//!   second on that word is null, and each call looks for its device: by the stream that it names,
-//!   else by the thread's current context. So a process on one device pays nothing for what others
-//!   do.
-//! * Where the device of a call is not known (a context that came to be past us while somebody
-//!   captured, the seventeenth device), the call passes through as without weft.
+//! * The first session is that of the first device on which the process makes a context. A context
+//!   on another device makes a further session, with a lane, credit, accounts and an admission of
+//!   its own. To the broker each session is one client.
+//! * With one session every call finds it by one load ([`super::session`]). With several that word
+//!   is null, and a call looks for its device: by its stream, else by the thread's current context.
+//! * If a call's device is unknown (a context made unseen during a capture, the seventeenth
+//!   device), the call passes through.
 //! * A managed job has one session: its memory is planned for one device.
 //!
-//! Nothing here waits but [`of_new`], for the broker's answer, within the bound of the first
-//! attach. While anybody captures the driver is asked nothing but which context is current, which
-//! is the thread's own matter.
+//! Only [`of_new`] waits, within the bound of the first attach. During a capture the driver is
+//! asked only for the current context, which is the thread's own state.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -38,37 +34,36 @@ use crate::driver::symbols::StreamOp;
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::thread;
 
-/// Devices of one process that have a session. The largest machines that are sold have sixteen.
+/// Devices with a session. The largest machines sold have sixteen.
 const MOST: usize = 16;
 
-/// Contexts whose device is remembered: a device has one, as a rule.
+/// Contexts whose device is remembered; mostly one a device.
 const CONTEXTS: usize = 64;
 
 /// No device has this ordinal.
 const NONE: i32 = -1;
 
-/// Whoever makes a session for a device keeps others that want one from it for no longer than this:
-/// it waits half a second for the broker at most.
+/// Longest wait for a thread that makes a session, ns, which may wait half a second for the broker.
 const PATIENCE: u64 = 2_000_000_000;
 
-/// Which of its devices a process means.
+/// One of the process's devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Where(u8);
 
 impl Where {
-    /// The first.
+    /// The first device.
     pub const FIRST: Where = Where(0);
-    /// None that has a session.
+    /// No device with a session.
     const NOWHERE: Where = Where(u8::MAX);
 }
 
-/// The session, once there is one. Never freed. Null as well where there are several.
+/// The only session. Null before it is made and with several. Never freed.
 pub(super) static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
 pub(super) fn session() -> Option<&'static Session> {
     let session = SESSION.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box that [`super::begin`] stored and nothing ever frees.
+    // SAFETY: null, or a leaked box that [`super::begin`] stored and no code frees.
     unsafe { session.as_ref() }
 }
 
@@ -85,13 +80,13 @@ static PLACES: [Place; MOST] = [const {
     }
 }; MOST];
 
-/// Places that are taken.
+/// Number of sessions.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// One thread at a time makes a session.
+/// Set while a thread makes a session.
 static GROWING: AtomicBool = AtomicBool::new(false);
 
-/// A context and its device's place. `context`: 0 is free, [`CLAIMED`] is being written.
+/// A context and its device's place. `context` 0: free; [`CLAIMED`]: being written.
 #[derive(Debug)]
 struct Known {
     context: AtomicUsize,
@@ -105,10 +100,10 @@ static KNOWN: [Known; CONTEXTS] = [const {
     }
 }; CONTEXTS];
 
-/// No context has this handle: they are aligned addresses.
+/// Handle of no context: handles are aligned addresses.
 const CLAIMED: usize = 1;
 
-/// The session of the process's first device, now made.
+/// Stores the session of the first device.
 pub fn begin(session: &'static Session) {
     put(Where::FIRST, session);
     COUNT.store(1, Ordering::Release);
@@ -122,16 +117,16 @@ fn put(at: Where, session: &'static Session) {
     }
 }
 
-/// In a forked child: it has none.
+/// Drops all sessions in a forked child.
 pub fn forget() {
     COUNT.store(0, Ordering::Release);
     for place in &PLACES {
         let parents = place.session.swap(ptr::null_mut(), Ordering::AcqRel);
         place.device.store(NONE, Ordering::Release);
-        // SAFETY: null, or a leaked box that nothing ever frees.
+        // SAFETY: null, or a leaked box that no code frees.
         if let Some(parents) = unsafe { parents.as_ref() } {
-            // Should the fork have happened inside one of our calls, that call goes on against
-            // private memory whose mode is Free.
+            // After a fork inside one of our calls that call goes on with private memory in mode
+            // Free.
             parents.link.lane_place.clear();
             parents.link.epoch_page_place.clear();
         }
@@ -140,7 +135,7 @@ pub fn forget() {
     GROWING.store(false, Ordering::Release);
 }
 
-/// Contexts have ended: their handles may be other contexts' from now on.
+/// Forgets all contexts when some ended: handles are reused.
 pub fn forget_contexts() {
     for known in &KNOWN {
         known.context.store(0, Ordering::Release);
@@ -150,7 +145,7 @@ pub fn forget_contexts() {
 /// The session of a place.
 pub fn at(place: Where) -> Option<&'static Session> {
     let session = PLACES.get(usize::from(place.0))?.session.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box that `begin` or `grow` stored and nothing ever frees.
+    // SAFETY: null, or a leaked box that `begin` or `grow` stored and no code frees.
     unsafe { session.as_ref() }
 }
 
@@ -159,7 +154,7 @@ pub fn first() -> Option<&'static Session> {
     at(Where::FIRST)
 }
 
-/// All of them.
+/// All sessions.
 pub fn all() -> impl Iterator<Item = &'static Session> {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
     (0..count).filter_map(|place| at(Where(place as u8)))
@@ -180,12 +175,12 @@ fn place_of(device: i32) -> Option<Where> {
     found.next().map(|(_, at)| Where(at))
 }
 
-/// The session of the device with this ordinal, if it has one.
+/// The session of the device with this ordinal, if any.
 pub fn known(device: i32) -> Option<&'static Session> {
     place_of(device).and_then(at)
 }
 
-/// The device with this ordinal.
+/// Place of the device with this ordinal.
 pub fn of_device(device: i32) -> Where {
     match several() {
         true => place_of(device).unwrap_or(Where::NOWHERE),
@@ -193,12 +188,12 @@ pub fn of_device(device: i32) -> Where {
     }
 }
 
-/// The device of the thread's current context.
+/// Place of the device of the thread's current context.
 pub fn here() -> Where {
     if several() { of_current() } else { Where::FIRST }
 }
 
-/// The device of a stream.
+/// Place of a stream's device.
 pub fn of_stream(stream: Stream) -> Where {
     if several() {
         of_stream_among_several(stream)
@@ -215,13 +210,12 @@ fn of_current() -> Where {
 }
 
 fn of_stream_among_several(stream: Stream) -> Where {
-    // The default streams are those of the current context.
+    // Default streams are those of the current context.
     if stream <= PER_THREAD_STREAM || capture::any() {
         return of_current();
     }
     let mut context = 0;
-    // SAFETY: the out-parameter is valid; the client vouches for the stream, which it is about to
-    // give the driver.
+    // SAFETY: the out-parameter is valid; the client is about to give this stream to the driver.
     if !unsafe { calls::cuStreamGetCtx(stream, &mut context) }.ok() || context == 0 {
         return of_current();
     }
@@ -235,8 +229,7 @@ fn remembered(context: usize) -> Option<Where> {
     u8::try_from(known.place.load(Ordering::Acquire)).ok().map(Where)
 }
 
-/// Asks the driver for a context's device. One that is not the current one is made that for a
-/// moment.
+/// Asks the driver for a context's device. `elsewhere`: makes it current for that moment.
 #[cold]
 fn learn(context: usize, elsewhere: bool) -> Where {
     if capture::any() {
@@ -244,7 +237,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     }
     let mut device = NONE;
     if elsewhere {
-        // SAFETY: the driver just named this context as that of a living stream.
+        // SAFETY: the driver just named this context as that of a live stream.
         if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
             return Where::NOWHERE;
         }
@@ -265,7 +258,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
             .compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
         if claim.is_ok() {
             known.place.store(u32::from(place.0), Ordering::Release);
-            // Not if all were forgotten meanwhile.
+            // Fails if all were forgotten meanwhile.
             let _ = known
                 .context
                 .compare_exchange(CLAIMED, context, Ordering::AcqRel, Ordering::Relaxed);
@@ -275,8 +268,7 @@ fn learn(context: usize, elsewhere: bool) -> Where {
     place
 }
 
-/// The session of a device on which a context is about to be made: the process's first one for its
-/// first device, a further one for any other.
+/// The session for a device on which a context will be made; makes one if needed.
 pub fn of_new(device: i32) -> Option<&'static Session> {
     let first = first()?;
     if let Some(known) = place_of(device) {
@@ -301,7 +293,7 @@ pub fn of_new(device: i32) -> Option<&'static Session> {
     }
 }
 
-/// This thread makes a session. Given up also by a panic on the way.
+/// Guard of `GROWING`; its drop also runs in a panic.
 struct Turn;
 
 impl Drop for Turn {
@@ -314,7 +306,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     let count = COUNT.load(Ordering::Acquire);
     let place = PLACES.get(count)?;
     let settings = Settings {
-        // The first session has seen to both.
+        // The first session has handled both.
         autostart: false,
         explicit: false,
         ..first.link.settings.clone()
@@ -338,7 +330,7 @@ fn grow(first: &Session, device: i32) -> Option<&'static Session> {
     Some(session)
 }
 
-/// [`super::before_launch`] where there are several sessions, or none.
+/// [`super::before_launch`] for several sessions, or none.
 #[cold]
 #[inline(never)]
 pub fn before_launch(kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hint: u64, capturing: bool) -> Step {
@@ -355,7 +347,7 @@ pub fn before_launch(kernel_hash: u64, stream: Stream, kind: LaunchKind, cost_hi
     }
 }
 
-/// [`super::after_launch`], likewise.
+/// [`super::after_launch`] for several sessions, or none.
 #[cold]
 #[inline(never)]
 pub fn after_launch(step: Step, stream: Stream, result: u32) {
@@ -364,7 +356,7 @@ pub fn after_launch(step: Step, stream: Stream, result: u32) {
     }
 }
 
-/// [`super::synced`], likewise.
+/// [`super::synced`] for several sessions, or none.
 #[cold]
 #[inline(never)]
 pub fn synced(what: Synced) {
@@ -380,7 +372,7 @@ pub fn synced(what: Synced) {
     }
 }
 
-/// [`super::before_event_op`], likewise.
+/// [`super::before_event_op`] for several sessions, or none.
 #[cold]
 #[inline(never)]
 pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
@@ -389,7 +381,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     }
 }
 
-/// [`super::before_stream_op`], likewise.
+/// [`super::before_stream_op`] for several sessions, or none.
 #[cold]
 #[inline(never)]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {

@@ -1,22 +1,18 @@
-//! The gate: where a background job's launches take their credit, and wait for it.
+//! The gate: where a background job's launches take credit and wait for it.
 //!
-//! * Launches of all threads and streams of the process leave in the order they arrived
+//! * Launches of all threads and streams leave in order of arrival
 //!   ([`Turn`](super::ticket_lock::Turn)).
-//! * A launch goes when the credit covers it. Credit that is bound to the epoch page's launch
-//!   epochs is void once a more important foreground job has launched since.
-//! * Under a run-ahead window a launch that has credit waits only for the device: until little
-//!   enough of the job's own work is left there, by the clock, or until the end of earlier work is
-//!   seen and gives credit back. That takes no trip to the broker and is not told to it, unless it
-//!   takes long.
-//! * Every wait ends, whatever happens: at the broker's `longest_wait`; when the mode changes; when
-//!   the broker's heartbeat stands still; when work of this process that is on the device makes no
-//!   progress (a program may queue a kernel that spins until a later launch of its own is queued:
-//!   XLA's tuner does, and would wait for ever).
-//! * A collective, for which kernels on other devices wait, does not wait here ([`peers`]).
-//! * A burst of launches by which the job times kernels (auto-tuning) is not split: a wait in its
-//!   middle would be taken for the kernel's time.
-//! * What goes through without credit is taken from the credit word all the same: the word is given
-//!   = taken + revoked + left at any time.
+//! * A launch goes when credit covers it. Credit bound to launch epochs is void once a more
+//!   important foreground job has launched.
+//! * Under a run-ahead window a launch with credit waits only until little of the job's work is
+//!   left, by the clock or by completions. The broker learns only of long waits.
+//! * Every wait ends: at the broker's `longest_wait`, on a change of mode, on a standing heartbeat,
+//!   or when the process's work makes no progress. XLA's tuner queues kernels that spin until a
+//!   later launch.
+//! * A collective does not wait: kernels on other devices wait for it ([`peers`]).
+//! * A tuning burst is not split: a wait in its middle would be taken for the kernel's time.
+//! * A launch without credit is taken from the credit word too: `given = taken + revoked + left`,
+//!   always.
 #![forbid(unsafe_code)]
 
 use std::num::NonZeroU64;
@@ -33,72 +29,67 @@ use super::state::Session;
 use crate::client::clock;
 use crate::thread;
 
-/// A broker whose turns stand still for so long is stopped or gone. It counts a turn at least every
-/// 100 ms while anybody waits.
+/// Heartbeat's age, ns, at which the broker counts as stopped. It beats every 100 ms while a launch
+/// waits.
 const STANDSTILL: Ns = 300_000_000;
 
-/// The longest nap at the gate: the marks on the device are asked so often at least. Waking costs
-/// some 10 us, so 1 % of a core.
+/// Longest nap, ns, and so between polls of the fences. Waking costs some 10 us: 1 % of a core.
 const LONGEST_NAP: Ns = 1_000_000;
 
-/// The shortest: below that a nap takes as long as going to sleep and waking up.
+/// Shortest nap, ns: sleeping and waking take as long.
 const SHORTEST_NAP: Ns = 50_000;
 
-/// A mark that is late is asked about after this part of its lateness.
+/// A late fence is polled again after this part of its lateness.
 const LATENESS: Ns = 4;
 
-/// A thread's timers may fire so much late, unless told otherwise 50 us: as long as the naps here.
+/// Timer slack for naps, ns. The default of 50 us is as long as the naps.
 const TIMER_SLACK: u64 = 1_000;
 
-/// Without an order of the broker's a wait ends here.
+/// Longest wait, ns, without an order.
 const DEFAULT_LONGEST_WAIT: Ns = 1_000_000_000;
 
-/// No order makes a launch wait longer than this.
+/// Upper bound of the ordered longest wait, ns.
 const UTMOST_WAIT: Ns = 30_000_000_000;
 
-/// Without progress of its own work on the device for this part of the longest wait, and for this
-/// time at least, a launch goes through. The broker's own rule for this is quicker and knows the
-/// device; this one stands behind it.
+/// Without progress a launch goes through after `max(longest_wait / STUCK_PART, STUCK_LEAST)` ns.
+/// The broker's rule is quicker and knows the device; this is the fallback.
 const STUCK_PART: Ns = 8;
 const STUCK_LEAST: Ns = 5_000_000;
 
-/// How long a launch waits for the device under a run-ahead window before it tells the broker that
-/// it waits: more than most kernels take.
+/// Wait under a run-ahead window, ns, until the broker is told: more than most kernels take.
 const PACE: Ns = 500_000;
 
-/// So often the device is asked meanwhile whether earlier work has ended: asking costs about 1 us.
+/// Poll interval meanwhile, ns; a poll costs about 1 us.
 const ASK: Ns = 2_000;
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passed {
-    /// The credit covers it.
+    /// Credit covers the launch.
     Credit,
-    /// No background job any more.
+    /// The job is not a background job now.
     Mode,
     /// The longest wait is over.
     Expired,
     /// Work on the device makes no progress.
     Stuck,
-    /// It belongs to a burst that the job times.
+    /// The launch belongs to a tuning burst.
     Unsplit,
     /// The broker stands still.
     Standstill,
 }
 
 impl Session {
-    /// Takes a background job's launch through the gate if there is credit and nobody is before it.
-    /// That costs one locked instruction, the one that takes the credit. A launch that finds the
-    /// queue empty needs no place in it: what came before it (and returned before it began) has
-    /// left the queue, and what comes at the same moment has no order to it.
+    /// Passes a launch if there is credit and the queue is empty, for one locked instruction (the
+    /// credit). No ticket is needed: earlier launches have left the queue, and simultaneous ones
+    /// have no order.
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
         self.turn.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
     }
 
-    /// Lets a launch through that finds no credit, if kernels on other devices wait for it
-    /// ([`peers`]). It goes past those who wait at the gate: they are other threads', to which it
-    /// has no order.
+    /// Passes a launch without credit if kernels on other devices wait for it ([`peers`]). It
+    /// overtakes other threads' launches, to which it has no order.
     #[cold]
     #[inline(never)]
     pub fn pass_for_peers(&self, want: &Want) -> bool {
@@ -110,8 +101,7 @@ impl Session {
         passes
     }
 
-    /// Whether the run-ahead window, if there is one, lets a launch go that takes so long, by the
-    /// clock alone.
+    /// Whether the run-ahead window, if any, lets a launch of `takes` ns go, by the clock alone.
     #[inline]
     fn leaves(&self, takes: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -120,11 +110,9 @@ impl Session {
         }
     }
 
-    /// The same by what the device has told as well, and by what the kernel may well take
-    /// ([`Session::long`]). Kernels that take longer than they are charged would else pile up there
-    /// while the clock says that they have ended: what lies behind a mark that is not reached has
-    /// not begun. Nobody waits on this for long: whoever tells the broker that he waits goes by the
-    /// clock.
+    /// As `leaves`, also by fences and the kernel's likely time ([`Session::long`]). Work behind a
+    /// pending fence has not begun; else kernels longer than their charge would pile up. The wait
+    /// is short: a launch that has told the broker goes by the clock.
     #[inline]
     fn goes_on(&self, kernel: u64, cost: Ns, now: Ns) -> MayLaunch {
         match self.link.lane.orders.window() {
@@ -136,15 +124,14 @@ impl Session {
         }
     }
 
-    /// How long the device is at work on what this process has launched as a background job, as
-    /// predicted.
+    /// Predicted device time left of this process's launches, ns.
     fn backlog(&self, now: Ns) -> Ns {
         self.free_at.load(Ordering::Relaxed).saturating_sub(now)
     }
 
-    /// By what time a launch that waits for the broker goes. `came_under`: until when the run-ahead
-    /// window was that it came under. By that one it would have to end whatever it may take; a word
-    /// that was told since knows of it.
+    /// Duration to check against the window for a launch that waits for the broker, ns.
+    /// `came_under`: the window's deadline at arrival, which needs the kernel's long estimate. A
+    /// window issued since accounts for that, so the charged cost is enough.
     pub(super) fn waits_by(&self, want: &Want, came_under: Option<Ns>) -> Ns {
         let until = self.link.lane.orders.window().map(|window| window.deadline);
         match until == came_under {
@@ -153,8 +140,7 @@ impl Session {
         }
     }
 
-    /// Takes a background job's launch through the gate in its turn. Returns when it may go, and
-    /// why.
+    /// Passes a launch in its turn. Returns when it may go, with the reason.
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> Passed {
         let _whole = thread::uncancelled();
@@ -169,14 +155,14 @@ impl Session {
         passed
     }
 
-    /// Takes credit if there is enough and it holds.
+    /// Takes `cost` ns of credit if it is there and valid.
     #[inline]
     fn take_credit(&self, cost: Ns) -> bool {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         self.link.lane.orders.take(self.link.epoch_page, cost)
     }
 
-    /// Takes credit that is not there.
+    /// Takes `cost` ns from the credit word without cover.
     fn overdraw(&self, cost: Ns) {
         self.link.lane.orders.overdraw(i64::try_from(cost).unwrap_or(i64::MAX));
     }
@@ -204,7 +190,7 @@ impl Session {
         let counters = &self.link.lane.counters;
         match passed {
             Passed::Credit => {}
-            // It is reported as issued, so it is taken from the word like all else that is.
+            // Reported as issued, so taken from the word too.
             Passed::Mode => self.overdraw(want.cost),
             Passed::Unsplit => {
                 self.overdraw(want.cost);
@@ -224,7 +210,7 @@ impl Session {
             return Passed::Credit;
         }
         let heartbeat = self.link.epoch_page.heartbeat.load(Ordering::Relaxed);
-        // A broker that stood still once is not waited for again until it moves.
+        // A broker that stood still is not awaited until it moves.
         if self.standstill.load(Ordering::Relaxed) == u64::from(heartbeat) + 1 {
             return Passed::Standstill;
         }
@@ -236,7 +222,7 @@ impl Session {
         self.link.write(Kind::Wait, arrived, want.kernel, want.cost, 0);
         reports.waiting.swap(1, Ordering::SeqCst);
         self.link.ring();
-        // From here on the end of what is on the device matters: mark it.
+        // From here on completions matter.
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
         }
@@ -253,8 +239,7 @@ impl Session {
         passed
     }
 
-    /// Waits for the device alone, as long as a run-ahead window holds and not for long. True with
-    /// the credit taken.
+    /// Waits shortly for the device alone, while a run-ahead window holds. True: credit was taken.
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = i64::try_from(want.cost).unwrap_or(i64::MAX);
@@ -264,7 +249,7 @@ impl Session {
             let now = clock::now();
             let mut leave = self.goes_on(want.kernel, want.cost, now);
             let clock = self.leaves(self.long(want.kernel, want.cost), now);
-            // The clock would let it go, and the device was not asked lately.
+            // The clock lets it go, and the device was not polled lately.
             let late = leave != clock;
             if late {
                 let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.settle.asks(&self.driver);
@@ -279,7 +264,7 @@ impl Session {
             if leave == MayLaunch::Now && self.take_credit(want.cost) {
                 return true;
             }
-            // A launch epoch that has moved ends the run-ahead window, as does the broker.
+            // A changed launch epoch ends the window, as does the broker.
             let holds = orders.window().is_some() && orders.holds(self.link.epoch_page);
             if !holds || now.saturating_sub(arrived) >= PACE || self.in_a_hurry(now) {
                 return false;
@@ -289,7 +274,7 @@ impl Session {
                 MayLaunch::At(_) if late => ASK,
                 MayLaunch::At(at) => at.saturating_sub(now),
                 MayLaunch::Now => {
-                    // The credit comes back with the end of what is out.
+                    // Completions give the credit back.
                     if orders.credit.load(Ordering::Acquire) >= cost {
                         continue;
                     }
@@ -310,13 +295,13 @@ impl Session {
         }
     }
 
-    /// A short pause: spun where there are cores for it.
+    /// Pauses shortly; spins where the settings allow it.
     fn rest(&self, wait: Ns) {
         let spin = self.link.settings.spin;
         if wait <= spin.max(ASK) && spin > 0 {
             std::hint::spin_loop();
         } else {
-            // Nobody wakes this sleep; the last of it is spun.
+            // Nothing wakes this sleep; its end is spun.
             thread::rest(std::time::Duration::from_nanos(
                 wait.saturating_sub(spin).clamp(ASK, SHORTEST_NAP),
             ));
@@ -329,7 +314,7 @@ impl Session {
         let mut asked = arrived;
         let came_under = orders.window().map(|window| window.deadline);
         loop {
-            // The bell first: a grant after this look changes it, and the nap does not begin.
+            // First: a grant after this look changes the bell, and the nap does not begin.
             let bell = orders.bell.load(Ordering::Acquire);
             let now = clock::now();
             let takes = self.waits_by(want, came_under);
@@ -349,7 +334,7 @@ impl Session {
             if now.saturating_sub(asked) >= SHORTEST_NAP {
                 asked = now;
                 if self.ask_device(now) {
-                    // The broker waits for this very news.
+                    // The broker waits for this report.
                     self.link.ring();
                 }
                 let progress = self.settle.progress().max(arrived.saturating_sub(stuck_after));
@@ -373,7 +358,7 @@ impl Session {
         }
     }
 
-    /// Until the next mark should be reached; a mark that is late is asked about ever more rarely.
+    /// Time until the next fence is due, ns; late fences are polled ever more rarely.
     fn nap_length(&self, now: Ns) -> Ns {
         let length = match self.settle.expects(&self.streams) {
             Some(end) if end > now => end - now,
@@ -384,7 +369,7 @@ impl Session {
         length.clamp(SHORTEST_NAP, LONGEST_NAP)
     }
 
-    /// Sees what has ended on the device, and reports it. True if anything has.
+    /// Polls completions and reports them. True if there were any.
     pub fn ask_device(&self, now: Ns) -> bool {
         let captures = self.captures.load(Ordering::Acquire) != 0;
         let gained = self.settle.poll(&self.driver, &self.streams, now, captures);
@@ -392,14 +377,14 @@ impl Session {
         gained > 0
     }
 
-    /// Adds to what the broker knows to have ended.
+    /// Reports `gained` ns of completed work.
     #[inline(always)]
     pub fn report_settled(&self, gained: Ns, now: Ns) {
         if gained > 0 {
             let lane = self.link.lane;
             lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
             lane.orders.renew(&lane.reports, self.link.epoch_page);
-            // No more is left there than was not seen to end.
+            // The device has at most the outstanding work.
             let left = now.saturating_add(self.streams.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {
                 self.free_at.fetch_min(left, Ordering::Relaxed);

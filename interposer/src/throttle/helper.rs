@@ -1,13 +1,11 @@
-//! The helper thread: attaches to the broker, carries the messages, notices when the broker is
-//! gone, tries again.
+//! Helper thread: attaches to the broker, carries messages, notices a lost broker, and tries again.
 //!
-//! * One a process, started at the first `cuInit`, with all signals blocked: the job's handlers
-//!   never run on it, and a broken channel's SIGPIPE reaches nobody. It is never joined; the
-//!   process may end under it at any time.
+//! * One a session, all signals blocked: neither the job's handlers nor a broken channel's SIGPIPE
+//!   run here. Never joined; the process may end at any time.
 //! * It makes no driver call.
-//! * It alone uses the control channel, whose sends may block while a broker is stopped; the queue
-//!   before it is bounded.
-//! * What a broker must know again after a restart (kernels, graphs, the device) is kept here.
+//! * Only this thread uses the control channel, whose sends may block while a broker is stopped.
+//!   The queue before it is bounded.
+//! * It keeps what a new broker must be told again: kernels, graphs, the device.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -32,36 +30,36 @@ use crate::client::settings::Purpose;
 use crate::client::{autostart, clock};
 use crate::thread;
 
-/// `cuInit` waits so long for the first attempt: a broker that runs answers within a millisecond or
-/// two, one that must be started within 100.
+/// Longest wait of `cuInit`. A running broker answers in a millisecond or two, a started one in
+/// 100.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(500);
 
-/// Between two looks for a broker that is being started.
+/// Interval between looks for a broker that is being started.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Between two looks for a broker that is not there.
+/// Interval between looks for an absent broker.
 const LATER: Duration = Duration::from_secs(1);
 
-/// While attached: how long until a broker's death is noticed, with something at stake and without.
+/// Time to notice a broker's death, with something at stake and without.
 const WATCH: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Kernels, graphs and the like that are told again to a new broker.
+/// Messages kept for a new broker.
 const KNOWN: usize = 50_000;
 
-/// The thread's stack. Its deepest calls are those of the channel's serialisation.
+/// Stack; the channel's serialisation goes deepest.
 const STACK: usize = 512 * 1024;
 
-/// 1 once the first attempt is over, whatever came of it.
+/// 1 after the first attempt, whatever its outcome.
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the helper and waits, bounded, for its first attempt to attach.
+/// Starts the helper and waits, bounded, for the first attempt to attach.
 pub fn start(session: &'static Session, path: PathBuf) {
     TRIED.store(0, Ordering::Relaxed);
     let thread = Builder::new().name("weft".into()).stack_size(STACK);
     let spawned = thread::spawn(thread, move || {
         if crate::internal_error::guarded(|| Helper::new(session, path).run()).is_none() {
-            // Without it nobody would notice the broker's death: let go.
+            // Else the broker's death would go unnoticed.
             let_go(session);
         }
         done();
@@ -85,19 +83,19 @@ fn done() {
     let _ = futex::wake(&TRIED, Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// No broker any more: launches pass through, waiting ones go. Only the helper calls it.
+/// Lets go of the broker: launches pass through, also waiting ones. Only the helper calls it.
 fn let_go(session: &Session) {
     let orders = &session.link.lane.orders;
     orders.mode.store(Mode::Free as u32, Ordering::Release);
     orders.bell.fetch_add(1, Ordering::AcqRel);
-    // While the old memory is still there: a shared futex is found by its memory.
+    // Before the old memory goes: a shared futex is found by its memory.
     let _ = futex::wake(&orders.bell, Flags::empty(), i32::MAX as u32);
     session.link.lane_place.clear();
     session.link.epoch_page_place.clear();
     session.standstill.store(0, Ordering::Relaxed);
 }
 
-/// What a broker is told again.
+/// Key of a message that a new broker is told again.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(u64),
@@ -114,14 +112,14 @@ struct Helper {
     channel: Option<Channel>,
     comparison: clock::Comparison,
     known: HashMap<Key, ToBroker>,
-    /// The next look at what the broker says should be soon.
+    /// Whether an answer is expected soon.
     asked: bool,
     lost: u64,
     warned: bool,
     hopeless: bool,
-    /// The broker knows kernels of the job's profile.
+    /// Whether the broker knows kernels of the job's profile.
     profiled: bool,
-    /// It was said how much of the job that profile knows.
+    /// Whether the profile's coverage was reported.
     judged: bool,
 }
 
@@ -148,7 +146,7 @@ impl Helper {
         let mut next = Instant::now() + LATER;
         loop {
             if self.session.admission.further == 0 {
-                // One line for the process, and one who draws it.
+                // One comparison line a process.
                 self.comparison.go_on();
             }
             self.carry();
@@ -156,7 +154,7 @@ impl Helper {
                 self.watch();
                 continue;
             }
-            // Messages may come many a second; attempts must not.
+            // Messages may come often; attempts must not.
             let now = Instant::now();
             if now < next || self.hopeless {
                 let pause = next.saturating_duration_since(now);
@@ -193,7 +191,7 @@ impl Helper {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.attach(left.min(HANDSHAKE)) {
                 Ok(()) => return,
-                // A shared broker is started by whoever runs the machine.
+                // An administrator starts a shared broker.
                 Err(Error::NoBroker(path))
                     if self.session.link.settings.autostart && left > SOON && !path::is_shared(&path) =>
                 {
@@ -225,7 +223,7 @@ impl Helper {
 
     fn complain(&mut self, why: &Error) {
         let certain = matches!(why, Error::Refused(_) | Error::OtherUser { .. } | Error::Folder { .. });
-        // A version or a priority does not change while this process lives.
+        // Version and priority do not change while this process lives.
         self.hopeless = matches!(
             why,
             Error::Refused(Refusal::Version { .. } | Refusal::Priority(_) | Refusal::User | Refusal::Unseen)
@@ -254,11 +252,11 @@ impl Helper {
             session.link.costs.set(hash, cost);
         }
         self.learn_graphs();
-        // The new lane's books begin at zero: what went out under an earlier one is not this one's.
+        // The new lane's accounts begin at zero: earlier work is not in them.
         session.streams.settle_all();
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
-        // What the broker before this one gave stays this job's.
+        // The job keeps the former broker's quota.
         let share = session.admission.share();
         // The lane last: it brings the mode.
         session.link.lane_place.put(&lane)?;
@@ -272,11 +270,11 @@ impl Helper {
         for (key, message) in &self.known {
             let mut message = message.clone();
             match (key, &mut message) {
-                // What was free then is not what is free now.
+                // Free memory has changed since.
                 (Key::Context, _) => continue,
                 (Key::Wants, ToBroker::Wants(wants)) => {
                     wants.runs = session.admission.runs(share);
-                    // What was open then may be decided.
+                    // An open backing mode may be decided by now.
                     wants.managed = backing_mode::managed();
                     wants.either &= backing_mode::is_open();
                 }
@@ -294,7 +292,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Takes what the threads want told; sends it if there is a broker.
+    /// Takes the threads' messages; sends them if there is a broker.
     fn carry(&mut self) {
         let (waiting, dropped) = self.session.link.messages.take();
         if dropped > 0 {
@@ -309,7 +307,7 @@ impl Helper {
                     self.detach("it is gone");
                 }
             }
-            // The broker may have something to say to that, and the first launches are near.
+            // The broker may answer that, and the first launches are near.
             self.asked |= matches!(message, ToBroker::Device { .. } | ToBroker::Wants(_));
             let key = match &message {
                 ToBroker::Kernel { hash, .. } => Key::Kernel(*hash),
@@ -322,8 +320,7 @@ impl Helper {
                     continue;
                 }
                 ToBroker::Backed { start, .. } => Key::Memory(*start),
-                // What rests is not worth telling again: whoever hears of it next hears that it is
-                // used.
+                // Resting memory needs no repetition: its next use is told.
                 ToBroker::Resting { start } | ToBroker::Unbacked { start } => {
                     self.known.remove(&Key::Memory(*start));
                     continue;
@@ -343,7 +340,7 @@ impl Helper {
         }
     }
 
-    /// One look at an attached broker, then a nap.
+    /// Looks at an attached broker once, then naps.
     fn watch(&mut self) {
         let Some(channel) = &self.channel else { return };
         if !channel.intact() {
@@ -374,7 +371,7 @@ impl Helper {
         session.link.messages.has_heard(wanted);
         let background = session.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Background as u32;
         if background {
-            // Work of a job that is busy elsewhere ends too: by the clock, without a driver call.
+            // Work of a job that is busy elsewhere ends by the clock too.
             let now = clock::now();
             let gained = session.settle.by_clock(&session.streams, now);
             session.report_settled(gained, now);
@@ -392,8 +389,7 @@ impl Helper {
             .wait(if mem::take(&mut self.asked) { SOON } else { nap });
     }
 
-    /// Says once how much of the job its profile knows: that of another job is used as readily as
-    /// its own.
+    /// Reports once how much of the job its profile covers, which may be another job's.
     fn judge(&mut self) {
         let (session, counters) = (self.session, &self.session.link.lane.counters);
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
@@ -422,7 +418,7 @@ impl Helper {
         }
     }
 
-    /// The profile is of another GPU: no cost of it is used, in no sum either.
+    /// Drops all costs, of graphs too: the profile is of another GPU.
     fn forget_costs(&self) {
         self.session.link.costs.forget();
         self.session.longs.forget();
@@ -430,7 +426,7 @@ impl Helper {
         self.learn_graphs();
     }
 
-    /// What the known graphs cost, by what is known of their kernels now.
+    /// Recomputes the known graphs' costs.
     fn learn_graphs(&self) {
         for message in self.known.values() {
             if let ToBroker::Graph { hash, kernels } = message {
@@ -446,7 +442,7 @@ impl Helper {
         if channel.intact() {
             drop(channel);
         } else {
-            // Its numbers may be somebody else's now; closing them would be worse than losing them.
+            // The descriptors may be others' now: leaking is better than closing.
             mem::forget(channel);
         }
         let text =

@@ -1,23 +1,23 @@
-//! The guest's side of weft: what the hooks tell and ask.
+//! The session's interface to the hooks.
 //!
-//! * The hooks call the functions of this file and nothing else of the session.
-//! * None of them fails, panics, prints to stdout or keeps an error of weft's: whatever goes wrong
-//!   inside, the job's call goes on to the driver.
-//! * Only [`before_held`] and [`before_stream_op`] may wait (the gate), each within a bound; only
-//!   for a background job, never for a capturing stream. And [`enter`] waits before the first
-//!   context of a job for which there is no memory now.
-//! * Nothing happens before [`begin`]: the preload lands in every shell and helper a job starts.
+//! * Hooks call only the functions of this file.
+//! * No function fails, panics, prints to stdout or leaves an error of weft's: on internal trouble
+//!   the job's call goes on to the driver.
+//! * Only [`before_held`] and [`before_stream_op`] wait at the gate: bounded, for a background job,
+//!   never for a capturing stream. [`enter`] waits before the first context of a job without
+//!   memory.
+//! * Nothing happens before [`begin`]: the preload is in every shell and helper that a job starts.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `devices` | which session a call is for, where a process uses several devices |
-//! | `state`, `post_launch` | the session: what each launch does in each mode; what is left to do after it |
-//! | `copies` | the same for copies and fills |
-//! | `sync_points` | synchronising calls, and streams and contexts that end |
-//! | `gate`, `ticket_lock`, `peers` | where background jobs wait, and in which order; who does not |
+//! | `devices` | which session a call is for, with several devices |
+//! | `state`, `post_launch` | the session: what a launch does in each mode; post-launch actions |
+//! | `copies` | copies and fills |
+//! | `sync_points` | synchronising calls, and ending streams and contexts |
+//! | `gate`, `ticket_lock`, `peers` | where background jobs wait; in which order; which launches do not |
 //! | `deferral` | what the launch queue asks |
-//! | `streams`, `completion` | how much work is on its way, and when it has ended |
-//! | `autotune` | when kernels are being timed by the job itself |
+//! | `streams`, `completion` | how much work is outstanding, and when it has ended |
+//! | `autotune` | when the job times kernels itself |
 //! | `helper` | attach, the control channel, a broker's start and death |
 
 mod active_streams;
@@ -59,15 +59,15 @@ use crate::internal_error::{self, guarded};
 use crate::kernels::launch::LaunchInfo;
 use crate::{kernels, thread, trace};
 
-/// From now on the rooms below tell the session what it has to know. Cheap after the first time.
+/// Registers the session with the modules below it; cheap after the first call.
 pub fn listen() {
     internal_error::listen(trouble);
     kernels::listen(kernel_seen);
     capture::listen(|began| if began { capture_began() } else { capture_ended() });
 }
 
-/// Makes the session of the process's first device, and looks for a broker: half a second at most.
-/// `watch` is called between the two, before anybody can find the session.
+/// Makes the first device's session and looks for a broker, half a second at most. `watch` runs
+/// before threads can find it.
 pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Result<(), transport::Error> {
     let session = Session::make(driver, settings)?;
     watch();
@@ -79,14 +79,14 @@ pub fn begin(driver: EventCalls, settings: Settings, watch: impl FnOnce()) -> Re
     Ok(())
 }
 
-/// Whether the process has one.
+/// Whether the process has a session.
 pub fn is_there() -> bool {
     devices::first().is_some()
 }
 
-/// The process ends: what was sampled is told, and that the end was a clean one.
+/// Reports the remaining samples and a clean end.
 pub fn farewell() {
-    /// What the lane's state says after a clean end.
+    /// The lane's state after a clean end.
     const LEFT: u32 = 2;
     for session in devices::all() {
         guarded(|| session.tell_samples());
@@ -94,14 +94,14 @@ pub fn farewell() {
     }
 }
 
-/// Ends the process as one that is to be tried again, if it was turned away for want of memory.
+/// Ends the process with `TRY_AGAIN` if it was refused memory.
 pub fn end_if_turned_away() {
     if devices::all().any(|session| session.admission.turned_away()) {
         interrupt::end_with(admission::TRY_AGAIN);
     }
 }
 
-/// In a forked child: it has no session.
+/// Drops the sessions, in a forked child.
 pub fn forget() {
     link::set_only(None);
     SESSION.store(ptr::null_mut(), Ordering::Release);
@@ -109,19 +109,19 @@ pub fn forget() {
     forget_thread();
 }
 
-/// In a forked child: its only thread has another number, and nobody keeps its clock.
+/// Resets thread number and clock, in a forked child: it has one thread and no clock keeper.
 pub fn forget_thread() {
     thread::forget();
     clock::forget();
 }
 
-/// A launch is about to go to the driver. If the ticket says that it has to wait, it goes by
-/// [`before_held`] or into the queue.
+/// Handles a launch before the driver. If the ticket says wait, the launch goes by [`before_held`]
+/// or the queue.
 #[inline(always)]
 pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     Ticket(match session() {
         Some(session) => session.before_launch(launch),
-        // By single words: a launch whose address is taken would lie on the stack of every hook.
+        // By value: with its address taken a launch would lie on every hook's stack.
         None => devices::before_launch(
             launch.kernel_hash,
             launch.stream,
@@ -132,7 +132,7 @@ pub fn before_launch(launch: &LaunchInfo) -> Ticket {
     })
 }
 
-/// The launch to `stream` came back from the driver with `result` (0 = success).
+/// Handles a launch to `stream` that returned `result` (0 = success).
 #[inline(always)]
 pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     if ticket.0.is_nothing() {
@@ -144,8 +144,7 @@ pub fn after_launch(ticket: Ticket, stream: Stream, result: u32) {
     }
 }
 
-/// A stream-ordered call that is no launch is about to go to the driver. `bytes` is what it moves,
-/// 0 where it moves nothing.
+/// Handles another stream-ordered call before the driver. `bytes`: what it moves, or 0.
 #[inline]
 pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     match session() {
@@ -154,7 +153,7 @@ pub fn before_stream_op(op: StreamOp, bytes: u64, stream: Stream) {
     }
 }
 
-/// A call about an event and a stream is about to go to the driver.
+/// Handles a call about an event and a stream before the driver.
 pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     match session() {
         Some(session) => session.before_event_op(op, event, stream),
@@ -162,14 +161,14 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
     }
 }
 
-/// An event is destroyed, or recorded where nobody sees when it is reached.
+/// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
     for session in devices::all() {
         session.busy.forget(event);
     }
 }
 
-/// A synchronising call returned without error.
+/// Handles a synchronising call that succeeded.
 #[inline(always)]
 pub fn synced(what: Synced) {
     match session() {
@@ -178,17 +177,17 @@ pub fn synced(what: Synced) {
     }
 }
 
-/// The first launch of an identity. Slow path: may allocate, never waits.
+/// Reports the first launch of an identity. Slow path: may allocate, never waits.
 pub fn kernel_seen(hash: u64, id: &KernelId) {
     peers::kernel_seen(hash, &id.symbol);
     trace::kernel_seen(hash, id);
-    // Names are the job's, whatever device they are launched on.
+    // Names belong to the job, not to a device.
     if let Some(session) = devices::first() {
         session.link.tell(ToBroker::Kernel { hash, id: id.clone() });
     }
 }
 
-/// A graph was instantiated or changed: the hashes of its kernels in launch order. Slow path.
+/// Reports a new or changed graph, with its kernels' hashes in launch order. Slow path.
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
     trace::graph_seen(hash, kernels);
     for session in devices::all() {
@@ -200,23 +199,22 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     }
 }
 
-/// Whether something is learnt of launches by what they are called: in stage 1, and where they are
-/// recorded.
+/// Whether launches are learnt by name: in stage 1, and while recorded.
 pub fn is_studied() -> bool {
     trace::on() || devices::first().is_some_and(|session| session.link.sampling())
 }
 
-/// A graph was read, and a kernel of it has no name. Slow path.
+/// Counts a graph kernel without a name. Slow path.
 pub fn unnamed_node() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.unnamed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Kernels of a graph that the broker is told: a message must fit one packet of the channel.
+/// Kernels told of a graph: a message must fit one packet.
 const GRAPH_TOLD: usize = 8192;
 
-/// A device that the process uses, by its ordinal, became known. Slow path.
+/// Reports a device in use. Slow path.
 pub fn device_seen(ordinal: i32, device: &Device) {
     trace::device_seen(device);
     if let Some(session) = devices::at(devices::of_device(ordinal)) {
@@ -233,15 +231,15 @@ pub fn device_seen(ordinal: i32, device: &Device) {
     }
 }
 
-/// Memory of a device was taken (`delta` > 0) or given back, bytes. `claimed`: so much of what
-/// [`claim`] had booked is over with it.
+/// Notes memory taken (`delta` > 0) or given back, bytes. `claimed`: the part of [`claim`] that
+/// ends.
 pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
         session.admission.memory_changed(&session.link, delta, claimed);
     }
 }
 
-/// Managed memory was taken by the job itself (`delta` > 0) or given back, bytes.
+/// Notes own managed memory taken (`delta` > 0) or given back, bytes.
 pub fn own_managed_changed(at: Where, delta: i64) {
     if let Some(session) = devices::at(at) {
         session.admission.own_managed_changed(&session.link, delta);
@@ -258,13 +256,12 @@ pub use devices::{Where, forget_contexts, here, of_device, of_stream};
 pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
-/// A context is about to be made on the device with this ordinal. Waits until there is memory for
-/// the job, if it must.
+/// Waits, if it must, until there is memory for a context on this device.
 pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
         return Entry::Begin;
     }
-    // Nothing is asked, and so nothing said, while somebody captures.
+    // No question to the driver, so no message, during a capture.
     let Some(about) = about() else {
         return Entry::Begin;
     };
@@ -274,30 +271,29 @@ pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
     }
 }
 
-/// What the process holds there is about to change. What it returns is dropped when the driver has
-/// answered and the change is counted.
+/// Announces a change of what the process holds. Drop the guard when the change is counted.
 pub fn moving(at: Where) -> Option<Moving> {
     devices::at(at).map(|session| session.admission.changes.moving(&session.link))
 }
 
-/// The same of all its devices.
+/// Announces a change for all devices of the process.
 pub fn moving_anywhere() -> Vec<Moving> {
     devices::all()
         .map(|session| session.admission.changes.moving(&session.link))
         .collect()
 }
 
-/// Whether to look at what is free on the device of the current context.
+/// Begins a probe of free memory on the current context's device, if one is due.
 pub fn looks(at: Where) -> Option<Looking> {
     devices::at(at).and_then(|session| session.admission.changes.looks(&session.link))
 }
 
-/// Whether to look at what is free beside a context that was made just now.
+/// Begins a probe beside a context just made, if one is due.
 pub fn looks_at_context(at: Where) -> Option<Looking> {
     devices::at(at).and_then(|session| session.admission.changes.looks_at_context())
 }
 
-/// So much was free beside it.
+/// Reports free bytes beside a new context.
 pub fn looked_at_context(at: Where, look: Looking, free: u64) {
     if let Some(session) = devices::at(at) {
         let held = (session.admission.held(), session.admission.own_managed());
@@ -308,7 +304,7 @@ pub fn looked_at_context(at: Where, look: Looking, free: u64) {
     }
 }
 
-/// So much was free.
+/// Reports free bytes.
 pub fn looked(at: Where, look: Looking, free: u64) {
     if let Some(session) = devices::at(at) {
         let held = (session.admission.held(), session.admission.own_managed());
@@ -316,15 +312,14 @@ pub fn looked(at: Where, look: Looking, free: u64) {
     }
 }
 
-/// May the job take so much memory there? Every yes is followed by one [`memory_changed`] that says
-/// `claimed`, or by [`unclaim`], when the driver has answered.
+/// Claims memory. After true and the driver's answer, call [`memory_changed`] with `claimed`, or
+/// [`unclaim`].
 pub fn claim(at: Where, bytes: u64) -> bool {
     devices::at(at).is_none_or(|session| session.admission.claim(&session.link, bytes))
 }
 
-/// Makes a call that takes memory there. Right after a job was let in that had to wait, the memory
-/// of the one that ended may not be the driver's yet: an "out of memory" then is asked about again,
-/// for two seconds at most.
+/// Makes a call that takes memory. Right after a wait the driver may not have the ended job's
+/// memory yet: "out of memory" is then retried for two seconds at most.
 pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     let mut result = take();
     let fresh = || devices::at(at).is_some_and(|session| session.admission.fresh(clock::now()));
@@ -335,43 +330,41 @@ pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
     result
 }
 
-/// The driver has refused.
+/// Ends a claim that the driver refused.
 pub fn unclaim(at: Where, bytes: u64) {
     if let Some(session) = devices::at(at) {
         session.admission.unclaim(bytes);
     }
 }
 
-/// (free, total) of the current context's device as the job is to see it, if it is not what the
-/// driver says.
+/// (free, total) in bytes of the current device as the job sees them, if not as the driver says.
 pub fn memory_view(free: u64, total: u64) -> Option<(u64, u64)> {
     let session = devices::at(here())?;
     session.admission.view(&session.link, free, total)
 }
 
-/// Something of weft's own comes between the launches before it and those after it: no sample is to
-/// span it.
+/// Ends a stream's open sample: work of weft's own follows.
 pub fn interrupt_samples(stream: Stream) {
     if let Some(session) = devices::at(of_stream(stream)) {
         session.sampler.interrupt();
     }
 }
 
-/// A module or library was loaded: auto-tuners time kernels right after it.
+/// Notes a loaded module or library: auto-tuners time kernels right after.
 pub fn module_loaded() {
     for session in devices::all() {
         session.tuning.code_loaded(clock::now());
     }
 }
 
-/// A capture began. While any capture is on, the session makes no driver call of its own.
+/// Notes a capture's begin. During captures the session makes no driver call of its own.
 fn capture_began() {
     for session in devices::all() {
         session.captures.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// A capture ended or was invalidated.
+/// Notes a capture's end.
 fn capture_ended() {
     for session in devices::all() {
         // Never below zero: the session may have begun in the middle of a capture.
@@ -381,21 +374,21 @@ fn capture_ended() {
     }
 }
 
-/// It has ended: the session forgets what it made there. 0: some context, nobody knows which.
+/// Forgets what was made in an ended context; 0: an unknown one.
 pub fn context_ended(context: usize) {
     for session in devices::all() {
         session.context_ended(context);
     }
 }
 
-/// A stream is about to be destroyed (`cuStreamDestroy` in all versions).
+/// Handles a stream before its destruction.
 pub fn stream_ending(stream: Stream) {
     for session in devices::all() {
         session.stream_ending(stream);
     }
 }
 
-/// Counts an internal trouble that a hook answered by passing the call through.
+/// Counts an internal error, where the call was passed through.
 fn trouble() {
     if let Some(session) = devices::first() {
         session.link.lane.counters.troubles.fetch_add(1, Ordering::Relaxed);

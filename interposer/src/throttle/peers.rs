@@ -1,31 +1,29 @@
 //! Kernels that wait on the device for kernels on other devices: NCCL's collectives.
 //!
-//! Such a kernel spins until its peers have come. Were one rank held at the gate, the others would
-//! spin meanwhile, each on a device that it keeps from everybody; and a gate knows only its own
-//! device. So these kernels pass without credit. What they are predicted to take is charged as for
-//! any other launch, and what the job launches next pays for it. Nor are they left behind in the
-//! launch queue: what is there goes first, by the gate, as it would before any call. A graph that
-//! holds such kernels is gated as one piece of work.
+//! Such a kernel spins until its peers run. If one rank waited at a gate, the others would spin and
+//! block their devices, which that gate does not know. So these kernels pass without credit; their
+//! cost is charged, and the job's next launches pay. They are not deferred: the launch queue is
+//! emptied first, through the gate. A graph with such kernels is gated as one piece.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
 
 use crate::kernels::index::Index;
 
-/// Identities that are remembered, three quarters of this: NCCL has some dozens of kernels, in a
-/// few shapes each.
+/// Table size; three quarters of it are identities. NCCL has some dozens of kernels, in a few
+/// shapes each.
 const MOST: usize = 1 << 10;
 
 static PEERS: Index<MOST> = Index::new();
 
-/// The first launch of an identity, of the kernel with this symbol.
+/// Notes the first launch of an identity, with its kernel's symbol.
 pub fn kernel_seen(hash: u64, symbol: &str) {
     if is_collective(symbol) {
         PEERS.set(hash as usize, 1);
     }
 }
 
-/// Whether a kernel of this identity waits for others.
+/// Whether a kernel of this identity waits for peers.
 pub fn awaits(hash: u64) -> bool {
     hash != 0
         && PEERS
@@ -33,8 +31,9 @@ pub fn awaits(hash: u64) -> bool {
             .is_some_and(|slot| slot.value.load(Ordering::Relaxed) != 0)
 }
 
-/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `ncclSymkDevKernel_...` of newer NCCLs,
-/// `ncclKernel_...` of older ones; mangled as C++ does it, with the length of the name before it.
+/// Whether a symbol is a collective: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`,
+/// `ncclSymkDevKernel_...` of newer NCCLs, `ncclKernel_...` of older ones, also mangled as in C++
+/// with the name's length before it.
 fn is_collective(symbol: &str) -> bool {
     let mangled = symbol
         .strip_prefix("_Z")

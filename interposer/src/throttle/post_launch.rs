@@ -1,4 +1,4 @@
-//! What is left to do after a launch.
+//! Post-launch actions.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -6,13 +6,13 @@ use weft_protocol::Ns;
 use super::streams::Place;
 use crate::driver::stream::Stream;
 
-/// What is left to do after a launch. Two plain words, so that it goes around the driver's call in
-/// registers: as an enum of its own it would be written to the stack in pieces and read as a whole,
-/// which stalls every launch by some four nanoseconds.
+/// A post-launch action as two plain words, which pass the driver's call in registers. An enum
+/// would be written to the stack in parts and read as a whole: a stall of some four nanoseconds a
+/// launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// The lowest byte says which [`Rest`], the next one whether an account is a stream's own, the
-    /// upper half of the word is a place.
+    /// Lowest byte: which [`Rest`]. Next byte: whether an account is a stream's own. Upper half: a
+    /// place.
     what: u64,
     /// A time or a number.
     number: u64,
@@ -27,21 +27,21 @@ const OWN: u64 = 0x100;
 const FIRST: u64 = 0x200;
 const PLACE: u32 = 32;
 
-/// The same, to be looked at.
+/// A decoded `Step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// Nothing.
     Nothing,
-    /// The work of a background job may want a mark behind it.
+    /// The work of a background job may want a fence.
     Background {
-        /// Its stream's account.
+        /// Account of its stream.
         place: Place,
-        /// When it went.
+        /// Launch time, ns.
         at: Ns,
     },
     /// The second event of a sample.
     Sampled {
-        /// Where the sampler keeps the launch.
+        /// Place in the sampler's list.
         place: u16,
         /// The launch's number in the process.
         sequence: u64,
@@ -49,22 +49,22 @@ pub enum Rest {
 }
 
 impl Step {
-    /// Nothing is left to do.
+    /// No action.
     pub const NOTHING: Step = Step {
         what: NOTHING,
         number: 0,
     };
 
-    /// The launch did not go: it has to wait at the gate.
+    /// The launch did not go: it must wait at the gate.
     pub const WAITS: Step = Step { what: WAITS, number: 0 };
 
-    /// Whether the launch has yet to go through the gate.
+    /// Whether the launch must wait at the gate.
     #[inline(always)]
     pub fn waits(self) -> bool {
         self.what == WAITS
     }
 
-    /// See [`Rest::Background`].
+    /// Encodes [`Rest::Background`].
     #[inline(always)]
     pub fn background(place: Place, at: Ns, first: bool) -> Step {
         let own = if place.own { OWN } else { 0 };
@@ -75,7 +75,7 @@ impl Step {
         }
     }
 
-    /// See [`Rest::Sampled`].
+    /// Encodes [`Rest::Sampled`].
     pub fn sampled(place: u16, sequence: u64) -> Step {
         Step {
             what: SAMPLED | u64::from(place) << PLACE,
@@ -83,19 +83,19 @@ impl Step {
         }
     }
 
-    /// Whether it is of a background job's first launch since the job was idle.
+    /// Whether this is a background job's first launch since the job was idle.
     #[inline(always)]
     pub fn is_first(self) -> bool {
         self.what & FIRST != 0
     }
 
-    /// Whether anything is left to do.
+    /// Whether there is no action.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
         self.what == NOTHING
     }
 
-    /// What is left to do.
+    /// Decodes the action.
     #[inline(always)]
     pub fn rest(self) -> Rest {
         let place = (self.what >> PLACE) as u16;
@@ -116,37 +116,36 @@ impl Step {
     }
 }
 
-/// Goes from [`super::before_launch`] to [`super::after_launch`] of the same launch on the same
-/// thread.
+/// Ticket from [`super::before_launch`] to [`super::after_launch`] of one launch, on one thread.
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(pub(super) Step);
 
 impl Ticket {
-    /// The launch did not go: it has to wait at the gate, by [`super::before_held`].
+    /// Whether the launch must wait at the gate, by [`super::before_held`].
     #[inline(always)]
     pub fn waits(self) -> bool {
         self.0.waits()
     }
 
-    /// Nothing is left to do after the launch.
+    /// Whether there is no action after the launch.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
         self.0.is_nothing()
     }
 }
 
-/// What is to go through.
+/// Work that is to pass the gate.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Hash of the kernel or graph; for a copy or memset
+    /// Hash of the kernel or graph; for a copy or fill
     /// [`HOST_COPY`](weft_protocol::lane::HOST_COPY) or `DEVICE_COPY`.
     pub kernel: u64,
-    /// Predicted time.
+    /// Predicted time, ns.
     pub cost: Ns,
-    /// Where to.
+    /// Stream.
     pub stream: Stream,
-    /// The stream's account.
+    /// Account of the stream.
     pub place: Place,
 }
 

@@ -1,8 +1,8 @@
-//! The session of one process: what all hooks share.
+//! The session of one process on a device, which all hooks share.
 //!
-//! It is made once, at the first successful `cuInit`, and never freed: threads may be inside when
-//! the process ends. Everything a launch touches is an atomic; while no broker is attached the lane
-//! is private memory whose mode says `Free`.
+//! Made at the first successful `cuInit`, or for a further device. Never freed: threads may be
+//! inside at exit. What a launch touches is atomic. Without a broker the lane is private memory
+//! with mode `Free`.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,50 +29,48 @@ use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
 use crate::thread;
 
-/// Credit for so many times the unmarked work is plenty.
+/// Credit is plenty at this multiple of the unfenced work.
 const PLENTY: Ns = 4;
 
 /// The session.
 #[derive(Debug)]
 pub struct Session {
-    /// What ties it to the broker.
+    /// Link to the broker.
     pub link: BrokerLink,
-    /// The driver's functions.
+    /// The driver's event functions.
     pub driver: EventCalls,
-    /// What kernels may well take that are charged much less, and whether there are any.
+    /// Likely times of kernels that are charged much less, and whether any count.
     pub longs: Costs,
     has_longs: AtomicBool,
-    /// The device does not switch between processes: what kernels may take at worst is nothing to
-    /// go by.
+    /// Whether the device does not switch processes (MPS); likely times then do not apply.
     never_switches: AtomicBool,
-    /// Whether the job times its own kernels just now.
+    /// Tuning bursts of the job.
     pub tuning: Tuning,
-    /// Predicted times of graphs, added up from their kernels'.
+    /// Predicted times of graphs, from their kernels'.
     pub sums: Costs,
-    /// Whose turn it is.
+    /// Order at the gate.
     pub turn: Turn,
-    /// Work a stream.
+    /// Work of each stream.
     pub streams: Streams,
-    /// Its ends.
+    /// Completions of that work.
     pub settle: Settle,
-    /// Stage-1 samples.
+    /// Samples.
     pub sampler: Sampler,
     /// Captures under way in the process.
     pub captures: AtomicU32,
-    /// The heartbeat at which the broker was found standing still, plus one; 0 = it was not.
+    /// Heartbeat at which the broker stood still, plus 1; 0: it did not.
     pub standstill: AtomicU64,
-    /// The process became idle and has launched nothing since: the next launch finds an idle
-    /// device.
+    /// Whether the process is idle and has launched nothing since.
     pub(super) rested: AtomicBool,
-    /// From this time on the gate is open, because somebody waits for what was left behind at it.
+    /// Time, ns, from which the gate is open, because a thread waits for deferred launches.
     pub hurry: AtomicU64,
-    /// When the device is done with what was launched as a background job, as predicted.
+    /// Predicted end of the background launches' work, ns.
     pub free_at: AtomicU64,
-    /// The account of the stream to which a background job launched last.
+    /// Account of the stream of the last background launch.
     last_place: AtomicU32,
-    /// Its place on the device.
+    /// Admission to the device.
     pub admission: DeviceAdmission,
-    /// The streams with work.
+    /// Streams with work.
     pub(super) busy: Busy,
 }
 
@@ -103,7 +101,7 @@ impl Session {
     }
 
     pub(super) fn mode(&self) -> Mode {
-        // A number that is no mode means that the broker talks nonsense: behave as without it.
+        // Unknown: the broker is faulty, so behave as without one.
         Mode::from_word(self.link.lane.orders.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Free)
     }
 
@@ -123,7 +121,7 @@ impl Session {
         self.link.lane.orders.unknown_cost.load(Ordering::Relaxed)
     }
 
-    /// What kernels may well take that are charged much less.
+    /// Notes likely times of kernels that are charged much less.
     pub fn know_long(&self, times: &[(u64, Ns)]) {
         for (kernel, time) in times {
             self.longs.set(*kernel, *time);
@@ -132,14 +130,13 @@ impl Session {
         self.has_longs.store(matters, Ordering::Release);
     }
 
-    /// The device turned out to be shared under MPS. The broker could not know it when it told what
-    /// kernels may take.
+    /// Notes that the device runs under MPS, unknown to the broker when it sent likely times.
     pub fn never_switches(&self) {
         self.never_switches.store(true, Ordering::Release);
         self.has_longs.store(false, Ordering::Release);
     }
 
-    /// What a kernel of this cost may well take.
+    /// Likely time of a kernel with this cost, ns.
     #[inline]
     pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
         match self.has_longs.load(Ordering::Acquire) {
@@ -148,7 +145,7 @@ impl Session {
         }
     }
 
-    /// A graph whose own duration was not learnt costs what its kernels cost together.
+    /// Sets the cost of a graph of unknown duration: the sum of its kernels' costs.
     pub fn learn_graph(&self, hash: u64, kernels: &[u64]) {
         let unknown = self.link.lane.orders.unknown_cost.load(Ordering::Relaxed);
         let sum = kernels.iter().fold(0, |sum: Ns, kernel| {
@@ -157,8 +154,8 @@ impl Session {
         self.sums.set(hash, sum);
     }
 
-    /// See [`super::before_launch`]. What is inlined into the hook is what a job without company
-    /// costs; the rest is behind a call that also keeps a panic from the job.
+    /// Implements [`super::before_launch`]. Inlined into the hook is only the part of a job alone;
+    /// the rest is behind a call that also stops panics.
     #[inline(always)]
     pub fn before_launch(&self, launch: &LaunchInfo) -> Step {
         let mode = self.mode();
@@ -177,7 +174,7 @@ impl Session {
             }
         }
         let flags = self.link.lane.orders.flags.load(Ordering::Relaxed);
-        // Sampled in one launch of hundreds while the job serves: see `Sampler::due`.
+        // One launch of hundreds is sampled while the job serves: see `Sampler::due`.
         let serving = flags & flags::SAMPLE != 0;
         match mode {
             Mode::Free | Mode::Alone => {}
@@ -200,7 +197,7 @@ impl Session {
                 }
                 let onto_idle = step.is_first();
                 if serving && self.sampler.due(onto_idle) {
-                    // A sampled launch gets no mark; the next one's mark is behind it, too.
+                    // A sampled launch gets no fence; the next fence covers it.
                     let sampled = self.watch(launch, Look::Serve { onto_idle });
                     return if sampled.is_nothing() { step } else { sampled };
                 }
@@ -224,9 +221,8 @@ impl Session {
         }
     }
 
-    /// A launch that somebody wants to know more about than that it was. Its parts go by
-    /// themselves: a launch whose address is taken would lie on the stack of every hook, and the
-    /// hook could not end by a jump to the driver.
+    /// Samples a launch. Its fields go by value. With its address taken it would lie on every
+    /// hook's stack, and the hook could not end by a jump.
     #[inline(always)]
     pub(super) fn watch(&self, launch: &LaunchInfo, look: Look) -> Step {
         self.watch_parts(launch.kernel_hash, launch.stream, launch.kind, launch.cost_hint, look)
@@ -240,7 +236,7 @@ impl Session {
             stream,
             kind,
             cost_hint,
-            // Such a launch is not looked at.
+            // Captured launches are not sampled.
             capturing: false,
         };
         guarded(|| {
@@ -251,9 +247,9 @@ impl Session {
         .map_or(Step::NOTHING, |half| Step::sampled(half.place, half.sequence))
     }
 
-    /// [`Session::hold`] for what is launched most, where nothing has to be searched for: the same
-    /// in the same order, in code that calls no other, so that it saves no registers, and cannot
-    /// panic, so that nothing guards it.
+    /// Fast path of [`Session::hold`], for kernels whose cost needs no search. It calls nothing, so
+    /// it saves no registers, and cannot panic, so nothing guards it. Steps and their order are
+    /// equal.
     #[inline(never)]
     fn hold_kernel(&self, kernel: u64, stream: Stream) -> bool {
         let orders = &self.link.lane.orders;
@@ -267,7 +263,7 @@ impl Session {
         if fails_at("hold") {
             return slowly();
         }
-        // Last, because it changes something.
+        // Last, because it has an effect.
         let Some(ends_silence) = self.busy.mark_at_once(own_stream(stream)) else {
             return slowly();
         };
@@ -291,28 +287,26 @@ impl Session {
         caught(|| self.hold_now(kernel, stream, kind, hint)).unwrap_or(false)
     }
 
-    /// A foreground job's launch; true if it is the first since the job was idle. It takes two
-    /// locked instructions (a number for the record, the launch epoch), a third where it ends a
-    /// silence, and one look at the clock.
+    /// Handles a foreground job's launch; true if it is the first since the job was idle. Costs two
+    /// locked instructions (record number, launch epoch), a third at the end of a silence, and one
+    /// clock read.
     ///
-    /// The order is what makes it sound:
-    /// * The record, then the launch epoch. The broker reads the launch epochs, then the records,
-    ///   then gives credit bound to what it read of the launch epochs: a launch epoch that it has
-    ///   seen raised means a record that it can see. So credit that was given without knowing of
-    ///   this launch is bound to a sum that this launch changes, and is void before the driver
-    ///   hears of it.
-    /// * The launch epoch is raised by a sequentially consistent read-modify-write, and after it
-    ///   comes the look whether the broker sleeps. The broker says that it sleeps, then looks at
-    ///   the records once more. Whichever is first, one of the two sees the other: no silence ends
-    ///   unnoticed.
+    /// The order makes it sound:
+    /// * First the record, then the launch epoch. The broker reads launch epochs, then records,
+    ///   then gives credit bound to these epochs. A launch epoch seen raised implies a visible
+    ///   record. Credit given without this launch is bound to a sum that it changes, so is void
+    ///   before the driver gets it.
+    /// * The launch epoch's rise is a sequentially consistent read-modify-write; then comes the
+    ///   look whether the broker sleeps. The broker announces sleep, then reads the records again.
+    ///   One of the two sees the other, so no end of a silence is missed.
     #[inline(always)]
     fn hold_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> bool {
         failpoint("hold");
-        // The slowest instruction of all (11 ns): early, so that what follows runs beside it.
+        // The slowest instruction (11 ns) first, so that the rest runs beside it.
         let now = clock::now();
         let epoch = self.link.lane.orders.epoch.load(Ordering::Relaxed) as usize;
-        // Before the record: another thread's synchronisation in between must not tell that nothing
-        // is left.
+        // First: another thread's synchronisation before the record must not report an idle
+        // process.
         let ends_silence = self.busy.mark(own_stream(stream));
         self.launched(kernel, stream, kind, now, self.cost(kernel, kind, hint));
         self.link.epoch_page.bump(epoch);
@@ -341,7 +335,7 @@ impl Session {
         self.link.write(kind, now, kernel, cost, stream as u64);
     }
 
-    /// [`Session::fill`] for what is launched most.
+    /// Fast path of [`Session::fill`] for kernels.
     #[inline(never)]
     fn fill_kernel(&self, kernel: u64, stream: Stream) -> Step {
         caught(|| self.fill_now(kernel, stream, LaunchKind::Kernel, 0, false)).unwrap_or(Step::NOTHING)
@@ -352,19 +346,18 @@ impl Session {
         caught(|| self.fill_now(kernel, stream, kind, hint, false)).unwrap_or(Step::NOTHING)
     }
 
-    /// The same for a launch that waits if it must.
+    /// `fill` for a launch that waits if it must.
     #[inline(never)]
     pub(super) fn fill_in_turn(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns) -> Step {
         guarded(|| self.fill_now(kernel, stream, kind, hint, true)).unwrap_or(Step::NOTHING)
     }
 
-    /// A background job's launch that has credit: four locked instructions (the credit, the
-    /// stream's account, what was issued in all, the record's number), a fifth where it ends a
-    /// silence, and one look at the clock.
+    /// Handles a background job's launch. With credit it costs four locked instructions (credit,
+    /// account, total issued, record number), a fifth at the end of a silence, and one clock read.
     #[inline(always)]
     fn fill_now(&self, kernel: u64, stream: Stream, kind: LaunchKind, hint: Ns, waits: bool) -> Step {
         failpoint("fill");
-        // Early, as in `hold_now`; once more where the launch has waited.
+        // Early, as in `hold_now`; again after a wait.
         let mut now = clock::now();
         let cost = self.cost(kernel, kind, hint);
         let own = own_stream(stream);
@@ -391,10 +384,10 @@ impl Session {
         Step::background(place, now, self.rested())
     }
 
-    /// A launch that came to the gate as a background job's and leaves it as the foreground job's.
-    /// It is booked as what it came as; but its record and its launch epoch are a foreground job's,
-    /// and in that order ([`Session::hold_now`]): credit that others have for this job's silence is
-    /// void before the driver hears of it.
+    /// Handles a launch during whose wait the job became the foreground job. It is booked as
+    /// background work. Its record and then its launch epoch are a foreground job's
+    /// ([`Session::hold_now`]): credit given for this job's silence is void before the driver gets
+    /// it.
     #[cold]
     fn let_out(&self, want: &Want, kind: LaunchKind, now: Ns) -> Step {
         let ends_silence = self.busy.mark(own_stream(want.stream));
@@ -414,14 +407,13 @@ impl Session {
         if self.streams.issue(want.place, want.cost, now) {
             self.settle.begins(now);
         }
-        // Two threads at once may lose one of the two costs: the device is then asked a little
-        // early.
+        // A race may lose one cost: the device is then polled a little early.
         let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
         self.free_at.store(free, Ordering::Relaxed);
         self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
 
-    /// See [`super::after_launch`].
+    /// Implements [`super::after_launch`].
     #[inline(always)]
     pub fn after_launch(&self, step: Step, stream: Stream, result: u32) {
         match step.rest() {
@@ -446,26 +438,24 @@ impl Session {
         guarded(|| self.sampler.after(self.around(), half, result));
     }
 
-    /// So much work is unmarked that it may be time for a mark.
+    /// Records a fence if enough work is unfenced.
     #[inline(never)]
     fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
         caught(|| self.mark_now(stream, place, at, result, elsewhere));
     }
 
-    /// `elsewhere`: the launch before was to another stream.
+    /// `elsewhere`: the launch before went to another stream.
     fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
         failpoint("mark");
         let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
         if result != 0 {
             return;
         }
-        // With little credit left the next launch will wait for just these ends; with much of it
-        // nobody waits for them.
+        // With little credit the next launch will wait for these completions; with much none will.
         let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
         if unmarked < QUANTUM {
-            // Who waits puts a mark where he is about to launch. A job that goes from stream to
-            // stream has its work on others then, where nobody may put one any more, and work
-            // without a mark counts as ended some ms later.
+            // A waiting launch puts its fence in its own stream. In a job that changes streams the
+            // work is on others, without fences, and counts as ended some ms late.
             if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
                 let _whole = thread::uncancelled();
                 self.settle.mark(&self.driver, &self.streams, place, stream);
@@ -475,8 +465,7 @@ impl Session {
         if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
             return;
         }
-        // Only here: in a burst with plenty of credit each launch comes as far as this, and the two
-        // changes of the thread's state take 15 ns.
+        // Not earlier: bursts come as far as this, and the two thread-state changes take 15 ns.
         let _whole = thread::uncancelled();
         if self.captures.load(Ordering::Acquire) == 0 {
             self.settle.mark(&self.driver, &self.streams, place, stream);
@@ -484,7 +473,7 @@ impl Session {
         self.ask_device(at);
     }
 
-    /// What the sampler needs of it.
+    /// What the sampler needs of the session.
     fn around(&self) -> Around<'_> {
         Around {
             link: &self.link,
@@ -493,17 +482,17 @@ impl Session {
         }
     }
 
-    /// What was sampled and not told yet is told: the process ends.
+    /// Reports the remaining samples as the process ends.
     pub fn tell_samples(&self) {
         self.sampler.farewell(self.around());
     }
 
-    /// How often what was launched is told, as far as it was not.
+    /// Reports launch counts.
     pub fn tell_launches(&self) {
         self.sampler.tell_launches(self.around());
     }
 
-    /// A synchronising call returned, in stage 1.
+    /// Notes that a synchronising call returned, in stage 1.
     pub(super) fn sampler_synced(&self) {
         self.sampler.synced(self.around());
     }

@@ -1,42 +1,40 @@
-//! The streams a background job launches to, and how much of the work on each has ended.
+//! Streams of a background job, and how much of each one's work has ended.
 //!
-//! A stream's account counts predicted nanoseconds: `issued` grows with every launch, `settled`
-//! follows as the work is seen to end, and never passes it. Lookups take no lock. Handles come and
-//! go; a handle that is used again continues its account.
+//! A stream's account counts predicted ns: `issued` grows with every launch, `settled` as work
+//! ends; `settled <= issued` always. Lookups take no lock. A reused handle continues its account.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weft_protocol::Ns;
 
-/// Accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's pool has 32
-/// a priority). A job with more has the accounts of streams taken that have nothing on its way;
-/// where all have, the rest share the last account.
+/// Number of accounts, one bit of a word each. Frameworks use one to some dozen streams (torch's
+/// pool has 32 a priority). Beyond that a new stream takes an idle one's account, or shares the
+/// last.
 pub const ACCOUNTS: usize = 64;
 
-/// No stream has these handles: the plain default stream is 0, so keys are handles plus one.
+/// Keys of no stream: keys are handles plus one, since the default stream is 0.
 const EMPTY: usize = 0;
 const GONE: usize = usize::MAX;
 
-/// The work on one stream.
+/// Account of one stream, all in predicted ns.
 #[derive(Debug, Default)]
 pub struct Account {
     key: AtomicUsize,
-    /// Predicted work launched.
+    /// Work launched.
     pub issued: AtomicU64,
-    /// Predicted work whose end is marked by an event of ours.
+    /// Work up to the last fence.
     pub marked: AtomicU64,
-    /// Predicted work seen to have ended.
+    /// Work seen to have ended.
     pub settled: AtomicU64,
-    /// Predicted work up to the first mark that was not reached when the device was last asked. No
-    /// more than `settled`: there is none.
+    /// Work up to the first fence pending at the last poll; none if at most `settled`.
     pub first: AtomicU64,
-    /// When the last of it was launched.
+    /// Time of the last launch, ns.
     pub last: AtomicU64,
 }
 
 impl Account {
-    /// Raises `settled` to `upto` and says by how much it grew.
+    /// Raises `settled` to `upto`; returns the increase.
     pub fn settle(&self, upto: Ns) -> Ns {
         let upto = upto.min(self.issued.load(Ordering::SeqCst));
         if self.settled.load(Ordering::Acquire) >= upto {
@@ -46,7 +44,7 @@ impl Account {
         upto.saturating_sub(before)
     }
 
-    /// Predicted work behind the last mark.
+    /// Predicted work without a fence, ns.
     #[inline]
     pub fn unmarked(&self) -> Ns {
         let known = self
@@ -56,8 +54,7 @@ impl Account {
         self.issued.load(Ordering::Relaxed).saturating_sub(known)
     }
 
-    /// Predicted work that has not begun, as far as is known: it lies behind a mark that was not
-    /// reached when the device was last asked.
+    /// Predicted work behind a fence pending at the last poll, which has not begun, ns.
     #[inline]
     pub fn behind(&self) -> Ns {
         let first = self.first.load(Ordering::Relaxed);
@@ -67,19 +64,18 @@ impl Account {
         }
     }
 
-    /// Predicted work on its way.
+    /// Predicted outstanding work, ns.
     pub fn outstanding(&self) -> Ns {
         let settled = self.settled.load(Ordering::Acquire);
         self.issued.load(Ordering::Acquire).saturating_sub(settled)
     }
 }
 
-/// The accounts of one process.
+/// Accounts of one process.
 #[derive(Debug)]
 pub struct Streams {
     accounts: [Account; ACCOUNTS],
-    /// One bit an account: something may be outstanding. Always set while something is; see
-    /// [`Streams::close`].
+    /// One bit an account, set at least while work is outstanding; see [`Streams::close`].
     open: AtomicU64,
 }
 
@@ -92,24 +88,23 @@ impl Default for Streams {
     }
 }
 
-/// Whether a stream has an account to itself. Small: it goes through the driver's call in a
-/// register.
+/// A stream's account, small enough to pass the driver's call in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Which account.
+    /// Index of the account.
     pub at: u16,
-    /// Only this stream's work is in it, so an event on the stream tells its end.
+    /// Whether only this stream uses the account, so that its events tell the end.
     pub own: bool,
 }
 
 impl Streams {
-    /// The account of a stream; a new one for a new stream.
+    /// The account of a stream, newly assigned for a new one.
     #[inline]
     pub fn place(&self, stream: usize) -> Place {
         let key = stream.wrapping_add(1);
         // Handles are addresses: their low bits say nothing.
         let start = (stream >> 6) ^ (stream >> 12) ^ stream;
-        // Most stand in their first place.
+        // Most streams are in their first place.
         let at = start % (ACCOUNTS - 1);
         if self
             .accounts
@@ -142,8 +137,8 @@ impl Streams {
         }
     }
 
-    /// The account of another stream that has nothing on its way. Should that one launch at this
-    /// very moment, its work counts on this stream, and ends with it.
+    /// Takes over an idle stream's account. If that one launches just then, its work counts on this
+    /// one.
     #[cold]
     fn claim_idle(&self, key: usize, start: usize) -> Place {
         for step in 0..ACCOUNTS - 1 {
@@ -168,27 +163,25 @@ impl Streams {
         {
             Ok(_) => own(at),
             Err(other) if other == key => own(at),
-            // Another new stream was faster; this launch counts on the shared account, the next one
-            // finds a place.
+            // Another stream was faster: this launch is shared, the next finds a place.
             Err(_) => SHARED,
         }
     }
 
-    /// An account.
+    /// The account with this index.
     #[inline]
     pub fn account(&self, at: u16) -> Option<&Account> {
         self.accounts.get(usize::from(at))
     }
 
-    /// Books work. True if there was nothing on this stream before.
+    /// Books work. True if the stream had none outstanding.
     #[inline]
     pub fn issue(&self, place: Place, cost: Ns, now: Ns) -> bool {
         let Some(account) = self.account(place.at) else {
             return false;
         };
         account.last.store(now, Ordering::Relaxed);
-        // Sequentially consistent, as is the look at the bit: see `close`. On x86 the addition is
-        // that anyway and the look is a plain one.
+        // Sequentially consistent, as the look at the bit: see `close`. Free on x86.
         let before = account.issued.fetch_add(cost, Ordering::SeqCst);
         let bit = 1u64 << (usize::from(place.at) % ACCOUNTS);
         if self.open.load(Ordering::SeqCst) & bit == 0 {
@@ -197,7 +190,7 @@ impl Streams {
         before <= account.settled.load(Ordering::Relaxed)
     }
 
-    /// The accounts with work on its way.
+    /// Accounts with outstanding work.
     pub fn open(&self) -> impl Iterator<Item = &Account> {
         let mut open = self.open.load(Ordering::Acquire);
         std::iter::from_fn(move || {
@@ -207,7 +200,7 @@ impl Streams {
         })
     }
 
-    /// All work counts as ended. Says how much that is.
+    /// Counts all work as ended; returns how much, ns.
     pub fn settle_all(&self) -> Ns {
         let mut open = self.open.load(Ordering::Acquire);
         let mut gained: Ns = 0;
@@ -218,16 +211,15 @@ impl Streams {
             };
             open &= open.wrapping_sub(1);
             match account.settle(Ns::MAX) {
-                // A stream in use keeps its bit: it would set it again at its next launch.
+                // A stream in use keeps its bit: its next launch would set it again.
                 0 => self.close(at, account),
                 settled => gained = gained.saturating_add(settled),
             }
         }
     }
 
-    /// Nothing is outstanding on an account: it is passed over from now on. The bit goes, then the
-    /// account is looked at again; a launch adds its work, then looks at the bit. So one of the two
-    /// sees the other, and the bit stands while work is outstanding.
+    /// Clears an idle account's bit, then reads the account again; a launch adds work, then reads
+    /// the bit. One of the two sees the other, so the bit stands while work is outstanding.
     #[cold]
     fn close(&self, at: usize, account: &Account) {
         let bit = 1u64 << (at % ACCOUNTS);
@@ -237,7 +229,7 @@ impl Streams {
         }
     }
 
-    /// The stream is destroyed: its work counts as ended, its account goes to the next new stream.
+    /// Frees a destroyed stream's account; returns its work, which counts as ended, ns.
     pub fn forget(&self, stream: usize) -> Ns {
         let key = stream.wrapping_add(1);
         let mut settled = 0;
@@ -252,21 +244,21 @@ impl Streams {
         settled
     }
 
-    /// Predicted work that has not begun, as far as is known, all streams together.
+    /// Predicted work of all streams that has not begun, as far as known, ns.
     #[inline]
     pub fn behind(&self) -> Ns {
         self.open()
             .fold(0, |sum: Ns, account| sum.saturating_add(account.behind()))
     }
 
-    /// Predicted work on its way, all streams together.
+    /// Predicted outstanding work of all streams, ns.
     pub fn outstanding(&self) -> Ns {
         self.open()
             .fold(0, |sum: Ns, account| sum.saturating_add(account.outstanding()))
     }
 }
 
-/// Where the streams go that have no account of their own.
+/// The account shared by streams without their own.
 const SHARED: Place = Place {
     at: ACCOUNTS as u16 - 1,
     own: false,
@@ -306,8 +298,7 @@ mod tests {
         // A destroyed stream makes room.
         streams.forget(0x7f00_0000_0000);
         assert!(streams.place(1).own);
-        // As does one that has nothing on its way any more: for whoever comes, and for itself when
-        // it comes back.
+        // An idle stream makes room too, for others and when it comes back.
         streams.issue(streams.place(1), 10, 0);
         assert!(!streams.place(3 << 40).own);
         let other = streams.place(0x7f00_0000_0040);

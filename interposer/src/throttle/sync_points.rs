@@ -1,5 +1,5 @@
-//! What tells the session that work has ended: synchronising calls, and the ends of streams and
-//! contexts.
+//! Sync points: synchronising calls, and ending streams and contexts, which tell that work has
+//! ended.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use crate::driver::stream::own_stream;
 use crate::driver::stream::{Event, Stream};
 use crate::internal_error::{caught, failpoint, fails_at};
 
-/// What a synchronising call that returned without error had waited for.
+/// What a synchronising call, returned without error, has waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synced {
     /// All work of the context.
     Context,
-    /// All work of one stream. A blocking copy counts as this for its stream.
+    /// All work of a stream. A blocking copy counts as this for its stream.
     Stream(Stream),
-    /// This event: work up to it.
+    /// Work up to an event.
     Event(Event),
 }
 
@@ -36,11 +36,11 @@ fn left(left: Left) -> (bool, bool) {
 }
 
 impl Session {
-    /// See [`super::synced`].
+    /// Implements [`super::synced`].
     #[inline(always)]
     pub fn synced(&self, what: Synced) {
-        // The words themselves, and no more than three: of four the compiler makes a table to jump
-        // by, which takes longer than a foreground job's whole way here.
+        // Raw words, and at most three compared: for four the compiler makes a jump table, slower
+        // than a foreground job's whole path.
         let mode = self.link.lane.orders.mode.load(Ordering::Relaxed);
         match what {
             Synced::Stream(stream) if mode == Mode::Foreground as u32 => self.foreground_synced(stream),
@@ -51,8 +51,7 @@ impl Session {
         }
     }
 
-    /// What is synchronised most, where nothing has to be searched for: as
-    /// [`Session::hold_kernel`].
+    /// Fast path without a search, as [`Session::hold_kernel`].
     #[inline(never)]
     fn foreground_synced(&self, stream: Stream) {
         let own = own_stream(stream);
@@ -72,7 +71,7 @@ impl Session {
         self.foreground_idle(clock::system());
     }
 
-    /// A background job's, in code of its own.
+    /// Background path, in code of its own.
     #[inline(never)]
     fn background_synced(&self, stream: Stream) {
         caught(|| self.synced_now(Mode::Background, Synced::Stream(stream)));
@@ -83,8 +82,8 @@ impl Session {
         caught(|| self.synced_now(self.mode(), what));
     }
 
-    /// Where a busy time ends: one locked instruction of a foreground job (its time), one look at
-    /// the clock; a background job has two for what has ended.
+    /// Handles the end of a busy time. A foreground job pays one locked instruction (its time) and
+    /// one clock read; a background job pays two locked instructions for completed work.
     #[inline(always)]
     fn synced_now(&self, mode: Mode, what: Synced) {
         failpoint("sync");
@@ -94,13 +93,13 @@ impl Session {
         if matches!(mode, Mode::Free | Mode::Alone) {
             return;
         }
-        // What has ended, where that is known.
+        // The streams whose work has ended, if known.
         let ended = match what {
             Synced::Event(event) => Some(self.busy.reached(event)),
             Synced::Stream(stream) => Some(self.busy.synced(own_stream(stream))),
             Synced::Context => None,
         };
-        // Whether the process has just become idle, and whether nothing of it is left for certain.
+        // Whether the process has just become idle, and whether that is certain.
         let (idle, certain) = match ended {
             None => (self.busy.all_synced(), true),
             Some(ended) => left(ended.left),
@@ -113,8 +112,7 @@ impl Session {
             self.settle_after(ended, certain, now);
             if idle {
                 self.rested.store(true, Ordering::Relaxed);
-                // Nobody waits for a background job's end who does not look for himself: a broker
-                // naps while any launch waits.
+                // No ring: a broker naps while any launch waits, and only such a launch needs this.
                 self.link.lane.become_idle(now);
             }
         } else if idle {
@@ -122,8 +120,8 @@ impl Session {
         }
     }
 
-    /// Nothing of a foreground job is left on the device. The time, then a full barrier, then the
-    /// look whether the broker sleeps: as in `hold_now`.
+    /// Notes that a foreground job has become idle. The time is written first; then come a full
+    /// barrier and the look whether the broker sleeps, as in `hold_now`.
     #[inline(always)]
     fn foreground_idle(&self, now: Ns) {
         self.rested.store(true, Ordering::Relaxed);
@@ -143,7 +141,7 @@ impl Session {
         let gained = match ended {
             _ if idle => self.streams.settle_all(),
             Some(ended) if ended.streams().next().is_some() => ended.streams().map(settle).sum(),
-            // An event that stands behind nothing that is known.
+            // An event that stands behind no known work.
             _ => {
                 self.ask_device(now);
                 return;
@@ -155,17 +153,16 @@ impl Session {
         }
     }
 
-    /// A stream is destroyed.
+    /// Handles a stream that is destroyed.
     pub fn stream_ending(&self, stream: Stream) {
         let gained = self.streams.forget(own_stream(stream));
         self.report_settled(gained, clock::now());
     }
 
-    /// A context was destroyed, and with it all its events and streams. 0: some context.
+    /// Handles a destroyed context with its events and streams; 0: an unknown one.
     pub fn context_ended(&self, context: usize) {
         self.sampler.forget(context);
-        // Of another context than that of the events nothing is known: its work settles by its
-        // time, as ever.
+        // Work in another context than the events' still ends by time.
         if self.settle.forget(context) {
             let gained = self.streams.settle_all();
             self.report_settled(gained, clock::now());

@@ -1,9 +1,8 @@
-//! Whose turn it is at the gate: launches leave in the order in which they arrived, over all
-//! streams of the process.
+//! Ticket lock of the gate: launches leave in order of arrival, over all streams of the process.
 //!
-//! (Holding one stream while another runs deadlocks programs whose streams wait on each other.) A
-//! ticket lock whose waits are bounded: who is out of patience goes, and takes the turn along, so
-//! that nobody is left behind a thread that never comes back.
+//! Holding one stream while another runs would deadlock programs whose streams wait on each other.
+//! Waits are bounded: after its deadline a thread goes and moves the turn on, past lost threads
+//! too.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +12,7 @@ use weft_protocol::Ns;
 
 use crate::client::clock;
 
-/// The turns of one process.
+/// Ticket lock of one process.
 #[derive(Debug, Default)]
 pub struct Turn {
     next: AtomicU32,
@@ -21,15 +20,15 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Whether nobody is in the queue. Who finds it so may go without a place in it: he came before
-    /// everybody who is not there yet.
+    /// Whether the queue is empty. A launch that sees this may go without a ticket: it precedes all
+    /// later arrivals.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let serving = self.serving.load(Ordering::SeqCst);
         self.next.load(Ordering::SeqCst) == serving
     }
 
-    /// Takes a place in the queue.
+    /// Takes a ticket.
     #[inline]
     pub fn take(&self) -> u32 {
         self.next.fetch_add(1, Ordering::SeqCst)
@@ -64,11 +63,11 @@ impl Turn {
         }
     }
 
-    /// Goes, and lets the next one go.
+    /// Leaves and lets the next ticket go.
     #[inline]
     pub fn leave(&self, ticket: u32) {
         let after = ticket.wrapping_add(1);
-        // Fails where somebody without patience has taken the turn further already.
+        // Fails if a thread without patience has moved the turn further already.
         let moved = self
             .serving
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |serving| {
@@ -79,13 +78,13 @@ impl Turn {
         }
     }
 
-    /// Places taken so far.
+    /// Tickets taken so far.
     #[cfg(test)]
     pub fn arrived(&self) -> u32 {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// Places left so far.
+    /// Tickets left so far.
     #[cfg(test)]
     pub fn left(&self) -> u32 {
         self.serving.load(Ordering::SeqCst)
@@ -145,7 +144,7 @@ mod tests {
         turn.leave(second);
         assert!(turn.wait(third, clock::now() + LONG));
         turn.leave(third);
-        // Should the lost one come back after all, it goes at once and moves nothing back.
+        // If the lost thread comes back, it goes at once and moves nothing back.
         assert!(turn.come(lost));
         turn.leave(lost);
         let fourth = turn.take();

@@ -1,8 +1,7 @@
-//! The hooks of trace mode: each lies around what the symbol leads to otherwise, be that a hook or
-//! the driver itself.
+//! Hooks of trace mode: each wraps what the symbol leads to otherwise, a hook or the driver.
 //!
-//! A call is told to the recorder before and after; arguments and result pass untouched. Every
-//! function listed takes whole numbers and pointers only, so each argument is one word.
+//! The recorder is told before and after; arguments and result pass unchanged. Listed functions
+//! take only integers and pointers, so each argument is one word.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -23,18 +22,18 @@ use crate::internal_error::guarded;
 use crate::kernels;
 use crate::thread;
 
-/// In trace mode the hook for a symbol: one that records the call, around the usual one.
+/// The recording hook for a symbol, in trace mode.
 pub fn hook(at: usize) -> Option<*const ()> {
     super::on().then(|| find(at)).flatten()
 }
 
 thread_local! {
-    /// A recorded call is under way on this thread: a driver that calls itself by its exported
-    /// names does not count twice.
+    /// Whether a recorded call is under way on this thread: a driver's calls to itself are not
+    /// counted.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How a symbol's calls are told.
+/// Meaning of a symbol's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Function, grid, block, shared memory, stream.
@@ -43,9 +42,9 @@ enum How {
     KernelEx,
     /// Executable graph, stream.
     Graph,
-    /// A copy or fill, as the symbol table tells it.
+    /// A copy or fill, as in the symbol table.
     Copy,
-    /// Waits for everything.
+    /// Waits for all work.
     Context,
     /// Waits for a stream.
     Stream,
@@ -55,9 +54,9 @@ enum How {
     Record,
     /// Stream, event.
     Wait,
-    /// A step begins.
+    /// Begins a step.
     Mark,
-    /// A step ends.
+    /// Ends a step.
     Stop,
 }
 
@@ -68,15 +67,15 @@ macro_rules! around {
             unsafe extern "C" fn $name($($argument: usize),*) -> CuResult {
                 type Inner = unsafe extern "C" fn($(around!(@word $argument)),*) -> CuResult;
                 let inner = inner(symbols::index::$name);
-                // SAFETY: what the symbol leads to is a function of that many words.
+                // SAFETY: the symbol leads to a function of that many words.
                 let inner = unsafe { std::mem::transmute::<*const (), Inner>(inner) };
                 let words: &[usize] = &[$($argument),*];
-                // SAFETY: the client's arguments, untouched: its own promise to the driver.
+                // SAFETY: the client's arguments, unchanged, as promised to the driver.
                 told(symbols::index::$name, How::$how, words, || unsafe { inner($($argument),*) })
             }
         )+)+
 
-        /// The hook for a symbol, where it has one in trace mode.
+        /// The hook for a symbol that has one in trace mode.
         fn find(at: usize) -> Option<*const ()> {
             match at {
                 $($(symbols::index::$name => Some($name as *const ()),)+)+
@@ -84,7 +83,7 @@ macro_rules! around {
             }
         }
 
-        /// The symbols, how many words each takes, and how it is told.
+        /// Symbols, their number of words, and their meaning.
         #[cfg(test)]
         const LISTED: &[(usize, usize, How)] = &[
             $($((symbols::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, How::$how),)+)+
@@ -137,12 +136,12 @@ around! {
     Stop: cuProfilerStop();
 }
 
-/// What the symbol leads to in any other mode.
+/// What the symbol leads to in other modes.
 fn inner(at: usize) -> *const () {
     hooks::hook(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
 }
 
-/// Makes the call, and tells the recorder around it.
+/// Makes the call, and tells the recorder before and after.
 fn told(at: usize, how: How, words: &[usize], call: impl FnOnce() -> CuResult) -> CuResult {
     let entered = clock::now();
     let Some(recorder) = super::recorder().filter(|_| !INSIDE.get()) else {
@@ -164,7 +163,7 @@ fn told(at: usize, how: How, words: &[usize], call: impl FnOnce() -> CuResult) -
     result
 }
 
-/// What is to be recorded of the call, if anything.
+/// What to record of the call, if anything.
 fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Option<Call> {
     let entry = ENTRIES.get(at)?;
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
@@ -183,7 +182,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
             event: word(1) as u64,
             stream: key(stream_of(entry, word(0))),
         }),
-        // Work is described below, where it is wanted: that asks more.
+        // Work is described below, if wanted: it needs more lookups.
         How::Kernel | How::KernelEx | How::Graph | How::Copy => simple(What::SyncAll),
     };
     if !recorder.wants(&call) {
@@ -217,7 +216,7 @@ fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Optio
     }
 }
 
-/// Whether an event of a capture is recorded or waited for: that is part of the graph, no call.
+/// Whether the call concerns a captured event, which is part of the graph.
 fn captured(call: &Call) -> bool {
     let Call::Operation { what, .. } = call else {
         return false;
@@ -256,8 +255,7 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
         StreamOp::Memset => Direction::Fill,
         _ => Direction::DeviceToDevice,
     };
-    // Without a stream a copy from or to the host returns when it is done; a fill, and a copy on
-    // the device, are only begun.
+    // Without a stream a copy from or to the host returns when done; others are only begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
     Some(Call::Operation {
         what: What::Copy {
@@ -279,8 +277,8 @@ fn stream_of(entry: &Entry, stream: Stream) -> Stream {
     }
 }
 
-/// What a stream is called in records: the per-thread default stream is another one for each
-/// thread. Handles are user-space addresses.
+/// Number of a stream in records. The per-thread default stream differs by thread; handles are
+/// user-space addresses.
 fn key(stream: Stream) -> u64 {
     if stream == PER_THREAD_STREAM {
         u64::MAX - u64::from(thread::id())
@@ -299,7 +297,7 @@ mod tests {
         for &(at, words, how) in LISTED {
             let entry = &ENTRIES[at];
             assert_eq!(usize::from(entry.args), words, "{:?}", entry.symbol);
-            // Where a stream stands in the arguments is known to the table too.
+            // The table also knows the stream's place in the arguments.
             let stream = match how {
                 How::Kernel => 8,
                 How::Graph | How::Record => 1,
@@ -312,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_way_to_launch_and_to_wait_is_recorded() {
-        // The oldest ways, one kernel on several devices, events of green contexts.
+        // Deprecated launches, one kernel on several devices, and events of green contexts.
         let left_out = [
             "cuLaunch",
             "cuLaunchGrid",

@@ -1,24 +1,21 @@
-//! Trace mode: every launch, copy and wait of the job's marked steps is recorded
-//! (`WEFT_MODE=trace`, `WEFT_TRACE=FILE`).
+//! Trace mode: records every launch, copy and wait of the job's marked steps (`WEFT_MODE=trace`,
+//! `WEFT_TRACE=FILE`).
 //!
-//! It is a mode of its own. The process has no session then: it asks no broker, takes no samples
-//! and fills no gaps. [`hooks`] lie around the usual ones, and are bound in this mode alone, so
-//! that in any other mode nothing of this is on any call's way.
+//! The process has no session then: no broker, no samples, no filled gaps. [`hooks`] wrap the usual
+//! ones and are bound in this mode alone.
 //!
-//! * A step begins where the job calls `cuProfilerStart` (in PyTorch
-//!   `torch.cuda.profiler.start()`), which goes on to the driver as ever, and lasts until the next
-//!   one or `cuProfilerStop`. What comes before the first is not recorded.
-//! * Each piece of work is put between two events ([`recorder`]). That is heavy (some microseconds
-//!   a launch), and its host time is kept out of the gaps that are recorded; the job is slower
-//!   meanwhile, what it does is unchanged.
+//! * A step lasts from `cuProfilerStart` (PyTorch: `torch.cuda.profiler.start()`), which still goes
+//!   to the driver, to the next one or `cuProfilerStop`. Earlier calls are not recorded.
+//! * Each piece of work stands between two events ([`recorder`]), some microseconds a launch. The
+//!   job is slower; that host time is kept out of the recorded gaps.
 //! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job
-//!   leaves what it did. `weft profile --trace` makes the trace.
-//! * Whatever goes wrong here, the job's call goes on to the driver. A full disk, or one that does
-//!   not keep up, ends the recording with one line; a thread of our own waits for it.
+//!   leaves its records. `weft profile --trace` makes the trace.
+//! * On any trouble the job's call goes on to the driver. A full or slow disk ends the recording
+//!   with one line; only a thread of weft's waits for it.
 //!
-//! A launch into a capture is not recorded, and while anybody captures no event of ours is
-//! recorded: work then has no time. Waits by polling (`cuStreamQuery`, `cuEventQuery`) are host
-//! time; so are copies of arrays and copies in batches.
+//! Launches into a capture are not recorded, and during any capture work has no time. Polling waits
+//! (`cuStreamQuery`, `cuEventQuery`) count as host time, and so do copies of arrays and batched
+//! copies.
 
 pub mod hooks;
 mod processor;
@@ -38,10 +35,10 @@ use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
 use crate::process;
 
-/// The recorder of this process, once there is one. Never freed.
+/// The recorder of this process, once made. Never freed.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 
-/// Where records go to, if this process is to be recorded. Read once: hooks are bound by it.
+/// File for the records, if this process is recorded. Read once, because hooks are bound by it.
 static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let tracing = std::env::var_os("WEFT_MODE").is_some_and(|mode| mode == "trace");
     let file = std::env::var_os("WEFT_TRACE").filter(|file| !file.is_empty());
@@ -54,11 +51,11 @@ pub fn on() -> bool {
 }
 
 fn recorder() -> Option<&'static Recorder> {
-    // SAFETY: null, or a leaked box that `begin` stored and nothing ever frees.
+    // SAFETY: null, or a leaked box that `begin` stored and no code frees.
     unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The driver is initialised: records can come. False if none will.
+/// Starts the recorder after the driver's initialisation. False if nothing will be recorded.
 #[cold]
 pub fn begin(driver: EventCalls) -> bool {
     let Some(file) = FILE.as_ref() else { return false };
@@ -82,27 +79,27 @@ pub fn begin(driver: EventCalls) -> bool {
     }
 }
 
-/// At the process's own end. No driver call: the driver may be gone.
+/// Finishes the recording at process exit. No driver call: the driver may be gone.
 extern "C" fn at_end() {
     if let Some(recorder) = recorder() {
         recorder.farewell();
     }
 }
 
-/// In a forked child: the file is its parent's. If it initialises the driver it gets one of its
-/// own.
+/// Drops the recorder in a forked child, whose file is the parent's. Initialising the driver there
+/// makes a new one.
 pub fn forget() {
     RECORDER.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// The first launch of an identity.
+/// Records the first launch of an identity.
 pub fn kernel_seen(hash: u64, id: &KernelId) {
     if let Some(recorder) = recorder() {
         recorder.write(&Record::Kernel { hash, id: id.clone() });
     }
 }
 
-/// A graph was instantiated or changed.
+/// Records a graph that was instantiated or changed.
 pub fn graph_seen(hash: u64, kernels: &[u64]) {
     if let Some(recorder) = recorder() {
         let kernels = kernels.iter().take(MOST_NODES).copied().collect();
@@ -110,7 +107,7 @@ pub fn graph_seen(hash: u64, kernels: &[u64]) {
     }
 }
 
-/// The device the process uses became known.
+/// Records the device that the process uses.
 pub fn device_seen(device: &Device) {
     if let Some(recorder) = recorder() {
         recorder.write(&Record::Device(weft_profiles::Gpu {
@@ -122,14 +119,14 @@ pub fn device_seen(device: &Device) {
     }
 }
 
-/// A context may be about to end, and all events in it: what has happened is read.
+/// Reads what has happened before a context may end with its events.
 pub fn context_ending() {
     if let Some(recorder) = recorder() {
         recorder.read_on();
     }
 }
 
-/// A context has ended; 0: some context.
+/// Handles a context that has ended; 0: an unknown one.
 pub fn context_ended(context: usize) {
     if let Some(recorder) = recorder() {
         recorder.forget(context);

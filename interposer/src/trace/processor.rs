@@ -1,9 +1,8 @@
-//! Whether the calling thread had a processor between two calls.
+//! Tells whether the calling thread had a processor between two calls.
 //!
-//! On a machine with other work a thread is put aside in the middle of its own, and the gap before
-//! its next call has that time in it. The system tells it apart: a thread that never gave up its
-//! processor by itself (no voluntary switch) would have run for all of the time. Where it did give
-//! it up (it slept, or waited for a lock or for another thread) nothing is taken off.
+//! On a busy machine the gap before a call contains preemption. A thread without a voluntary switch
+//! would have run all the time, so the rest was preemption. After a voluntary switch (sleep, lock,
+//! other thread) nothing is subtracted.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -11,7 +10,7 @@ use std::cell::Cell;
 use rustix::time::{ClockId, clock_gettime};
 use weft_protocol::Ns;
 
-/// What the system had counted for the thread when the job went on after its last recorded call.
+/// The thread's counters when the job went on after its last recorded call.
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     at: Ns,
@@ -23,7 +22,7 @@ thread_local! {
     static LAST: Cell<Option<Counted>> = const { Cell::new(None) };
 }
 
-/// Processor time of the calling thread.
+/// Processor time of the calling thread, ns.
 fn ran() -> Ns {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     (time.tv_sec as u64)
@@ -31,7 +30,7 @@ fn ran() -> Ns {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// How often the calling thread gave its processor up by itself. `None` if the system does not say.
+/// Voluntary switches of the calling thread. `None` if the system does not tell.
 fn gave_up() -> Option<i64> {
     // SAFETY: a structure of integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -40,7 +39,7 @@ fn gave_up() -> Option<i64> {
     (result == 0).then_some(usage.ru_nvcsw)
 }
 
-/// The job goes on, at this time.
+/// Notes that the job goes on at this time, ns.
 pub fn went_on(at: Ns) {
     LAST.set(gave_up().map(|gave_up| Counted {
         at,
@@ -49,14 +48,14 @@ pub fn went_on(at: Ns) {
     }));
 }
 
-/// Of the time since the job went on, how long the thread was ready but did not run; the call came
-/// in at `entered`.
+/// Time since the job went on in which the thread was ready but did not run, ns. The call came in
+/// at `entered`.
 pub fn preempted(entered: Ns) -> Ns {
     let Some(last) = LAST.get() else { return 0 };
     if gave_up() != Some(last.gave_up) {
         return 0;
     }
-    // What is asked here has run since `entered`: the thread ran a little less than counted, never
+    // These questions ran after `entered`, so the thread ran a little less than counted, never
     // more.
     let ran = ran().saturating_sub(last.ran);
     entered.saturating_sub(last.at).saturating_sub(ran)
@@ -80,7 +79,7 @@ mod tests {
 
     #[test]
     fn running_is_the_jobs_own_time_and_more_than_that_is_not() {
-        // However busy the machine is: what was run and what was not are all of the time.
+        // On any machine, time run and time not run add up to the whole.
         let begin = clock::now();
         went_on(begin);
         let began = ran();

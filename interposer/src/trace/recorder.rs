@@ -1,9 +1,9 @@
-//! Calls in their order, with their times on the host and on the device.
+//! Records calls in order, with host and device times.
 //!
-//! A call is noted before it goes to the driver and completed when it comes back. Work stands
-//! between two events; their times are read when the device has passed them, oldest first, mostly
-//! when the job itself has just waited. One lock, held for some event calls; the recorder waits for
-//! the device only where [`MOST_PENDING`] calls are unread, and then within a bound.
+//! A call is noted before the driver gets it and completed when it returns. Work stands between two
+//! events; their times are read, oldest first, once the device has passed them, mostly after a wait
+//! of the job's. The lock is held for some event calls. The recorder waits for the device only when
+//! [`MOST_PENDING`] calls are unread, within a bound.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -22,41 +22,38 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::thread;
 
-/// Calls whose times are not read yet, at most: two events each, some hundred bytes a piece in a
-/// driver.
+/// Unread calls at most: two events each, some hundred bytes a piece.
 const MOST_PENDING: usize = 16 * 1024;
 
-/// Every so many calls it is looked whether some can be read: a job that waits seldom does not keep
-/// thousands.
+/// Calls between looks for readable ones, for jobs that seldom wait.
 const LOOK: usize = 512;
 
-/// Every so many pieces of work one more event follows: what an event takes is the least that is
-/// seen.
+/// Pieces of work between two extra events, whose least distance is an event's cost.
 const TICK: usize = 61;
 
-/// How long the device is waited for, at most, where [`MOST_PENDING`] calls are unread.
+/// Longest wait for the device when [`MOST_PENDING`] calls are unread.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is asked meanwhile.
+/// Interval between two questions during such a wait.
 const ASK: Duration = Duration::from_micros(200);
 
-/// A call between its two halves.
+/// A call that is with the driver.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(u64);
 
-/// What is to be recorded of a call.
+/// What is recorded of a call.
 #[derive(Debug, Clone, Copy)]
 pub enum Call {
     /// Work or a wait.
     Operation {
-        /// What.
+        /// The operation.
         what: What,
-        /// Where events round it are recorded; `None` for what is no work.
+        /// Stream of the events around it; `None` for what is no work.
         timed: Option<Stream>,
     },
-    /// A step begins.
+    /// Start of a step.
     Mark,
-    /// A step ends.
+    /// End of a step.
     Stop,
 }
 
@@ -81,9 +78,9 @@ struct Pending {
     kind: Kind,
     moment: Moment,
     pair: Option<Pair>,
-    /// The job went on.
+    /// Whether the call has returned to the job.
     complete: bool,
-    /// The driver refused it: it never was.
+    /// Whether the driver refused the call; it is then not recorded.
     refused: bool,
 }
 
@@ -92,27 +89,27 @@ struct Inside {
     writer: Writer,
     spare: HashMap<Context, Vec<Event>>,
     pending: VecDeque<Pending>,
-    /// Number of the first pending call, and of the next.
+    /// Numbers of the first pending call and of the next one.
     first: u64,
     next: u64,
     operations: usize,
     timed: usize,
-    /// The end of the last work that was read, and where it lies on the device's axis.
+    /// End event of the last work read, and its place on the device's time axis.
     last: Option<(Context, Event)>,
     axis: f64,
 }
 
-/// The recorder of a process.
+/// Recorder of a process.
 #[derive(Debug)]
 pub struct Recorder {
     driver: EventCalls,
     inside: Mutex<Inside>,
-    /// A first mark was set: calls are recorded.
+    /// Whether a first mark was set, from which calls are recorded.
     marked: AtomicBool,
 }
 
 impl Recorder {
-    /// With this driver, to this writer.
+    /// A recorder with this driver and writer.
     pub fn new(driver: EventCalls, writer: Writer) -> Recorder {
         Recorder {
             driver,
@@ -135,18 +132,17 @@ impl Recorder {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what is no call.
+    /// Writes a record that is no call.
     pub fn write(&self, record: &Record) {
         self.lock().writer.put(record);
     }
 
-    /// Whether a call is to be recorded.
+    /// Whether to record a call.
     pub fn wants(&self, call: &Call) -> bool {
         matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
     }
 
-    /// Before a call that came in at `entered`, for `preempted` of the time before it without a
-    /// processor.
+    /// Notes a call that came in at `entered`. `preempted`: ns without a processor before it.
     pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
         let mut inside = self.lock();
         if !inside.writer.is_open() {
@@ -209,7 +205,7 @@ impl Recorder {
         Some(Ticket(sequence))
     }
 
-    /// After it: the driver had it from `called` to `returned` and answered `ok`.
+    /// Completes a call: the driver had it from `called` to `returned`; `ok` if it succeeded.
     pub fn after(&self, ticket: Ticket, called: Ns, returned: Ns, ok: bool) {
         let mut inside = self.lock();
         let inside = &mut *inside;
@@ -237,7 +233,7 @@ impl Recorder {
         if waited || inside.next.is_multiple_of(LOOK as u64) {
             inside.drain(&self.driver);
         }
-        // What was read above is of this call's own time.
+        // The time of the reading above belongs to this call.
         if let Some(pending) = inside.find(ticket) {
             pending.moment.left = clock::now();
             pending.complete = true;
@@ -249,7 +245,7 @@ impl Recorder {
         self.lock().drain(&self.driver);
     }
 
-    /// A context has ended (0: some context), and its events with it.
+    /// Forgets the events of an ended context; 0: an unknown one.
     pub fn forget(&self, context: Context) {
         let its = |of: Context| context == 0 || of == context;
         let mut inside = self.lock();
@@ -264,9 +260,9 @@ impl Recorder {
         }
     }
 
-    /// The process ends: what is complete is written. No driver call.
+    /// Writes complete calls as the process ends. Makes no driver call.
     pub fn farewell(&self) {
-        // A thread that is inside keeps what it has: the process does not wait for it.
+        // A thread inside keeps its calls: the process does not wait for it.
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         while let Some(pending) = inside.pending.pop_front() {
@@ -291,7 +287,7 @@ impl Inside {
         self.spare.entry(context).or_default().push(event);
     }
 
-    /// Two events, the first one recorded.
+    /// Makes two events and records the first.
     fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<Pair> {
         let context = driver.current()?;
         let start = self.event(driver, context)?;
@@ -312,11 +308,9 @@ impl Inside {
         }
     }
 
-    /// The second event recorded, now and then with one more behind it. `None` where that was not
-    /// possible.
+    /// Records the second event, sometimes with an extra one. `None` if that was not possible.
     fn end(&mut self, driver: &EventCalls, mut pair: Pair, ok: bool) -> Option<Pair> {
-        // Its thread may have changed the context in the call, or somebody may have begun a capture
-        // meanwhile.
+        // The call may have changed the context, or a capture may have begun meanwhile.
         let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
         if !recorded {
             self.give(pair.context, pair.start);
@@ -360,18 +354,17 @@ impl Inside {
         }
     }
 
-    /// The times of a pair: start, end, and what an event took.
+    /// Times of a pair: start, end, and an event's cost.
     fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
-            // From the end of the work before it: event times are single-precision milliseconds,
-            // exact only over short times.
+            // From the previous work's end: single-precision ms are exact only over short times.
             let since = match self.last {
                 Some((context, last)) if context == pair.context => driver.elapsed(last, pair.start),
                 _ => None,
             };
             let took = driver.elapsed(pair.start, pair.end)?;
             let tick = pair.extra.and_then(|extra| driver.elapsed(pair.end, extra));
-            // After nothing that is known the device was idle for long.
+            // After unknown work the device counts as idle for long.
             let start = self.axis + since.unwrap_or(LONG_IDLE);
             Some((start, start + took, tick))
         });
@@ -392,7 +385,7 @@ impl Inside {
     }
 
     fn tell(&mut self, pending: Pending, times: Option<(f64, f64, Option<f64>)>) {
-        // One that is with the driver while the process ends was not seen to the end either.
+        // Nor is a call written that is with the driver at the process's end.
         if pending.refused || !pending.complete {
             return;
         }
@@ -414,7 +407,7 @@ impl Inside {
         self.writer.put(&record);
     }
 
-    /// Too many are unread: waits until the oldest can be.
+    /// Waits until the oldest unread call can be read.
     fn wait(&mut self, driver: &EventCalls) {
         let begin = clock::now();
         while self.pending.len() >= MOST_PENDING {
@@ -433,5 +426,5 @@ impl Inside {
     }
 }
 
-/// Stands for a silence of which nothing is known, device ns.
+/// Stands for an idle time of unknown length, device ns.
 const LONG_IDLE: f64 = 1e9;

@@ -1,9 +1,7 @@
-//! Records to a file, some at a time, by a thread of its own: a file system that is slow or hangs
-//! holds up that thread, never one of the job's.
+//! Writes records to a file, by a thread of its own: a hanging file system blocks only that thread.
 //!
-//! What is handed to the thread and not written yet is bounded ([`MOST`]). Where that is not enough
-//! the recording ends, the file says why and how much was dropped, and so does one line of the log.
-//! Only the process's own end waits for the file, within [`PATIENCE`].
+//! Unwritten bytes are bounded ([`MOST`]). Beyond that the recording ends, with a reason in the
+//! file and in the log. Only the process's end waits for the file, for [`PATIENCE`].
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -20,39 +18,39 @@ use weft_trace_format::raw::{self, Record};
 
 use crate::thread::spawn;
 
-/// Bytes kept before they are handed over. A step of a large model's training takes some 100 kB.
+/// Bytes in one hand-over. A step of a large model's training takes some 100 kB.
 const BUFFER: usize = 256 * 1024;
 
-/// Bytes that wait to be written, at most: a disk of 100 MB/s may pause for half a second.
+/// Unwritten bytes at most: a disk of 100 MB/s may pause for half a second.
 const MOST: usize = 64 * 1024 * 1024;
 
-/// How long the process's end waits for the file.
+/// Longest wait of the process's end for the file.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the thread is told.
+/// Order to the thread.
 #[derive(Debug)]
 enum Order {
     Write(Vec<u8>),
-    /// It answers when all before is written.
+    /// Answers when all before is written.
     Answer(Sender<()>),
 }
 
-/// What both sides know.
+/// State that both sides share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Bytes handed over and not written yet.
+    /// Bytes handed over and not yet written.
     waiting: AtomicUsize,
-    /// The file takes no more.
+    /// Set if the file takes no more.
     failed: AtomicBool,
 }
 
-/// Where records go.
+/// Writer of a recording.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     orders: Sender<Order>,
     shared: Arc<Shared>,
-    /// The recording has ended.
+    /// Whether the recording has ended.
     ended: bool,
     /// Bytes dropped because too many waited.
     dropped: usize,
@@ -60,7 +58,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A new file, in the place of an older one.
+    /// Makes the file, or replaces an older one.
     pub fn create(path: PathBuf) -> Result<Writer, String> {
         let opened = OpenOptions::new()
             .write(true)
@@ -68,7 +66,7 @@ impl Writer {
             .truncate(true)
             .mode(0o600)
             .open(&path);
-        // At once, so that a job that is killed soon leaves a file that is one.
+        // At once, so that a job killed early leaves a valid file.
         let begun = opened.and_then(|mut file| file.write_all(&raw::MAGIC).map(|()| file));
         let file = begun.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Writer::to(file, path)
@@ -78,7 +76,7 @@ impl Writer {
         let (orders, incoming) = channel();
         let shared = Arc::new(Shared::default());
         let (known, named) = (Arc::clone(&shared), path.clone());
-        // The job's signals are not for this thread.
+        // The thread blocks the job's signals.
         let thread = Builder::new().name("weft-trace".into());
         spawn(thread, move || write_all(file, &named, &incoming, &known))
             .map_err(|error| format!("no thread could be started: {error}"))?;
@@ -102,14 +100,14 @@ impl Writer {
         if !self.is_open() {
             return;
         }
-        // One that is too long is left out: a symbol or a graph beyond all bounds stays a number.
+        // A record beyond the format's bounds is left out.
         raw::append(&mut self.buffer, record);
         if self.buffer.len() >= BUFFER {
             self.flush();
         }
     }
 
-    /// Hands over what is kept.
+    /// Hands the buffer over.
     pub fn flush(&mut self) {
         let bytes = std::mem::take(&mut self.buffer);
         if bytes.is_empty() || self.ended {
@@ -119,7 +117,7 @@ impl Writer {
         if waiting.saturating_add(bytes.len()) > MOST {
             self.shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
             self.dropped = self.dropped.saturating_add(bytes.len());
-            // The line that says so is short: it goes to the rest.
+            // The record that says so is short, and still fits.
             self.end(&format!(
                 "{} is slower than the job, {} bytes were dropped",
                 self.path.display(),
@@ -127,11 +125,11 @@ impl Writer {
             ));
             return;
         }
-        // Fails where the thread is gone, which has said why.
+        // Fails if the thread is gone, which has logged the reason.
         let _ = self.orders.send(Order::Write(bytes));
     }
 
-    /// Nothing more is recorded, and the file says why.
+    /// Ends the recording; the file gets the reason.
     pub fn end(&mut self, why: &str) {
         log::warn!("the recording ends here: {why}; what was recorded before is kept");
         raw::append(&mut self.buffer, &Record::Ended(why.to_string()));
@@ -141,7 +139,7 @@ impl Writer {
         self.ended = true;
     }
 
-    /// The process ends: waits until all is written, within a bound.
+    /// Waits, as the process ends, until all is written, for [`PATIENCE`] at most.
     pub fn finish(&mut self) {
         self.finish_within(PATIENCE);
     }
@@ -160,7 +158,7 @@ impl Writer {
     }
 }
 
-/// The thread.
+/// Body of the thread.
 fn write_all(mut file: File, path: &Path, incoming: &Receiver<Order>, shared: &Shared) {
     while let Ok(order) = incoming.recv() {
         match order {
@@ -220,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_recording_and_nothing_else() {
-        // Linux has a device that is always full.
+        // A Linux device that is always full.
         let full = Writer::create(PathBuf::from("/dev/full")).unwrap_err();
         assert!(full.contains("/dev/full"), "{full}");
         // The disk fills up while the job runs.
@@ -241,13 +239,13 @@ mod tests {
 
     #[test]
     fn a_file_that_hangs_holds_nobody_up() {
-        // A pipe that nobody reads takes some bytes and then nothing more.
+        // A pipe without a reader takes some bytes, then blocks.
         let (reader, pipe) = std::io::pipe().unwrap();
         let mut writer = Writer::to(File::from(OwnedFd::from(pipe)), PathBuf::from("a pipe")).unwrap();
         while writer.is_open() {
             writer.put(&big());
         }
-        // It took in what may wait, dropped the next buffer and says so, and waited for nobody.
+        // The writer took what may wait, dropped the next buffer, said so, and did not block.
         assert!((BUFFER..2 * BUFFER).contains(&writer.dropped), "{}", writer.dropped);
         let waiting = writer.shared.waiting.load(Ordering::Relaxed);
         assert!((MOST - 2 * BUFFER..MOST + 1_000).contains(&waiting), "{waiting}");

@@ -1,4 +1,4 @@
-//! What a job may have of its device.
+//! Tests of a job's quota on its device.
 
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ const BLOCK: u64 = 1 << 20;
 fn no_claim_sees_a_block_twice() {
     let (session, broker) = attached(Mode::Alone);
     let admission_slot = &broker.lane.admission_slot;
-    // Two threads with one block each at most: that is never too much.
+    // Two threads with one block each stay within the quota.
     admission_slot.quota.store(2 * BLOCK, Ordering::Release);
     let both = Barrier::new(2);
     let takes_turns = || {
@@ -39,7 +39,7 @@ fn no_claim_sees_a_block_twice() {
         "{} times more was asked for",
         asked.len()
     );
-    // What was not had is no more on its way, and what is too much is asked for.
+    // A failed claim ends, and what exceeds the quota is asked for.
     assert!(session.admission.claim(&session.link, 2 * BLOCK));
     session.admission.unclaim(2 * BLOCK);
     assert!(session.admission.claim(&session.link, 2 * BLOCK));
@@ -86,14 +86,14 @@ fn what_fits_is_not_refused_for_what_another_thread_wants() {
         let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);
     };
     thread::scope(|scope| {
-        // Far too much, and both refusals of it; meanwhile a little.
+        // A far too large claim, refused twice; meanwhile a small one.
         let large = scope.spawn(|| session.admission.claim(&session.link, 1 << 50));
         until("it is on its way", || session.admission.wanted() > 1 << 49);
         let small = scope.spawn(|| session.admission.claim(&session.link, BLOCK));
         answers();
         answers();
         assert!(!large.join().expect("no panic"), "there is not so much");
-        // Whether the small one asks depends on when it looks.
+        // Whether the small claim asks depends on when it looks.
         while !small.is_finished() {
             admission_slot.answers.fetch_add(1, Ordering::AcqRel);
             let _ = futex::wake(&admission_slot.answers, Flags::empty(), u32::MAX >> 1);

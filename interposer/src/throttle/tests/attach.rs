@@ -1,4 +1,4 @@
-//! Attaching to a real listener over a socket in a temporary folder.
+//! Tests of attaching to a real listener, over a socket in a temporary folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -85,7 +85,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     assert_eq!(broker.hello.profile.as_deref(), Some("resnet"));
     until("it attaches", || broker.lane.reports.state.load(Ordering::Acquire) == 1);
 
-    // Names go up, costs came down, credit counts.
+    // Names went up, costs came down, credit counts.
     let id = some_kernel("axpy");
     session.link.messages.put(ToBroker::Kernel {
         hash: 7,
@@ -100,8 +100,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     );
     assert_eq!(session.link.costs.get(8), Some(800));
 
-    // They are of another GPU, it turns out: nothing of them is used any more, in sums of graphs
-    // neither.
+    // The costs are another GPU's: none is used any more, nor in sums of graphs.
     let graph = ToBroker::Graph {
         hash: 71,
         kernels: vec![7, 8],
@@ -114,7 +113,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     broker.sender.send(ToClient::MayTake(vec![(8, 90_000)])).expect("sent");
     until("it is told what one may take", || session.long(8, 800) == 90_000);
     assert_eq!(session.long(7, 700), 700);
-    // Under MPS that is nothing to go by, whether its driver or the broker speaks first.
+    // Under MPS likely times do not apply, whichever message comes first.
     session.never_switches();
     assert_eq!(session.long(8, 800), 800);
     session.know_long(&[(8, 70_000)]);
@@ -131,7 +130,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     let mut reader = Reader::default();
     assert!(reader.next(&broker.lane).is_some());
 
-    // A launch waits without credit when the broker dies: it goes, long before its own bound.
+    // A launch waits without credit when the broker dies: it goes long before its own bound.
     let before = clock::now();
     std::thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0xe000)));
@@ -145,7 +144,7 @@ fn it_attaches_works_loses_its_broker_goes_on_and_attaches_again() {
     });
     launch(session, &kernel(7, 0xe000));
 
-    // A new broker learns what the old one knew, and the books begin at zero.
+    // A new broker learns what the old one knew, and the accounts begin at zero.
     session.link.messages.put(ToBroker::Graph {
         hash: 70,
         kernels: vec![7, 8],
@@ -178,7 +177,7 @@ fn without_a_broker_the_job_does_not_wait_and_finds_one_later() {
     let session = session();
     let before = clock::now();
     helper::start(session, path.clone());
-    // Nobody is there, and none is to be started: known at once, not after the whole patience.
+    // No broker, and none to be started: known at once, not after the whole patience.
     assert!(clock::now() - before < LONG / 2);
     launch(session, &kernel(7, 0xe100));
     session.admission.memory_changed(&session.link, 4096, 0);
@@ -197,8 +196,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
     let starter = start(session, &path);
     let mut asked = 0;
     let (mut begin, mut first) = (Instant::now(), true);
-    // It looks for a broker once a second, if it does: so long after the first refusal, however
-    // late that was.
+    // It looks for a broker once a second, if at all: counted from the first refusal, however late.
     while begin.elapsed() < if first { PATIENCE } else { Duration::from_millis(2_500) } {
         if let Some(Incoming::Client(pending)) = listener.accept(Duration::from_millis(20)).expect("accepting goes on")
         {
@@ -216,7 +214,7 @@ fn a_refusal_for_good_is_not_asked_about_again() {
 
 #[test]
 fn a_played_broker_and_a_real_one_hand_out_the_same_memory() {
-    // The other tests play the broker by hand; this holds what they rest on.
+    // The other tests play the broker by hand; this checks what they assume.
     let (session, broker) = played(Mode::Alone);
     launch(session, &kernel(7, 0));
     assert_eq!(broker.lane.counters.launches.load(Ordering::Relaxed), 1);

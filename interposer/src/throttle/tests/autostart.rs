@@ -1,4 +1,4 @@
-//! The start of a broker, with a script in its place that tells what it was given.
+//! Tests of a broker's start, with a script in its place that tells what it was given.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -35,7 +35,7 @@ fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
     fs::write(&program, SCRIPT).expect("written");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
     let pipe = std::io::pipe().expect("a pipe");
-    // One that survives an exec, as pipes of a job's children do.
+    // A descriptor that survives an exec, as pipes of a job's children do.
     // SAFETY: the descriptor is open.
     assert!(unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&pipe.1), libc::F_SETFD, 0) } == 0);
     let socket = folder.path().join("broker.sock");
@@ -48,14 +48,14 @@ fn the_broker_gets_nothing_of_the_jobs_and_the_job_never_hears_of_it() {
     assert_eq!(Path::new(line(&told, "socket")), socket);
     assert_eq!(line(&told, "session"), line(&told, "pid"));
     assert_eq!(line(&told, "blocked"), "SigBlk:\t0000000000000000");
-    // The script itself redirects the second.
+    // The script itself redirects descriptor 1.
     for standard in [0, 2] {
         assert_eq!(line(&told, &format!("fd {standard} ")), "/dev/null");
     }
     let ours = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe.1))).expect("a link");
     let ours = ours.to_str().expect("text");
     assert!(ours.starts_with("pipe:") && !told.contains(ours), "{told}");
-    // It is nobody's child here.
+    // The broker is no child of this process.
     let pid: libc::id_t = line(&told, "pid").parse().expect("a number");
     let mut facts = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::__WALL;

@@ -1,5 +1,5 @@
-//! A driver of events: the test says when a stream has reached them. Streams tell tests apart that
-//! run at once; each thread has a device of its own, with one queue.
+//! A simulated driver of events: the test says when a stream has reached them. Streams tell
+//! concurrent tests apart; each thread has a device of its own, with one queue.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What a call takes where time is played.
+/// Time of a call where time is played.
 const CALL: u64 = 1_000;
 
 fn events<T>(act: impl FnOnce(&mut HashMap<usize, Event>) -> T) -> T {
@@ -42,7 +42,7 @@ pub fn calls() -> usize {
     CALLS.get()
 }
 
-/// All that was recorded on a stream has happened; says how many events that is.
+/// Reaches all that was recorded on a stream; returns how many events that is.
 pub fn reach(stream: usize) -> usize {
     events(|events| {
         let mut reached = 0;
@@ -57,20 +57,19 @@ pub fn reach(stream: usize) -> usize {
     })
 }
 
-/// From now on this thread has a device that does things in their time, which is so many times
-/// slower than wall time.
+/// Gives this thread a device in real time, `slower` times slower than wall time.
 pub fn live(slower: u64) {
     LIVE.set((clock::now(), slower));
     CLOCK.set(0);
 }
 
-/// The device's time now, in its own nanoseconds.
+/// Present device time, device ns.
 fn device_now() -> u64 {
     let (begin, slower) = LIVE.get();
     clock::now().saturating_sub(begin) / slower
 }
 
-/// A kernel of that many device nanoseconds is launched.
+/// Launches a kernel of `ns` device ns.
 pub fn work(ns: u64) {
     CLOCK.set(CLOCK.get().max(device_now()) + ns);
 }
@@ -84,7 +83,7 @@ pub fn catch_up() {
     }
 }
 
-/// Whether events of this thread are reached as soon as they are recorded.
+/// Sets whether this thread's events are reached as they are recorded.
 pub fn at_once(yes: bool) {
     AT_ONCE.set(yes);
 }
@@ -143,7 +142,7 @@ extern "C" fn current(context: *mut usize) -> u32 {
     0
 }
 
-/// A driver made of these.
+/// The driver's functions.
 pub fn driver() -> EventCalls {
     EventCalls::find(|name: &CStr| match name.to_bytes() {
         b"cuEventCreate" => Some(create as *mut ()),

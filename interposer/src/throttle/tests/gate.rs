@@ -1,4 +1,4 @@
-//! The gate.
+//! Tests of the gate.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,7 +21,7 @@ fn credit_is_taken_and_what_was_given_is_always_accounted_for() {
     for _ in 0..10 {
         launch(session, &kernel(7, 0x1000));
     }
-    // A kernel that nobody knows costs what the broker says.
+    // An unknown kernel costs what the broker says.
     launch(session, &kernel(8, 0x1000));
     assert_eq!(broker.issued(), 10 * 300 + 20_000);
     assert_eq!(broker.credit(), 100_000 - 23_000);
@@ -38,7 +38,7 @@ fn launches_of_all_threads_and_streams_leave_in_the_order_they_came() {
     thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || launch(session, &kernel(7, 0x2000 + number as usize * 0x100)));
-            // The next one comes when this one is in the queue.
+            // The next thread comes when this one is in the queue.
             until("a thread arrives at the gate", || session.turn.arrived() == number + 1);
         }
         assert_eq!(broker.launches(), [0; 0]);
@@ -105,7 +105,7 @@ fn credit_bound_to_the_epochs_is_void_once_a_more_important_one_moves() {
     orders.flags.store(flags::CREDIT_BOUND_TO_EPOCHS, Ordering::Release);
     broker.grant(10_000);
     launch(session, &kernel(7, 0x4000));
-    // Less important ones, and its own kind, change nothing.
+    // Epochs of equal and lower importance change nothing.
     broker.epoch_page.bump(5);
     broker.epoch_page.bump(9);
     launch(session, &kernel(7, 0x4000));
@@ -119,7 +119,7 @@ fn credit_bound_to_the_epochs_is_void_once_a_more_important_one_moves() {
             passed.store(true, Ordering::Release);
         });
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
-        // Rung for nothing, it looks and waits on.
+        // After a ring without cause it looks and waits on.
         broker.ring();
         thread::sleep(std::time::Duration::from_millis(5));
         assert!(!passed.load(Ordering::Acquire));
@@ -164,7 +164,7 @@ fn who_waits_while_his_job_becomes_the_foreground_job_raises_its_epoch() {
         assert_eq!(raised(), before, "a background job at the gate raises none");
         broker.order(Mode::Foreground);
     });
-    // One for each launch, as if it had been made in the new mode; and both are on record.
+    // One for each launch, as if made in the new mode; and both are on record.
     assert_eq!(raised(), before + 2);
     assert_eq!(broker.launches().len(), 2);
     assert_eq!(broker.issued(), 2_000);
@@ -207,7 +207,7 @@ fn a_broker_that_stands_still_is_waited_for_once() {
     }
     assert_eq!(broker.lane.counters.waits_expired.load(Ordering::Relaxed), 50);
     assert_eq!(broker.lane.counters.waits.load(Ordering::Relaxed), 1);
-    // It moves again: its word counts again.
+    // The heartbeat moves again, so the broker is awaited again.
     broker.epoch_page.heartbeat.fetch_add(1, Ordering::Relaxed);
     thread::scope(|scope| {
         scope.spawn(|| launch(session, &kernel(7, 0x7000)));
@@ -237,7 +237,7 @@ fn under_a_window_a_kernel_goes_only_if_all_that_it_may_take_would_end_in_time()
     assert!(session.pass_at_once(8, 1_000, now), "its times are alike");
     assert!(!session.pass_at_once(7, 1_000, now), "it may take three hours");
     assert_eq!(broker.credit(), 9_000);
-    // It tells the broker, which knows what it may take: another word says that it goes.
+    // It tells the broker, which knows its likely time: a window issued since lets it go.
     let want = Want {
         kernel: 7,
         cost: 1_000,
@@ -268,8 +268,8 @@ fn the_end_of_work_is_seen_while_the_next_waits_and_the_broker_is_rung() {
         scope.spawn(|| launch(session, &kernel(7, 0x8000)));
         until("it waits", || broker.lane.reports.waiting.load(Ordering::Acquire) == 1);
         broker.lane.broker_sleeps.store(1, Ordering::SeqCst);
-        // One mark is behind the first launch; whoever waits puts another one behind both, maybe
-        // only now.
+        // One fence is behind the first launch; the waiting launch puts another one behind both,
+        // maybe only now.
         until("the end is reported", || {
             fake::reach(0x8000);
             broker.settled() == 120_000
@@ -346,8 +346,8 @@ fn a_burst_that_times_new_code_is_not_split() {
     let (session, broker) = attached(Mode::Background);
     session.link.costs.set(7, 1_000_000);
     broker.lane.orders.longest_wait.store(50_000_000, Ordering::Relaxed);
-    // A burst is one within a time after the load: not in the system's, which a busy machine may
-    // take from it.
+    // A burst is defined by time since the load; played time, because a busy machine may delay the
+    // system's.
     let time = clock::played::begin();
     session.tuning.code_loaded(clock::now());
     broker.grant(1_000_000);
@@ -395,7 +395,7 @@ fn a_collective_goes_past_who_waits_at_the_gate_and_is_charged() {
             "it went, and all of it is owed"
         );
         assert_eq!(broker.launches(), [0xd100]);
-        // Who waits pays for it first.
+        // The waiting launch pays for it first.
         broker.grant(3_000);
         broker.grant(1_000);
     });

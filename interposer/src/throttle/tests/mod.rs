@@ -1,4 +1,4 @@
-//! The session against a broker that the test plays, and a driver that does what the test says.
+//! Tests of the session with a broker and a driver that the test plays.
 
 mod admission_slot;
 mod attach;
@@ -20,7 +20,7 @@ use crate::client::settings::Settings;
 use crate::driver::stream::Stream;
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 
-/// Far more than anything takes; a test that reaches it has failed.
+/// Far longer than any step takes, ns; a test that reaches it has failed.
 const LONG: Ns = 60_000_000_000;
 
 /// The broker's side of a session.
@@ -77,7 +77,7 @@ impl Broker {
     }
 }
 
-/// A session that is attached to a broker of the test's.
+/// A session attached to a broker that the test plays.
 fn attached(mode: Mode) -> (&'static Session, Broker) {
     let (settings, _) = Settings::read(|_| None, 2);
     let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
@@ -124,7 +124,7 @@ fn launch(session: &Session, launch: &LaunchInfo) {
     session.after_launch(step, launch.stream, 0);
 }
 
-/// Waits until something is so.
+/// Waits until `so` is true.
 fn until(what: &str, so: impl Fn() -> bool) {
     let deadline = super::clock::now() + LONG;
     while !so() {

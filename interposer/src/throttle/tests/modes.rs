@@ -1,4 +1,4 @@
-//! What the session does in each mode, and in a fork's child.
+//! Tests of the session in each mode, and in a fork's child.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -127,14 +127,14 @@ fn a_foreground_job_that_ends_by_an_event_is_seen_idle() {
     launch(session, &kernel(7, compute));
     session.synced(Synced::Event(event));
     assert_eq!(idle(broker.records()), 0);
-    // The result is copied on a stream of its own, and the copy's end is waited for.
+    // The result is copied on a stream of its own, and the copy's end is awaited.
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.before_event_op(StreamOp::EventWait, event, copies);
     session.before_stream_op(StreamOp::CopyToHost, 1000, copies);
     session.before_event_op(StreamOp::EventRecord, done, copies);
     session.synced(Synced::Event(done));
     assert_eq!(idle(broker.records()), 1);
-    // Another event in its place says nothing.
+    // Another event in its place tells nothing.
     launch(session, &kernel(7, compute));
     session.before_event_op(StreamOp::EventRecord, event, compute);
     session.busy.forget(event);
@@ -182,8 +182,8 @@ fn a_forked_child_has_no_session_and_does_not_touch_its_parents_lane() {
     devices::begin(parents);
     SESSION.store(ptr::from_ref(parents).cast_mut(), Ordering::Release);
     launch(parents, &kernel(7, 0));
-    // SAFETY: the child makes system calls and atomic accesses only, then ends without running
-    // anything of the test's.
+    // SAFETY: the child makes system calls and atomic accesses only, then ends without running test
+    // code.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let free = session().is_none() && parents.link.lane.orders.mode.load(Ordering::Relaxed) == Mode::Free as u32;

@@ -1,4 +1,4 @@
-//! Stage 1, in a time that the tests play.
+//! Tests of stage 1, in played time.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::{Broker, LONG, attached, fake, kernel};
 use crate::client::clock;
 use crate::client::clock::played::{self, Played};
 
-/// A launch whose kernel runs that many device nanoseconds.
+/// A launch whose kernel runs for `time` device ns.
 fn run(session: &Session, hash: u64, stream: usize, time: u64) {
     let step = session.before_launch(&kernel(hash, stream));
     fake::work(time);
@@ -26,8 +26,8 @@ fn profiled() -> (&'static Session, Broker, Played) {
     (session, broker, time)
 }
 
-/// Steps of ten big kernels in a row and a small one, after which the host thinks; on a device so
-/// many times slower than its own clock says.
+/// Steps of ten big kernels and a small one, after which the host pauses. The device is `slower`
+/// times slower than its clock tells.
 fn steps(slower: u64, stream: usize) {
     let (session, mut broker, _time) = profiled();
     fake::live(slower);
@@ -65,7 +65,7 @@ fn steps(slower: u64, stream: usize) {
             "kernel {hash}, expected {expected}: {times:?}"
         );
     }
-    // After the last kernel of a step comes the big gap, and it was seen.
+    // The big gap after a step's last kernel was seen.
     let gaps = |hash: u64| {
         let known = of(hash).into_iter().filter(|record| record.b != NO_GAP);
         known.map(|record| record.b).collect::<Vec<u64>>()
@@ -143,7 +143,7 @@ fn what_is_sampled_is_told_before_the_rate_is_known() {
         };
         (of(Kind::Guess), of(Kind::Sample))
     };
-    // It never synchronises, so nobody knows how the device's clock runs; and then it is killed.
+    // Without synchronisation the device clock's rate is unknown; then the job is killed.
     some(session);
     some(session);
     let (guessed, sampled) = by_kind(&mut broker);
@@ -152,9 +152,9 @@ fn what_is_sampled_is_told_before_the_rate_is_known() {
         (1..=5).all(|hash| guessed.iter().any(|(kernel, _)| *kernel == hash)),
         "{guessed:?}"
     );
-    // It goes on, and the rate becomes known: all of them come again.
+    // The job goes on, and the rate becomes known: all samples come again.
     broker.lane.orders.dilation.store(8 * DILATION_ONE, Ordering::Relaxed);
-    // Between two full windows lie some hundred launches.
+    // Some hundred launches lie between two full windows.
     (0..10).for_each(|_| some(session));
     let (more, sampled) = by_kind(&mut broker);
     assert!(more.is_empty() && sampled.len() > guessed.len(), "{sampled:?}");
@@ -278,8 +278,8 @@ fn a_job_that_serves_is_sampled_now_and_then() {
         while seen.len() < 20 {
             assert!(clock::now() < begin + LONG, "{mode:?}: {} samples", seen.len());
             if !rated && !seen.is_empty() {
-                // The clock of the device is known now: from here on the budget decides, which has
-                // its own test.
+                // The device clock's rate is known: from here on the budget decides, which has its
+                // own test.
                 (rated, launches) = (true, 0);
                 seen.clear();
             }

@@ -1,4 +1,4 @@
-//! The recorder of trace mode against a driver of events that the test moves on.
+//! Tests of trace mode's recorder, with a driver of events that the test moves on.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn begin(recorder: &Recorder, call: Call) -> Option<Ticket> {
         .flatten()
 }
 
-/// A whole call; the device works for so long.
+/// A whole call; the device works for `work` ns.
 fn make(recorder: &Recorder, call: Call, work: u64, ok: bool) {
     let ticket = begin(recorder, call);
     let called = clock::now();
@@ -70,7 +70,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
     for hash in 2..5 {
         make(&recorder, launch(hash), hash * 10_000, true);
     }
-    // The driver refused this one: it never was.
+    // The driver refused this call, so it is not recorded.
     make(&recorder, launch(5), 0, false);
     fake::reach(STREAM);
     make(&recorder, wait(), 0, true);
@@ -91,7 +91,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
         let (What::Launch { hash, .. }, Some((start, end))) = (operation.what, operation.device) else {
             continue;
         };
-        // Single-precision milliseconds; the device's clock goes on while the host is busy.
+        // Single-precision ms; the device's clock goes on while the host is busy.
         let host = (operation.left - operation.entered) as f64;
         let work = hash as f64 * 10_000.0;
         assert!(
@@ -115,7 +115,7 @@ fn what_the_device_has_not_passed_is_read_later() {
     };
     make(&recorder, Call::Mark, 0, true);
     make(&recorder, on_other, 5_000, true);
-    // Nothing was reached: the mark alone is written.
+    // No event was reached: only the mark is written.
     make(&recorder, wait(), 0, true);
     make(&recorder, Call::Mark, 0, true);
     assert_eq!(fake::reach(stream), 2);
