@@ -7,7 +7,7 @@
 //! * [`show`] and [`json`]: output for people and for programs.
 //! * [`refine`]: a served run corrects its profile.
 //! * [`predictor`]: what follows a kernel, from what ran before it.
-//! * [`format`]: versioned files with a checksum, such as a profile's.
+//! * [`mod@format`]: versioned files with a checksum, such as a profile's.
 //!
 //! Pure, except [`Store`]. A file is checked before use, and no length in it can claim memory.
 #![forbid(unsafe_code)]

@@ -325,9 +325,9 @@ class TestSuite:
             managed = [name for name in names if known[name]]
             assert names[-len(managed) :] == managed, f"{group}: {names}"
         # What the table says is what the sources ask for at most.
-        sources = ROOT / "tests" / "probes" / "src"
-        assert "const CAP: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation"
-        assert "const LARGE: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has"
+        sources = ROOT / "tests" / "gpu-probe" / "src"
+        assert "const MAX_MANAGED_BYTES: usize = 256 << 20;" in (sources / "driver" / "memory.rs").read_text(), "the cap of one allocation"
+        assert "const LARGE_BYTES: usize = 128 << 20;" in (sources / "memory" / "swap.rs").read_text(), "what each of swap's two jobs has"
 
     # Pieces, facts, the keeper.
 

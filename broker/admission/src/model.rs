@@ -27,7 +27,7 @@ pub(super) struct Waiter {
     pub came: Ns,
     /// Breaks ties between jobs that came at the same time.
     pub number: u64,
-    /// Arrival plus [`Config::handicap`].
+    /// Arrival plus `Config::handicap`.
     pub turn: Ns,
     pub present: u32,
     /// Device and time at which it is expected to fit, fixed by its first reservation.

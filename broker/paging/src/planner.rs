@@ -546,7 +546,7 @@ impl Planner {
         }
     }
 
-    /// Length of turns for what they move, ns: see [`slice`].
+    /// Length of turns for what they move, ns: see [`fn@slice`].
     pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
         let overlap = self.options().overlap;
         // An idle link moves more than it must. So the last round counts only where it is far above

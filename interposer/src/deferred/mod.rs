@@ -12,7 +12,7 @@
 //!   their last value. Launches of all threads and streams keep their order.
 //! * Only calls expected to succeed are deferred: kernels launched before in this shape and context
 //!   ([`validated`]) with known parameter layout ([`deferred_launch`]), and behind them fills and
-//!   device copies within allocations ([`fill`]). The stream is neither captured nor a thread's
+//!   device copies within allocations ([`mod@fill`]). The stream is neither captured nor a thread's
 //!   own. The error of a failed launch replaces the next call that waits for the queue, unless that
 //!   call gives something back.
 //! * Nothing is lost. A call that needs the queue empty waits at the gate at most as long as a

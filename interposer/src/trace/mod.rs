@@ -6,8 +6,8 @@
 //!
 //! * A step lasts from `cuProfilerStart` (PyTorch: `torch.cuda.profiler.start()`), which still goes
 //!   to the driver, to the next one or `cuProfilerStop`. Earlier calls are not recorded.
-//! * Each piece of work stands between two events ([`recorder`]), some microseconds a launch. The
-//!   job is slower; that host time is kept out of the recorded gaps.
+//! * Each piece of work stands between two events ([`mod@recorder`]), some microseconds a launch.
+//!   The job is slower; that host time is kept out of the recorded gaps.
 //! * Records go to `FILE.PID.raw` as they come ([`writer`]): memory is bounded, and a killed job
 //!   leaves its records. `weft profile --trace` makes the trace.
 //! * On any trouble the job's call goes on to the driver. A full or slow disk ends the recording

@@ -14,7 +14,7 @@
 //! * [`Fitter`]: from launches and what they touched to [`WorkingSets`], which the profile stores.
 //! * [`Predictor`]: from a launch to its [`Region`]s, in well under a microsecond, without
 //!   allocations in the steady state.
-//! * [`evaluate`]: touched memory that was not predicted, and predicted memory that was not
+//! * [`mod@evaluate`]: touched memory that was not predicted, and predicted memory that was not
 //!   touched.
 #![forbid(unsafe_code)]
 

@@ -6,11 +6,11 @@
 //! more on the same. Without that this crate is empty: `RUSTFLAGS="--cfg loom" cargo test -p
 //! weft-memory-model --target-dir target/loom`. The rings are of `RECORDS` = 2 slots, the handle
 //! table of 64, threads two to four, and the scheduler switches between threads against their will
-//! at most so often as [`check`] says; within these bounds the search is complete.
+//! at most so often as `check` says; within these bounds the search is complete.
 //!
 //! Two things loom does not do. **A sequentially consistent access counts as acquire-release** (its
 //! fences are right): where the code relies on the one order of such accesses, loom raises false
-//! alarms. So each model can be checked on one of two [`Machine`]s: C11 as loom has it, or x86, the
+//! alarms. So each model can be checked on one of two `Machine`s: C11 as loom has it, or x86, the
 //! only one that weft runs on, where every locked instruction is a full barrier (said to loom as a
 //! fence on both sides of it); loads and stores are no stronger there than the source says, since a
 //! compiler may move them. **Load buffering** (a load that sees a store which comes later in its
@@ -19,10 +19,10 @@
 //!
 //! | model | what is shown |
 //! |---|---|
-//! | [`ring`] | records come whole and in each thread's order, what is overwritten is counted; who sees a launch epoch sees its record |
-//! | [`credit`] | nothing is taken twice or lost between taking, granting and taking back; what is void stays void |
-//! | [`sleep`] | of a client that reports and a broker that falls asleep one sees the other |
-//! | [`handles`] | a handle once published is found, with its meaning |
+//! | `ring` | records come whole and in each thread's order, what is overwritten is counted; who sees a launch epoch sees its record |
+//! | `credit` | nothing is taken twice or lost between taking, granting and taking back; what is void stays void |
+//! | `sleep` | of a client that reports and a broker that falls asleep one sees the other |
+//! | `handles` | a handle once published is found, with its meaning |
 #![forbid(unsafe_code)]
 
 #[cfg(loom)]

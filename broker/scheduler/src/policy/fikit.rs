@@ -5,8 +5,8 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | SK[id], mean time of a kernel | the cost that a client is charged |
-//! | SG[id], mean gap after a kernel | `Times::gap_after` |
+//! | `SK[id]`, mean time of a kernel | the cost that a client is charged |
+//! | `SG[id]`, mean gap after a kernel | `Times::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
 //! | the queues 0..9 | `Queue`, a class a priority |
 //! | BestPrioFit | `Queue::best_prio_fit` |
