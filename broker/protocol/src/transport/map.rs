@@ -255,7 +255,7 @@ mod tests {
         assert!(place.put(&open).is_err(), "empty");
         ftruncate(&open, 1 << 20).expect("sized");
         assert!(place.put(&open).is_err(), "not sealed");
-        let epoch_page = SharedEpochPage::epoch_page().expect("a epoch page");
+        let epoch_page = SharedEpochPage::epoch_page().expect("an epoch page");
         assert!(
             ftruncate(epoch_page.memory(), 0).is_err(),
             "a sealed epoch page can not be truncated"

@@ -83,7 +83,7 @@ fn attached(mode: Mode) -> (&'static Session, Broker) {
     let session: &'static Session = Box::leak(Box::new(Session::make(fake::driver(), settings).expect("a session")));
     let broker = Broker {
         lane: SharedLane::lane().expect("a lane"),
-        epoch_page: SharedEpochPage::epoch_page().expect("a epoch page"),
+        epoch_page: SharedEpochPage::epoch_page().expect("an epoch page"),
         reader: Reader::default(),
     };
     let copy = |memory: std::os::fd::BorrowedFd<'_>| memory.try_clone_to_owned().expect("dup");

@@ -65,7 +65,7 @@ pub struct Hosts {
     /// with the first.
     pub queue: usize,
     /// Whether a foreground job's calls that are no launches are told (a copy to an idle device):
-    /// the first launch epoch of it.
+    /// the first that tells of it.
     pub stirs: bool,
 }
 
