@@ -223,6 +223,14 @@ class Job:
         return "\n".join([f"{self.name}: {how}", *("    " + line for line in tail)])
 
 
+def size_of(path):
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def lines_of(path):
     """The JSON lines of a file, whole ones."""
     lines = []

@@ -158,15 +158,8 @@ class Scene:
 
     def happened(self):
         """Anything that differs from what it was when something has happened in between."""
-
-        def size(path):
-            try:
-                return path.stat().st_size
-            except OSError:
-                return 0
-
         files = lambda job: (job.stderr_path, *([self.file(job.uid, job.name)] if hasattr(job, "uid") else []))  # noqa: E731
-        return [(job.process.poll(), *map(size, files(job))) for job in [*self.jobs, self.broker]]
+        return [(job.process.poll(), *map(jobs.size_of, files(job))) for job in [*self.jobs, self.broker]]
 
     def comes_true(self, condition):
         """Waits for it for as long as things happen."""

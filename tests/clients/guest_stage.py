@@ -1,25 +1,20 @@
 """What the cases of test_guest*.py are played with: programs plainly and in the roles that weft gives, and what must be the same."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from harness import jobs, paths
+from harness.compiled import program
 from harness.scene import BOUND
 
 PROGRAMS = Path(__file__).resolve().parent / "guest"
-KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 # A job that is the foreground job, a background job (which leaves launches behind at the gate), or a background job that waits there: its priority, that of the job beside it, and that one's pause.
 ROLES = {"foreground": (0, 7, 300), "background": (6, 0, 3000), "unqueued": (6, 0, 3000)}
 
 
 def compiled(scene, name, *flags):
     """A C program of the folder, built here."""
-    target = scene.folder / Path(name).stem
-    command = ["cc", "-O1", "-o", target, PROGRAMS / name, f'-DKERNELS="{KERNELS}"', *flags, "-ldl", "-lpthread"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)
-    assert done.returncode == 0, done.stderr
-    return target
+    return program(scene.folder, PROGRAMS / name, *flags)
 
 
 def script(name, *arguments):

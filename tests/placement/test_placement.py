@@ -97,15 +97,8 @@ class Scene:
 
     def happened(self):
         """Anything that differs from what it was when something has happened in between."""
-
-        def size(path):
-            try:
-                return path.stat().st_size
-            except OSError:
-                return 0
-
-        each = [(job.process.poll(), size(job.stdout_path), size(job.stderr_path), size(self.folder / f"{job.name}.json")) for job in self.jobs]
-        return [*each, size(self.broker.job.stderr_path)]
+        each = [(job.process.poll(), jobs.size_of(job.stdout_path), jobs.size_of(job.stderr_path), jobs.size_of(self.folder / f"{job.name}.json")) for job in self.jobs]
+        return [*each, jobs.size_of(self.broker.job.stderr_path)]
 
     def comes_true(self, condition, bound=BOUND):
         """Waits for it for as long as things happen."""

@@ -6,10 +6,9 @@ import subprocess
 from pathlib import Path
 
 from harness import paths
-from harness.scene import BOUND
+from harness.compiled import program
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-KERNELS = paths.ROOT / "tests" / "simgpu" / "driver" / "src" / "kernels" / "simgpu.ptx"
 
 
 @functools.cache
@@ -33,8 +32,4 @@ def rust(package, *tests):
 
 def compiled(scene, name, *flags):
     """A C program of `programs`, built into the case's folder."""
-    target = scene.folder / Path(name).stem
-    command = ["cc", "-O1", "-o", target, PROGRAMS / name, f'-DKERNELS="{KERNELS}"', *flags, "-ldl", "-lpthread"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND, check=False)
-    assert done.returncode == 0, done.stderr
-    return target
+    return program(scene.folder, PROGRAMS / name, *flags)

@@ -1,0 +1,127 @@
+"""The tests of all packages: built by cargo, their programs run several at a time.
+
+`cargo test` runs one program after the other, though many of them mostly wait.
+A program that does not end is ended with a word on what it did; the others go on.
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from . import paths, reasons, stages, watch
+
+FEATURES = ["--features", "simgpu-driver/cuda-runtime"]
+# Compiling all tests.
+BUILD_MINUTES = 40
+# One program. The longest takes half a minute on two busy cores.
+PROGRAM_MINUTES = 10
+
+
+def results(text):
+    """Sums the result lines of test programs: passed, failed, ignored."""
+    pattern = r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored"
+    found = re.findall(pattern, text, re.MULTILINE)
+    return tuple(sum(int(row[i]) for row in found) for i in range(3))
+
+
+def programs(text):
+    """(title, folder of the package, program) of each test program, from cargo's messages."""
+    found = []
+    for line in text.splitlines():
+        message = json.loads(line) if line.startswith("{") else {}
+        if message.get("executable") and message["profile"]["test"]:
+            folder = Path(message["manifest_path"]).parent
+            source = Path(message["target"]["src_path"]).relative_to(folder)
+            name = message["target"]["name"]
+            found.append((f"{name} {source}", folder, message["executable"]))
+    return found
+
+
+class Programs:
+    """Runs test programs, as many at a time as there are cores, and keeps what they say."""
+
+    def __init__(self, words, log):
+        self.words, self.log, self.lock = words, log, threading.Lock()
+        self.failed = []
+        self.done = self.all = 0
+        self.shown = time.monotonic()
+
+    def run(self, program):
+        """Runs one; its output comes into the log as a whole."""
+        title, folder, command = program
+        # By way of a file: a pipe would be held open by what a test leaves behind.
+        with tempfile.TemporaryFile("w+", errors="replace") as out:
+            process = subprocess.Popen(
+                [*command, *self.words],
+                cwd=folder,
+                env={**os.environ, "CARGO_MANIFEST_DIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+            ended = ""
+            try:
+                process.wait(PROGRAM_MINUTES * 60)
+            except subprocess.TimeoutExpired:
+                ended = f"{title} is not done after {PROGRAM_MINUTES} minutes and was ended. "
+                ended += f"What it did:\n{watch.diagnosis(process.pid)}\n"
+                watch.end([*watch.descendants(process.pid), process.pid])
+                process.wait()
+            out.seek(0)
+            said = out.read() + ended
+        with self.lock:
+            with open(self.log, "a") as log:
+                log.write(f"     Running {title}\n{said}\n")
+            # A program that was ended or aborted printed no result.
+            if process.returncode and not results(said)[1]:
+                self.failed.append(f"{title}: exit code {process.returncode}")
+            self.done += 1
+            if time.monotonic() - self.shown > stages.SIGN_OF_LIFE:
+                self.shown = time.monotonic()
+                stages.say(f"        cargo-test: {self.done} of {self.all} programs")
+
+    def run_all(self, programs):
+        self.all = len(programs)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(self.run, programs))
+
+
+def build():
+    """Compiles all tests. Returns the command, ended, and its exit code."""
+    command = ["cargo", "test", "--workspace", *FEATURES, "--no-run"]
+    command += ["--message-format", "json-render-diagnostics"]
+    running = stages.Command("cargo-test-build", command)
+    return running, running.wait(BUILD_MINUTES)
+
+
+def stage(tally, words, built):
+    """Runs what `build` gave; the documents' examples are cargo's to run."""
+    running, code = built
+    if code:
+        running.show(80)
+        why = [f"exit code {code}", *reasons.of_cargo(running.text())]
+        tally.add("cargo-test", 0, 1, 0, running.seconds, why)
+        return
+    begin = time.monotonic()
+    log = stages.LOGS / "cargo-test.log"
+    log.unlink(missing_ok=True)
+    examples = ["cargo", "test", "--workspace", *FEATURES, "--no-fail-fast", "--doc", "--"]
+    own = [(title, folder, [program]) for title, folder, program in programs(running.text())]
+    # First what takes longest: files of tests play whole jobs, those of a library mostly compute.
+    own.sort(key=lambda program: "src/" in program[0])
+    player = Programs(words, log)
+    player.run_all([("examples in documents", paths.ROOT, examples), *own])
+    text = log.read_text(errors="replace")
+    passed, failed, ignored = results(text)
+    failures = re.findall(r"^test (.+) \.\.\. FAILED$", text, re.MULTILINE) + player.failed
+    if failures:
+        stages.say("    failed: " + ", ".join(failures))
+    failed += len(player.failed)
+    why = [*player.failed, *reasons.of_cargo(text)]
+    tally.add("cargo-test", passed, failed, ignored, time.monotonic() - begin, why)

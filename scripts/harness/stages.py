@@ -1,0 +1,213 @@
+"""Stages of scripts/test: commands with their output in a log, and how many cases of each passed.
+
+A stage is bounded in time. What it says is in target/test-logs; how it ended is said when it does,
+and once more at the end of the run.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+
+from . import paths, reasons, watch
+
+LOGS = paths.TARGET / "test-logs"
+
+# Stages that print nothing while they work show a sign of life this often, seconds.
+SIGN_OF_LIFE = 30
+
+# A stage that is not done by then is ended, with a word on what it was waiting for.
+# Each takes a third of this on two busy cores.
+STAGE_MINUTES = 20
+# The whole run. It takes half of this. A run that is cut off says what was found until then.
+RUN_MINUTES = 75
+
+BEGIN = time.monotonic()
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Tally:
+    """What passed and failed, stage by stage."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.lines = []
+        self.why = []
+        self.lock = threading.Lock()
+
+    def add(self, stage, passed, failed, skipped, seconds, why=()):
+        """`why`: lines that say why something failed: shown now and at the end of the run."""
+        verdict = "ok" if not failed else "FAILED"
+        line = f"{verdict:7} {stage}: {passed} passed, {failed} failed"
+        line += (f", {skipped} skipped" if skipped else "") + f" ({seconds:.0f} s)"
+        lines = [f"    {line}" for line in why or ["it said nothing"]]
+        told = [f"why {stage} failed:", *lines] if failed else []
+        with self.lock:
+            self.passed += passed
+            self.failed += failed
+            self.skipped += skipped
+            self.lines.append(line)
+            self.why += told
+        say("\n".join([*told, line]))
+
+    def finish(self):
+        """Says all of it once more. Returns the exit code of the run."""
+        say("\n".join(["", *self.lines]))
+        say(f"        all of it took {(time.monotonic() - BEGIN) / 60:.1f} minutes")
+        if self.why:
+            say("\n".join(["", *self.why, ""]))
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        print(f"{self.passed} passed, {self.failed} failed{skipped}", flush=True)
+        return 1 if self.failed or not self.passed else 0
+
+
+class Command:
+    """A command with its output in a log. Runs in the background until `wait`."""
+
+    def __init__(self, name, command, live=False, apart=True):
+        """`live`: its stderr is shown as it comes; with `apart` off, all that it says."""
+        self.name, self.live = name, live
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.log = LOGS / f"{name}.log"
+        self.progress = LOGS / f"{name}.progress.log"
+        self.progress.unlink(missing_ok=True)
+        self.apart = live and apart
+        self.shown = self.progress if self.apart else self.log
+        self.begin = time.monotonic()
+        progress = self.progress if self.apart else "/dev/null"
+        with open(self.log, "wb") as out, open(progress, "wb") as errors:
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
+                cwd=paths.ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors if self.apart else subprocess.STDOUT,
+            )
+        self.echo = threading.Thread(target=self.show_progress, daemon=True)
+        if live:
+            self.echo.start()
+
+    def show_progress(self):
+        """By way of a file: a pipe would be held open by what the stage leaves behind."""
+        with open(self.shown, "rb") as file:
+            ended = False
+            while not ended:
+                ended = self.process.poll() is not None
+                sys.stderr.write(file.read().decode(errors="replace"))
+                sys.stderr.flush()
+                time.sleep(0.2)
+
+    def wait(self, minutes=STAGE_MINUTES):
+        """The exit code; 124 where it had to be ended."""
+        code = self.ends(minutes)
+        if self.live:
+            self.echo.join(10)
+        return code
+
+    def ends(self, minutes):
+        shown = time.monotonic()
+        end = min(self.begin + minutes * 60, max(BEGIN + RUN_MINUTES * 60, shown + 60))
+        while True:
+            try:
+                return self.process.wait(1)
+            except subprocess.TimeoutExpired:
+                pass
+            now = time.monotonic()
+            if not self.live and now - shown > SIGN_OF_LIFE:
+                shown = now
+                say(f"        {self.name}: {now - self.begin:.0f} s")
+            if now > end:
+                ran = (now - self.begin) / 60
+                say(f"    {self.name} is ended, not done after {ran:.0f} minutes. What it did:")
+                say(watch.diagnosis(self.process.pid))
+                watch.end([*watch.descendants(self.process.pid), self.process.pid])
+                return self.process.wait() or 124
+
+    @property
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def texts(self):
+        """What it said on stderr, where that is kept by itself, and all else."""
+        apart = [self.progress.read_text(errors="replace")] if self.apart else []
+        return [*apart, self.text()]
+
+    def show(self, lines=60):
+        tail = self.text().splitlines()[-lines:]
+        say("\n".join(f"    {line}" for line in tail))
+
+
+class Beside:
+    """Stages one after the other, beside what the run does meanwhile: a list of calls."""
+
+    def __init__(self, *calls):
+        self.thread = threading.Thread(target=lambda: [call() for call in calls], daemon=True)
+        self.thread.start()
+
+    def finish(self):
+        self.thread.join()
+
+
+def check_stage(tally, name, command):
+    """A stage that passes or fails as one."""
+    running = Command(name, command)
+    code = running.wait()
+    if code:
+        running.show()
+    why = [f"exit code {code}", *reasons.of_stage(running.text())]
+    tally.add(name, int(code == 0), int(code != 0), 0, running.seconds, why)
+    return code == 0
+
+
+def runner_results(text):
+    """The last `N passed, N failed[, N skipped]` line."""
+    pattern = r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$"
+    found = re.findall(pattern, text, re.MULTILINE)
+    return tuple(int(n or 0) for n in found[-1]) if found else None
+
+
+def runner_stage(tally, name, command, live=True):
+    """A runner that counts its own cases."""
+    running = Command(name, command, live)
+    code = running.wait()
+    results = runner_results(running.text())
+    for line in running.text().splitlines():
+        if line.startswith("failed:"):
+            say("    " + line)
+    if results is None or (code and not results[1] and results[0]):
+        running.show()
+        results = (0, 1, 0)
+    tally.add(name, *results, running.seconds, reasons.of_runner(*running.texts()))
+
+
+def chosen(words):
+    """What has pytest play the cases with one of these words in their name; without words all."""
+    return ["-k", " or ".join(words)] if words else []
+
+
+def pytest_stage(tally, name, arguments, live=True, words=()):
+    """Cases of tests/ that pytest plays, counted in the file that it writes.
+
+    With `words` those alone that have one of them in their name.
+    """
+    found = LOGS / f"{name}.xml"
+    found.unlink(missing_ok=True)
+    command = [paths.python("pytest"), "-m", "pytest", f"--junitxml={found}"]
+    running = Command(name, [*command, *arguments, *chosen(words)], live, apart=False)
+    code = running.wait()
+    results, why = reasons.of_junit(found) if found.exists() else (None, [])
+    # 0: all well; 1: something failed; 5: there is no such case, which is well where words chose.
+    known = (0, 1, 5) if words else (0, 1)
+    if results is None or code not in known or (code == 1) != bool(results[1]):
+        running.show()
+        passed, failed, skipped = results or (0, 0, 0)
+        results = (passed, failed + 1, skipped)
+        why = [*why, f"exit code {code}", *reasons.of_stage(running.text())]
+    tally.add(name, *results, running.seconds, why)
