@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::libraries::{self, Driver};
+use super::libraries::{self, DriverLibrary};
 use weft_daemon::places::Places;
 
 /// Variables and warnings for a job.
@@ -45,9 +45,9 @@ pub struct Wishes {
     /// Whether the job is sampled.
     pub profiling: bool,
     /// Backing of its device memory.
-    pub backing: Option<Backing>,
+    pub backing: Option<BackingOption>,
     /// Evidence of what its kernels touch.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<EvidenceOption>,
     /// Peak memory, bytes.
     pub memory: Option<u64>,
     /// short, medium or long.
@@ -58,7 +58,7 @@ pub struct Wishes {
 
 /// What a job's device memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Backing {
+pub enum BackingOption {
     /// Memory of the device.
     Device,
     /// Managed memory: pages move between host and device.
@@ -70,7 +70,7 @@ pub enum Backing {
 
 /// What tells which memory a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Evidence {
+pub enum EvidenceOption {
     /// The driver, where it does: a simulated one.
     Auto,
     /// The host's page table, launch by launch.
@@ -156,7 +156,7 @@ fn preloadable(weft: &Path, links: &Path) -> PathBuf {
 fn variables(
     preload: &Path,
     links: &Path,
-    driver: Option<&Driver>,
+    driver: Option<&DriverLibrary>,
     current: &dyn Fn(&str) -> OsString,
     wishes: &Wishes,
 ) -> Vec<(&'static str, OsString)> {
@@ -185,16 +185,16 @@ fn variables(
     }
     if let Some(backing) = wishes.backing {
         let value = match backing {
-            Backing::Device => "device",
-            Backing::Managed => "managed",
-            Backing::Auto => "auto",
+            BackingOption::Device => "device",
+            BackingOption::Managed => "managed",
+            BackingOption::Auto => "auto",
         };
         set.push(("WEFT_BACKING", value.into()));
     }
     if let Some(evidence) = wishes.evidence {
         let value = match evidence {
-            Evidence::Auto => "auto",
-            Evidence::Residency => "residency",
+            EvidenceOption::Auto => "auto",
+            EvidenceOption::Residency => "residency",
         };
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn values(current: &[(&str, &str)], wishes: &Wishes) -> Vec<(&'static str, OsString)> {
-        let driver = Driver {
+        let driver = DriverLibrary {
             path: "/real/libcuda.so.1".into(),
             by: String::new(),
         };
@@ -299,8 +299,8 @@ mod tests {
         let wishes = Wishes {
             priority: Some(0),
             profile: Some("resnet".to_string()),
-            backing: Some(Backing::Managed),
-            evidence: Some(Evidence::Residency),
+            backing: Some(BackingOption::Managed),
+            evidence: Some(EvidenceOption::Residency),
             ..Wishes::default()
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);

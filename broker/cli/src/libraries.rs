@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::cache;
+use super::linker_cache;
 
 /// Name that programs are linked against.
 pub const DRIVER: &str = "libcuda.so.1";
@@ -83,7 +83,7 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
 
 /// A driver that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Driver {
+pub struct DriverLibrary {
     /// Absolute path.
     pub path: PathBuf,
     /// How it was found, for people.
@@ -96,10 +96,10 @@ pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
 /// The real driver: `WEFT_CUDA_LIBRARY`, else [`HINT`], else along `LD_LIBRARY_PATH`, else from the
 /// linker's cache, else in the usual directories.
-pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
+pub fn find_driver(weft: Option<&Path>) -> Option<DriverLibrary> {
     if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);
-        return is_driver(&path, weft).then(|| Driver {
+        return is_driver(&path, weft).then(|| DriverLibrary {
             path: std::path::absolute(&path).unwrap_or(path),
             by: "WEFT_CUDA_LIBRARY".to_string(),
         });
@@ -107,19 +107,19 @@ pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
     let hint = env::var_os(HINT).map(PathBuf::from);
     if let Some(path) = hint.filter(|path| path.is_absolute() && is_driver(path, weft)) {
         let by = HINT.to_string();
-        return Some(Driver { path, by });
+        return Some(DriverLibrary { path, by });
     }
     let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     search(&library_path, weft)
 }
 
-fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
+fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
     let along = env::split_paths(library_path)
         // An empty entry is the working directory to the linker; drivers are not looked for there.
         .filter(|directory| directory.is_absolute())
         .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
         .map(|path| (path, "LD_LIBRARY_PATH"));
-    let cached = cache::paths(DRIVER)
+    let cached = linker_cache::paths(DRIVER)
         .into_iter()
         .map(|path| (path, "the linker's cache"));
     let known = DRIVER_DIRECTORIES
@@ -129,7 +129,7 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
         .chain(cached)
         .chain(known)
         .find(|(path, _)| is_driver(path, weft))
-        .map(|(path, by)| Driver {
+        .map(|(path, by)| DriverLibrary {
             path,
             by: by.to_string(),
         })

@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
-mod cache;
 mod doctor;
 mod environment;
 mod gpus;
 mod inherited;
 mod libraries;
+mod linker_cache;
 mod outside;
-mod people;
 mod probe;
+mod probe_child;
 mod profile;
 mod queue;
 mod run;
@@ -29,6 +29,7 @@ mod stop;
 mod text;
 mod top;
 mod trace;
+mod users;
 mod waiting;
 
 const EXAMPLES: &str = "\
@@ -50,18 +51,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
-    Profile(profile::Args),
-    Status(status::Args),
-    Queue(queue::Args),
-    Top(top::Args),
-    Trace(trace::Args),
-    Set(set::Args),
-    Doctor(doctor::Args),
-    Broker(broker::Args),
-    Stop(stop::Args),
+    Run(run::RunArgs),
+    Profile(profile::ProfileArgs),
+    Status(status::StatusArgs),
+    Queue(queue::QueueArgs),
+    Top(top::TopArgs),
+    Trace(trace::TraceArgs),
+    Set(set::SetArgs),
+    Doctor(doctor::DoctorArgs),
+    Broker(broker::BrokerArgs),
+    Stop(stop::StopArgs),
     #[command(hide = true)]
-    Probe(probe::Args),
+    Probe(probe::ProbeArgs),
 }
 
 /// Parses and runs the command line, and reports errors.

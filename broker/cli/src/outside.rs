@@ -144,7 +144,7 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
         path.and_then(|path| fs::metadata(path).ok())
             .map(|about| (about.dev(), about.ino()))
     };
-    let known = Files {
+    let known = LibraryFiles {
         weft: numbers(weft.as_deref()),
         driver: numbers(driver.as_ref().map(|driver| driver.path.as_path())),
     };
@@ -166,12 +166,12 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
 }
 
 /// Device and inode of weft's library and of the driver.
-struct Files {
+struct LibraryFiles {
     weft: Option<(u64, u64)>,
     driver: Option<(u64, u64)>,
 }
 
-impl Files {
+impl LibraryFiles {
     /// Whether a process with these maps has both.
     fn are_in(&self, maps: &[u8]) -> bool {
         let (mut weft, mut driver) = (false, false);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_process_with_weft_and_a_driver_is_found_by_its_map() {
-        let files = Files {
+        let files = LibraryFiles {
             weft: None,
             driver: Some((rustix::fs::makedev(8, 0x10), 77)),
         };

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::environment::{self, Backing, Evidence, Wishes};
+use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, start, text, trace, waiting};
 use weft_daemon::admin::{self, Answer, Question};
@@ -32,9 +32,9 @@ use weft_daemon::store;
 /// NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub struct ProfileArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ProfileAction>,
     /// What the profile is called afterwards
     #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
@@ -54,20 +54,20 @@ pub struct Args {
     /// What the job's device memory is while it is sampled; what its kernels touch is learnt of
     /// managed memory alone
     #[arg(long, value_enum, conflicts_with = "trace")]
-    backing: Option<Backing>,
+    backing: Option<BackingOption>,
     /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the
     /// host's page table, for which the job's memory is managed and launches run one by one until
     /// each kernel was seen often enough: two minutes at most, and none of it counts as the job's
     /// own time
     #[arg(long, value_enum, conflicts_with = "trace")]
-    evidence: Option<Evidence>,
+    evidence: Option<EvidenceOption>,
     /// The job and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ProfileAction {
     /// Print a profile
     Show {
         /// Its name, or a file (with a slash)
@@ -106,19 +106,19 @@ const SETTLE: Duration = Duration::from_secs(5);
 const KERNELS: usize = 40;
 
 /// Runs the command.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: ProfileArgs) -> Result<ExitCode> {
     match args.action {
-        None if args.trace.is_some() => trace::record(&trace::Wanted {
+        None if args.trace.is_some() => trace::record(&trace::TraceWindow {
             file: args.trace.unwrap_or_default(),
             name: args.name,
             dilation: args.dilation,
             command: args.command,
         }),
         None => learn(args),
-        Some(Action::Show { name, json }) => show(&name, json),
-        Some(Action::List) => list(),
-        Some(Action::Keep { pid, name }) => keep(pid, &name),
-        Some(Action::Delete { name }) => {
+        Some(ProfileAction::Show { name, json }) => show(&name, json),
+        Some(ProfileAction::List) => list(),
+        Some(ProfileAction::Keep { pid, name }) => keep(pid, &name),
+        Some(ProfileAction::Delete { name }) => {
             let (store, name) = store::locate(&name)?;
             store.remove(&name)?;
             Ok(ExitCode::SUCCESS)
@@ -126,7 +126,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn learn(args: Args) -> Result<ExitCode> {
+fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let name = args.name.context("a profile needs a name")?;
     let called = match store::absolute(&name) {
         Ok(called) => called,
@@ -149,7 +149,7 @@ fn learn(args: Args) -> Result<ExitCode> {
         profile: Some(called.clone()),
         profiling: true,
         backing: match args.evidence {
-            Some(Evidence::Residency) => Some(Backing::Managed),
+            Some(EvidenceOption::Residency) => Some(BackingOption::Managed),
             _ => args.backing,
         },
         evidence: args.evidence,
@@ -320,7 +320,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
 }
 
 fn list() -> Result<ExitCode> {
-    let mut table = text::Table::new(["profile", "kernels", "launches", "gpu"]);
+    let mut table = text::TextTable::new(["profile", "kernels", "launches", "gpu"]);
     let mut troubles = Vec::new();
     let store = weft_profiles::Store::of_user()?;
     for name in store.names()? {

@@ -18,10 +18,10 @@ use weft_daemon::admin;
 use weft_daemon::places::Places;
 
 /// A broker answers a few milliseconds after its start; a swapping machine may need seconds.
-const PATIENCE: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Polling interval.
-const STEP: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Idle time after which a broker started for a job ends. Long enough that a script's jobs share
 /// one broker, short enough that none stays for ever.
@@ -54,11 +54,11 @@ pub fn turn(places: &Places) -> Result<File> {
         .mode(0o600)
         .open(&path)
         .with_context(|| format!("cannot open {}", path.display()))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(STEP),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Err(error) => bail!("cannot lock {}: {error}", path.display()),
         }
     }

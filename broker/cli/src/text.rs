@@ -31,14 +31,14 @@ pub fn uuid_digits(uuid: &str) -> String {
 
 /// A table with columns as wide as their widest cell; numbers to the right, words to the left.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with this head.
-    pub fn new<const N: usize>(head: [&str; N]) -> Table {
-        Table {
+    pub fn new<const N: usize>(head: [&str; N]) -> TextTable {
+        TextTable {
             rows: vec![head.iter().map(|cell| cell.to_string()).collect()],
         }
     }
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_right_and_words_left() {
-        let mut table = Table::new(["name", "count"]);
+        let mut table = TextTable::new(["name", "count"]);
         table.row(["a".to_string(), "1".to_string()]);
         table.row(["long".to_string(), "100".to_string()]);
         assert_eq!(table.lines(), ["name  count", "a         1", "long    100"]);

@@ -27,7 +27,7 @@ use signal_hook::low_level::emulate_default_handler;
 use super::inherited;
 
 /// Signals that are handled here.
-const HEARD: [(i32, Signal); 8] = [
+const HANDLED_SIGNALS: [(i32, Signal); 8] = [
     (SIGINT, Signal::INT),
     (SIGQUIT, Signal::QUIT),
     (SIGTERM, Signal::TERM),
@@ -39,7 +39,7 @@ const HEARD: [(i32, Signal); 8] = [
 ];
 
 /// How long a stop may take on a busy machine.
-const STOPS_WITHIN: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This process's signals, taken before the job begins. One that comes meanwhile is forwarded once
 /// the job runs.
@@ -47,7 +47,7 @@ pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 /// Takes the signals.
 pub fn signals() -> Result<Signals> {
-    let heard = HEARD.iter().map(|(number, _)| *number);
+    let heard = HANDLED_SIGNALS.iter().map(|(number, _)| *number);
     let taken = SignalsInfo::new(heard.filter(|number| !inherited::ignored(*number)));
     taken.map(Signals).context("cannot take signals")
 }
@@ -63,7 +63,7 @@ impl Signals {
         // may find no process.
         let forwarder = std::thread::spawn(move || {
             for signal in signals.forever() {
-                hand_on(&signal, job);
+                forward(&signal, job);
             }
         });
         let status = child.wait().context("cannot wait for the job");
@@ -73,13 +73,13 @@ impl Signals {
     }
 }
 
-fn hand_on(came: &siginfo_t, job: Pid) {
-    let Some((_, signal)) = HEARD.iter().find(|(number, _)| *number == came.si_signo) else {
+fn forward(came: &siginfo_t, job: Pid) {
+    let Some((_, signal)) = HANDLED_SIGNALS.iter().find(|(number, _)| *number == came.si_signo) else {
         return;
     };
     // `fg` continues the whole group: a running job is not signalled again.
     let wanted = *signal != Signal::CONT || is_stopped(job);
-    if wanted && meant_for(came, job) {
+    if wanted && is_meant_for(came, job) {
         let _ = kill_process(job, *signal);
     }
     if *signal == Signal::TSTP && stops(job) {
@@ -90,7 +90,7 @@ fn hand_on(came: &siginfo_t, job: Pid) {
 /// Whether the job stops. A job that handles the signal goes on, and so does one in a group without
 /// a shell.
 fn stops(job: Pid) -> bool {
-    let end = Instant::now() + STOPS_WITHIN;
+    let end = Instant::now() + STOP_TIMEOUT;
     loop {
         if is_stopped(job) {
             return true;
@@ -109,7 +109,7 @@ fn is_stopped(job: Pid) -> bool {
 }
 
 /// Whether the job does not get a signal by itself.
-fn meant_for(came: &siginfo_t, job: Pid) -> bool {
+fn is_meant_for(came: &siginfo_t, job: Pid) -> bool {
     // Codes above 0 come from the kernel; its signals of this kind are the terminal's.
     if came.si_code > 0 {
         return false;
