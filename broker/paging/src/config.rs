@@ -100,7 +100,7 @@ impl Default for Options {
 
 /// Configuration of the planner.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Config {
+pub struct PagingConfig {
     /// Granules of device memory for jobs.
     pub capacity: u64,
     /// Granules of host memory for evicted granules and kept copies.
@@ -116,10 +116,10 @@ pub struct Config {
     pub options: Options,
 }
 
-impl Config {
+impl PagingConfig {
     /// Defaults for a device and a host of so many bytes, and this link.
-    pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> Config {
-        Config {
+    pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> PagingConfig {
+        PagingConfig {
             capacity: device_bytes / GRANULE,
             host_limit: host_bytes / GRANULE,
             link,

@@ -6,9 +6,9 @@
 //! Memory is counted in granules of [`GRANULE`] bytes; a granule's number is its address /
 //! [`GRANULE`].
 //!
-//! MSched (arXiv 2512.24637) calls our [`Turn`]s "timeline entries" and our clients "tasks". Its
-//! eviction list is sorted by entry. Here each granule's next use is computed, so the order is
-//! exact inside a turn too ([`order`]).
+//! MSched (arXiv 2512.24637) calls our [`ResidencySlot`]s "timeline entries" and our clients
+//! "tasks". Its eviction list is sorted by entry. Here each granule's next use is computed, so the
+//! order is exact inside a turn too ([`use_order`]).
 //!
 //! # How to drive it
 //!
@@ -30,34 +30,35 @@
 //!
 //! # What holds
 //!
-//! * Granules on the device and on their way in never exceed [`Config::capacity`] by the planner's
-//!   own orders. A granule on its way out counts until it is out.
-//! * Orders out in each direction never exceed [`Config::in_flight`] granules; on a one-way link,
-//!   both together.
+//! * Granules on the device and on their way in never exceed [`PagingConfig::capacity`] by the
+//!   planner's own orders. A granule on its way out counts until it is out.
+//! * Orders out in each direction never exceed [`PagingConfig::in_flight`] granules; on a one-way
+//!   link, both together.
 //! * A granule goes out only for one that is needed earlier: otherwise the link would work for
 //!   nothing.
 //! * What a pinned client is known to use is never evicted.
-//! * Host memory is never promised beyond [`Config::host_limit`].
+//! * Host memory is never promised beyond [`PagingConfig::host_limit`].
 //! * Every granule is on the device, on the host, or on its way, whatever callers say.
 #![forbid(unsafe_code)]
 
 mod batch;
 mod choice;
+mod client_memory;
 mod config;
-mod held;
-mod order;
+mod model;
 mod planner;
-mod rows;
-mod set;
-mod slice;
 #[cfg(test)]
 mod tests;
+mod turn_length;
+mod use_order;
 
-pub use config::{Config, Link, Options, Overlap, Victims};
+pub use config::{Link, Options, Overlap, PagingConfig, Victims};
+pub use model::{
+    Access, GranulePlace, GranuleRange, OrderId, OrderKind, OrderStatus, PagingOrder, PagingStats, ResidencySlot, Use,
+    WorkingSet,
+};
 pub use planner::Planner;
-pub use rows::Row;
-pub use set::{Access, Order, OrderId, Outcome, Place, Range, Turn, Use, What, WorkingSet};
-pub use slice::{Migration, slice};
+pub use turn_length::{Migration, turn_length};
 
 /// Bytes of a granule: the largest block that the unified-memory driver moves as one.
 pub const GRANULE: u64 = 2 << 20;

@@ -24,7 +24,7 @@ pub enum AdmissionState {
 /// Memory of an admitted job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Memory {
+pub enum SlotBacking {
     /// Device memory.
     Device = 1,
     /// Managed memory.
@@ -53,7 +53,7 @@ pub struct AdmissionSlot {
     pub probe_requests: AtomicU32,
     /// 1: bytes asked for are not free; the client waits.
     pub growing: AtomicU32,
-    /// A [`Memory`], set before [`AdmissionState::Admitted`]; 0: nothing was said.
+    /// A [`SlotBacking`], set before [`AdmissionState::Admitted`]; 0: nothing was said.
     pub backing: AtomicU32,
 }
 
@@ -70,7 +70,7 @@ impl AdmissionSlot {
 
     /// Whether an admitted client with auto backing is to be managed.
     pub fn is_managed(&self) -> bool {
-        self.backing.load(Ordering::Acquire) == Memory::Managed as u32
+        self.backing.load(Ordering::Acquire) == SlotBacking::Managed as u32
     }
 }
 

@@ -106,9 +106,9 @@ impl Orders {
             self.max_backlog.store(window.max_backlog, Ordering::Relaxed);
             self.non_refundable.store(window.non_refundable, Ordering::Relaxed);
             self.deadline.store(window.deadline, Ordering::Release);
-            self.flags.store(flags | flags::CREDIT_RENEWS, Ordering::Release);
+            self.flags.store(flags | flags::CREDIT_REPLENISHES, Ordering::Release);
         } else {
-            self.flags.store(flags & !flags::CREDIT_RENEWS, Ordering::Release);
+            self.flags.store(flags & !flags::CREDIT_REPLENISHES, Ordering::Release);
             self.deadline.store(0, Ordering::Release);
         }
     }
@@ -122,19 +122,19 @@ impl Orders {
 
     /// Client: returns the credit of completed, reported work under a run-ahead window that holds.
     ///
-    /// `renewed` is counted before the credit comes back. So a reader of `issued` and then
-    /// `renewed` has counted all credit that was issued. An end that several threads find counts
-    /// once.
+    /// `replenished` is counted before the credit comes back. So a reader of `issued` and then
+    /// `replenished` has counted all credit that was issued. An end that several threads find
+    /// counts once.
     #[inline]
-    pub fn renew(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
-        const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_EPOCHS;
+    pub fn replenish(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
+        const BOTH: u32 = flags::CREDIT_REPLENISHES | flags::CREDIT_BOUND_TO_EPOCHS;
         if self.flags.load(Ordering::Acquire) & BOTH != BOTH || !self.holds(epoch_page) {
             return false;
         }
-        let settled = reports.settled.load(Ordering::Acquire);
-        let total = settled.saturating_sub(self.non_refundable.load(Ordering::Relaxed));
+        let completed = reports.completed.load(Ordering::Acquire);
+        let total = completed.saturating_sub(self.non_refundable.load(Ordering::Relaxed));
         let counted = reports
-            .renewed
+            .replenished
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
                 (total > before).then_some(total)
             });
@@ -219,16 +219,16 @@ mod tests {
         let (lane, epoch_page) = (Box::<Lane>::default(), Box::<EpochPage>::default());
         let (orders, reports) = (&lane.orders, &lane.reports);
         orders.epoch.store(5, Ordering::Relaxed);
-        reports.settled.store(250, Ordering::Relaxed);
-        assert!(!orders.renew(reports, &epoch_page), "no run-ahead window");
+        reports.completed.store(250, Ordering::Relaxed);
+        assert!(!orders.replenish(reports, &epoch_page), "no run-ahead window");
         orders.set_window(Some(WINDOW));
         orders.grant(500, Some(epoch_page.sum_above(5)));
-        assert!(orders.renew(reports, &epoch_page));
-        assert!(!orders.renew(reports, &epoch_page), "the same end");
+        assert!(orders.replenish(reports, &epoch_page));
+        assert!(!orders.replenish(reports, &epoch_page), "the same end");
         assert_eq!(orders.credit.load(Ordering::Relaxed), 550, "200 of it are surplus");
-        reports.settled.store(300, Ordering::Relaxed);
+        reports.completed.store(300, Ordering::Relaxed);
         epoch_page.bump(0);
-        assert!(!orders.renew(reports, &epoch_page), "the foreground job is back");
+        assert!(!orders.replenish(reports, &epoch_page), "the foreground job is back");
         orders.set_window(None);
         assert_eq!(orders.window(), None);
     }

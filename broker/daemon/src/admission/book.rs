@@ -28,7 +28,7 @@ use weft_admission::{
     Admission, AdmissionConfig, Ask, Backing, Decision, Device, DeviceId, DurationClass, Event, Job, Need, User,
 };
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::{AdmissionState, Memory};
+use weft_protocol::admission_slot::{AdmissionState, SlotBacking};
 use weft_protocol::control::{ToClient, Wants};
 
 /// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
@@ -382,8 +382,8 @@ impl Book {
         admission_slot.limit.store(ceiling, Ordering::Relaxed);
         admission_slot.declared.store(u32::from(gang.stated), Ordering::Relaxed);
         let backing = match gang.managed {
-            true => Memory::Managed,
-            false => Memory::Device,
+            true => SlotBacking::Managed,
+            false => SlotBacking::Device,
         };
         admission_slot.backing.store(backing as u32, Ordering::Relaxed);
         admission_slot

@@ -65,7 +65,7 @@ pub mod flags {
     /// Takes at most 0.5 % of the time in which the job launches; rings no bell.
     pub const SAMPLE: u32 = 4;
     /// Credit comes back as its work ends: see [`super::super::credit::RunAheadWindow`].
-    pub const CREDIT_RENEWS: u32 = 8;
+    pub const CREDIT_REPLENISHES: u32 = 8;
 }
 
 /// Records that ring the broker's bell, in [`Lane::broker_sleeps`].
@@ -134,9 +134,9 @@ pub struct Reports {
     /// Predicted work issued in the background, ns in all.
     pub issued: AtomicU64,
     /// Part of `issued` that was seen to end, ns.
-    pub settled: AtomicU64,
-    /// Part of `settled` that is back in the credit word, ns. Counted before it is back.
-    pub renewed: AtomicU64,
+    pub completed: AtomicU64,
+    /// Part of `completed` that is back in the credit word, ns. Counted before it is back.
+    pub replenished: AtomicU64,
     /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
     /// Later records repeat it, which tells its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,

@@ -84,10 +84,11 @@ pub struct Record {
     pub b: u64,
 }
 
-/// Slot: `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// record `n` is being written, `2n+2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-struct Slot {
+struct RingSlot {
     stamp: AtomicU64,
     kind_thread: AtomicU64,
     at: AtomicU64,
@@ -102,7 +103,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Ring {
     head: Head,
-    slots: [Slot; RECORDS],
+    slots: [RingSlot; RECORDS],
 }
 
 /// Next record's number, on its own cache line.
@@ -114,7 +115,7 @@ impl Default for Ring {
     fn default() -> Ring {
         Ring {
             head: Head::default(),
-            slots: std::array::from_fn(|_| Slot::default()),
+            slots: std::array::from_fn(|_| RingSlot::default()),
         }
     }
 }

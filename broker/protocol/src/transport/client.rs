@@ -289,7 +289,7 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     let file = File::open(store.path(name).ok()?).ok()?;
     let mut bytes = Vec::new();
     // One byte more shows the broker that it is too large.
-    let most = super::LARGEST_PROFILE as u64 + 1;
+    let most = super::MAX_PROFILE_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

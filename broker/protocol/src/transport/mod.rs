@@ -46,7 +46,7 @@ pub const HANDSHAKE: Duration = Duration::from_millis(500);
 
 /// Bytes of the largest profile that a shared broker takes. Some hundred kernels take some hundred
 /// kilobytes.
-pub const LARGEST_PROFILE: usize = 4 << 20;
+pub const MAX_PROFILE_BYTES: usize = 4 << 20;
 
 /// Errors on the way to a broker or a client.
 #[derive(Debug, thiserror::Error)]

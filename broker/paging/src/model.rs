@@ -7,14 +7,14 @@ use weft_protocol::{Client, Ns};
 
 /// Neighbouring granules of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Range {
+pub struct GranuleRange {
     /// Number of the first granule.
     pub first: u64,
     /// Number of granules.
     pub count: u32,
 }
 
-impl Range {
+impl GranuleRange {
     /// Number of the first granule behind it.
     pub fn end(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
@@ -35,7 +35,7 @@ pub struct Use {
     /// Client's time since the begin of its period.
     pub at: Ns,
     /// The granules.
-    pub range: Range,
+    pub range: GranuleRange,
     /// Kind of access.
     pub access: Access,
 }
@@ -52,7 +52,7 @@ pub struct WorkingSet {
 
 /// Entry of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct ResidencySlot {
     /// The client that runs.
     pub client: Client,
     /// Own time of the client, without waits for memory.
@@ -61,7 +61,7 @@ pub struct Turn {
 
 /// Place of a granule's bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum GranulePlace {
     /// Nowhere: never touched, or dropped as dead.
     #[default]
     Nowhere,
@@ -77,7 +77,7 @@ pub struct OrderId(pub u64);
 
 /// Kind of an order on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum OrderKind {
     /// Move it to the device.
     Prefetch,
     /// Give it room on the device: its content is dead or never was.
@@ -96,23 +96,53 @@ pub enum What {
 
 /// An order to a client's helper. A client's orders are carried out in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order {
+pub struct PagingOrder {
     /// Its number.
     pub id: OrderId,
     /// Owner of the memory.
     pub client: Client,
     /// Kind.
-    pub what: What,
+    pub kind: OrderKind,
     /// The granules.
-    pub range: Range,
+    pub range: GranuleRange,
 }
 
 /// End of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum OrderStatus {
     /// As ordered.
     Done,
     /// Refused by the driver or the helper: the range stays, and is not ordered again before the
     /// next switch.
     Refused,
+}
+
+/// One client's memory in bytes. Moves count from its joining.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PagingStats {
+    /// The client; `None` only in a default row.
+    pub client: Option<Client>,
+    /// Allocated.
+    pub allocated: u64,
+    /// Known to be touched in a period.
+    pub working_set: u64,
+    /// On the device now.
+    pub resident: u64,
+    /// On its way to the device.
+    pub arriving: u64,
+    /// On its way off the device.
+    pub leaving: u64,
+    /// Copied to the device ahead of use.
+    pub prefetched: u64,
+    /// Copied to the host.
+    pub evicted: u64,
+    /// Taken off the device without a copy.
+    pub released: u64,
+    /// Dropped as dead.
+    pub discarded: u64,
+    /// Came in by faults.
+    pub faulted: u64,
+    /// Number of orders that were refused.
+    pub refused: u64,
 }

@@ -38,7 +38,7 @@ impl Migration {
 }
 
 /// Shortest turn: a shorter one is a switch and little else.
-const SHORTEST: Ns = 1_000_000;
+const MIN_TURN_NS: Ns = 1_000_000;
 
 /// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
 /// more where memory moves ahead (see the module).
@@ -48,22 +48,22 @@ const SHORTEST: Ns = 1_000_000;
 ///
 /// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
 /// moves.
-pub fn slice(
+pub fn turn_length(
     link: &Link,
     overlap: Overlap,
     whole: &[Migration],
     migrations: impl Fn(Ns) -> Vec<Migration>,
     efficiency: f64,
     least: Ns,
-    away: Ns,
+    max_swapped_out: Ns,
 ) -> Ns {
     let clients = whole.len() as u64;
     if clients < 2 {
-        return away.max(least);
+        return max_swapped_out.max(least);
     }
     // Turns end up to an eighth later (`scripts/lab memory`: one client waits for what is late for
     // another), and the bound is a promise.
-    let away = away - away / 6;
+    let max_swapped_out = max_swapped_out - max_swapped_out / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {
         Overlap::Ahead => efficiency.clamp(0.0, 10.0),
@@ -83,10 +83,10 @@ pub fn slice(
         };
         length * others + stalls
     };
-    let mut length = wanted.max(least).min(away / others).max(1);
-    let shortest = SHORTEST.min(least).min(away / others).max(1);
+    let mut length = wanted.max(least).min(max_swapped_out / others).max(1);
+    let shortest = MIN_TURN_NS.min(least).min(max_swapped_out / others).max(1);
     // Migrations grow unevenly with the length: try lengths from the longest on.
-    while length > shortest && gone(length) > away {
+    while length > shortest && gone(length) > max_swapped_out {
         length = (length - (length / 16).max(1)).max(shortest);
     }
     length
@@ -114,8 +114,23 @@ mod tests {
         [Migration { inward, outward }; 3]
     }
 
-    fn slice_of(link: &Link, overlap: Overlap, moves: &[Migration], efficiency: f64, least: Ns, away: Ns) -> Ns {
-        slice(link, overlap, moves, |_| moves.to_vec(), efficiency, least, away)
+    fn slice_of(
+        link: &Link,
+        overlap: Overlap,
+        moves: &[Migration],
+        efficiency: f64,
+        least: Ns,
+        max_swapped_out: Ns,
+    ) -> Ns {
+        turn_length(
+            link,
+            overlap,
+            moves,
+            |_| moves.to_vec(),
+            efficiency,
+            least,
+            max_swapped_out,
+        )
     }
 
     #[test]
@@ -134,10 +149,13 @@ mod tests {
 
     #[test]
     fn being_away_is_bounded() {
-        for away in [20 * MS, 100 * MS, 250 * MS] {
+        for max_swapped_out in [20 * MS, 100 * MS, 250 * MS] {
             for overlap in [Overlap::Ahead, Overlap::AtSwitch, Overlap::Nothing] {
-                let length = slice_of(&link(true), overlap, &moves(100, 80), 0.9, MS, away);
-                assert!(length >= 1 && length * 2 <= away, "{overlap:?} {away}: {length}");
+                let length = slice_of(&link(true), overlap, &moves(100, 80), 0.9, MS, max_swapped_out);
+                assert!(
+                    length >= 1 && length * 2 <= max_swapped_out,
+                    "{overlap:?} {max_swapped_out}: {length}"
+                );
             }
         }
     }
@@ -149,7 +167,17 @@ mod tests {
             let inward = (length / (MS / 2)).min(100);
             vec![Migration { inward, outward: 0 }; 3]
         };
-        let at = |away| slice(&link(true), Overlap::Ahead, &swept(Ns::MAX), swept, 0.9, 20 * MS, away);
+        let at = |max_swapped_out| {
+            turn_length(
+                &link(true),
+                Overlap::Ahead,
+                &swept(Ns::MAX),
+                swept,
+                0.9,
+                20 * MS,
+                max_swapped_out,
+            )
+        };
         assert!(
             at(400 * MS) >= 85 * MS,
             "whole periods while the bound allows them: {}",

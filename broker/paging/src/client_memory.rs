@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Access, Place, Range, Row, Use, WorkingSet,
-    order::{NEVER, Order, SlotUse},
+    Access, GranulePlace, GranuleRange, PagingStats, Use, WorkingSet,
+    use_order::{NEVER_NS, SlotUse, UseOrder},
 };
 use weft_protocol::Ns;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Moving {
+pub(super) enum Movement {
     #[default]
     No,
     /// To the device.
@@ -20,9 +20,9 @@ pub(super) enum Moving {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slot {
-    pub place: Place,
-    pub moving: Moving,
+pub(super) struct GranuleState {
+    pub place: GranulePlace,
+    pub moving: Movement,
     /// On the device, with a good copy on the host.
     pub copy: bool,
     /// Whether the client uses it.
@@ -35,25 +35,25 @@ pub(super) struct Slot {
     pub refused: bool,
 }
 
-impl Slot {
+impl GranuleState {
     /// Granules of host memory that it takes.
     pub fn on_host(&self) -> u64 {
         match self.place {
-            Place::Nowhere => 0,
-            Place::Host => 1,
-            Place::Device => u64::from(self.copy || self.moving == Moving::Out),
+            GranulePlace::Nowhere => 0,
+            GranulePlace::Host => 1,
+            GranulePlace::Device => u64::from(self.copy || self.moving == Movement::Out),
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ClientMemory {
     /// Numbers of its granules, ascending.
     pub granules: Vec<u64>,
     /// Slots, in the order of `granules`.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<GranuleState>,
     /// Allocations by address.
-    allocations: Vec<Range>,
+    allocations: Vec<GranuleRange>,
     set: WorkingSet,
     /// Uses of `set`, by slots.
     pub uses: Vec<SlotUse>,
@@ -67,9 +67,9 @@ pub(super) struct Held {
     /// Its own time since then, ns.
     pub ran: Ns,
     /// Order around `position`.
-    pub now: Order,
+    pub now: UseOrder,
     /// Order around the end of the turn. For the running client only.
-    pub after: Order,
+    pub after: UseOrder,
     pub pinned: bool,
     /// Granules of host memory in use; `host_limit` bounds them.
     pub host: u64,
@@ -77,7 +77,7 @@ pub(super) struct Held {
     /// End of the last run, in the time that all clients ran together.
     pub ended: Ns,
     /// Bytes moved so far.
-    pub row: Row,
+    pub stats: PagingStats,
     /// Granules copied since its turn began.
     pub moved: super::Migration,
     /// Granules copied in the round before.
@@ -88,9 +88,9 @@ pub(super) struct Held {
     pub turn: Ns,
 }
 
-impl Held {
+impl ClientMemory {
     pub fn count_host(&mut self) {
-        self.host = self.slots.iter().map(Slot::on_host).sum();
+        self.host = self.slots.iter().map(GranuleState::on_host).sum();
     }
 
     pub fn host_is_full(&self) -> bool {
@@ -102,21 +102,21 @@ impl Held {
     }
 
     /// Existing slots of a range.
-    pub fn slots_of(&self, range: Range) -> std::ops::Range<usize> {
+    pub fn slots_of(&self, range: GranuleRange) -> std::ops::Range<usize> {
         let first = self.granules.partition_point(|granule| *granule < range.first);
         let end = self.granules.partition_point(|granule| *granule < range.end());
         first..end
     }
 
     /// Adds missing slots of a range. True if there were some.
-    pub fn add(&mut self, range: Range) -> bool {
+    pub fn add(&mut self, range: GranuleRange) -> bool {
         let there = self.slots_of(range);
         if there.len() as u64 == u64::from(range.count) {
             return false;
         }
-        let known: Vec<Slot> = self.slots[there.clone()].to_vec();
+        let known: Vec<GranuleState> = self.slots[there.clone()].to_vec();
         let numbers: Vec<u64> = self.granules[there.clone()].to_vec();
-        let mut slots = vec![Slot::default(); range.count as usize];
+        let mut slots = vec![GranuleState::default(); range.count as usize];
         for (number, slot) in numbers.into_iter().zip(known) {
             slots[(number - range.first) as usize] = slot;
         }
@@ -126,13 +126,13 @@ impl Held {
     }
 
     /// Remembers an allocation, for [`super::Options::whole_allocations`].
-    pub fn note_allocation(&mut self, range: Range) {
+    pub fn note_allocation(&mut self, range: GranuleRange) {
         if let Err(at) = self.allocations.binary_search(&range) {
             self.allocations.insert(at, range);
         }
     }
 
-    pub fn remove(&mut self, range: Range) {
+    pub fn remove(&mut self, range: GranuleRange) {
         self.allocations
             .retain(|one| one.end() <= range.first || one.first >= range.end());
         let gone = self.slots_of(range);
@@ -157,7 +157,7 @@ impl Held {
 
     /// The touched allocations, or the use itself if none is known.
     fn widened(&self, one: Use) -> Vec<Use> {
-        let touched = |range: &&Range| range.first < one.range.end() && one.range.first < range.end();
+        let touched = |range: &&GranuleRange| range.first < one.range.end() && one.range.first < range.end();
         let mut wide: Vec<Use> = self
             .allocations
             .iter()
@@ -239,7 +239,7 @@ impl Held {
         let next = self
             .now
             .next
-            .partition_point(|due| due.away != NEVER && due.away < length);
+            .partition_point(|due| due.distance != NEVER_NS && due.distance < length);
         (average as u64).max(next as u64).min(self.used)
     }
 
@@ -261,7 +261,7 @@ impl Held {
 
     /// Updates `now`. `last`: also its order of last uses.
     pub fn order_now(&mut self, last: bool) {
-        let known = |order: &Order| order.is_of(&self.uses, self.position);
+        let known = |order: &UseOrder| order.is_of(&self.uses, self.position);
         if known(&self.now) && !(last && self.now.last.is_empty()) {
             return;
         }
