@@ -1,10 +1,10 @@
 //! Choice of what to move next.
 //!
-//! The rule is the "aggressive" one of Cao, Felten, Karlin, Li: "A study of integrated prefetching
-//! and caching strategies", 1995. Whenever the link is free, the missing granule needed first
-//! replaces the granule needed last, unless that one is needed earlier.
+//! "Aggressive" rule of Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching
+//! strategies", 1995. Whenever the link is free, the missing granule needed first replaces the
+//! granule needed last, unless that one is needed earlier.
 //!
-//! Cursors find both, and only move one way between two switches. A switch costs the walk over one
+//! Cursors find both, and move one way between two switches. A switch costs a walk over one
 //! client's uses, an order what it moves.
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use super::{
 };
 use weft_protocol::{Client, Ns};
 
-/// Next use by a client without a turn: after the whole timeline.
+/// Next use by a client without a turn.
 const AFTER_TIMELINE_NS: Ns = 1 << 62;
 
 /// A planned turn.
@@ -28,7 +28,7 @@ struct Visit {
     /// ns since the plan's begin.
     start: Ns,
     length: Ns,
-    /// The running client's next turn, ordered from the end of its present one.
+    /// The running client's next turn, from the end of its present one.
     after: bool,
 }
 
@@ -37,7 +37,7 @@ struct Visit {
 struct Tail {
     /// Entries not looked at yet.
     left: usize,
-    /// LRU: the unused granules are through; `left` counts the last uses.
+    /// LRU: `left` counts last uses, the unused granules are through.
     used_ones: bool,
 }
 
@@ -66,7 +66,7 @@ enum InTurn {
     Unused,
     /// The turn will use the slot again.
     Used,
-    /// The turn has used the slot for the last time. The slot may go, and is no need any more.
+    /// The turn used the slot for the last time: it may go, and is not fetched.
     Spent,
 }
 
@@ -74,27 +74,24 @@ enum InTurn {
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     visits: Vec<Visit>,
-    /// First visit of each client after its present turn.
     next_visit: Vec<Option<usize>>,
     cycle: Ns,
-    /// The running client, the planned length of its turn (ns), and whether that is a part only.
+    /// The running client, the planned part of its turn (ns), whether more of the turn follows.
     planned: Option<(usize, Ns, bool)>,
-    /// Cursor of the search for needs: visit, rank.
+    /// Cursor of the search for missing granules: visit, rank.
     at: (usize, usize),
-    /// The search passed over a leaving granule.
     passed_leaving: bool,
     tails: Vec<Tail>,
-    /// The running client's slots past their last use in this turn: key, slot.
+    /// The running client's spent slots: key, slot.
     spent: BinaryHeap<(Ns, usize)>,
-    /// Entries of its last uses not in `spent` yet.
+    /// Its last uses that are not in `spent` yet.
     unspent: usize,
-    /// Its use of each slot in this turn.
     in_turn: Vec<InTurn>,
-    /// Needs with room, there or being made.
+    /// Missing granules with room, there or being made.
     wanted: VecDeque<MissingGranule>,
-    /// The running client has needs without a victim.
+    /// A missing granule of the running client has no victim.
     starved: bool,
-    /// The search for victims may have passed over a new arrival.
+    /// The search for victims may have passed an arrival.
     came: bool,
     /// Slots changed: plan again.
     stale: bool,
@@ -210,7 +207,7 @@ impl Planner {
         }));
     }
 
-    /// Granules that a client may fill: all but those of others' pins.
+    /// Capacity less other clients' pins, granules.
     fn room_for(&self, client: usize) -> u64 {
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
         let kept: u64 = others.map(|(_, (_, memory))| memory.kept()).sum();
@@ -223,7 +220,6 @@ impl Planner {
             Overlap::Ahead => self.choice.visits.len(),
             Overlap::Nothing => self.choice.visits.len().min(1),
             Overlap::AtSwitch => {
-                // A turn planned in parts is one turn.
                 let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
                 (1 + usize::from(partial)).min(self.choice.visits.len())
             }
@@ -254,7 +250,6 @@ impl Planner {
                     visit: at,
                 });
             }
-            // A leaving granule is looked at again once it is out.
             self.choice.passed_leaving |= matches!(slot.moving, Movement::Out | Movement::Dropped);
             self.choice.at = (at, rank + 1);
         }
@@ -265,7 +260,7 @@ impl Planner {
         self.choice.wanted.push_back(need);
     }
 
-    /// Next use of a slot, ns since the plan's begin. For a running client, `away` counts from the
+    /// Next use of a slot, ns since the plan's begin. A running client's `distance` counts from the
     /// end of its turn.
     fn future(&self, client: usize, distance: Ns) -> Ns {
         if distance == NEVER_NS {
@@ -300,8 +295,8 @@ impl Planner {
                     let memory = &self.clients[client].1;
                     let due = memory.now.next[rank];
                     if self.may_go(memory, due.slot as usize) {
-                        // Unused granules of a pinned client go after others': it may know better
-                        // than the planner.
+                        // After other clients' granules: a pinned client may know better than the
+                        // planner.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
@@ -319,8 +314,8 @@ impl Planner {
         }
     }
 
-    /// Marks what the running client used for the last time in its turn as free to go. A use is
-    /// over when the next has begun.
+    /// Marks what the running client used for the last time in its turn. A use is over when the
+    /// next has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -328,7 +323,6 @@ impl Planner {
         if self.options().victims == Victims::Lru {
             return;
         }
-        // When a use is over: one computation for all its slots.
         let mut same_use: Option<(Ns, Ns)> = None;
         while let Some(at) = self.choice.unspent.checked_sub(1) {
             let memory = &self.clients[client].1;
@@ -337,7 +331,7 @@ impl Planner {
             let over = match same_use {
                 Some((of, over)) if of == distance => over,
                 _ => {
-                    // Slots of one use have one time; the next use is behind them all.
+                    // Slots of one use have one time; the next use is behind them.
                     let same = last.partition_point(|due| due.distance < distance);
                     let later = last[..same].last();
                     later.map_or(length, |later| length.saturating_sub(later.distance))
@@ -356,7 +350,8 @@ impl Planner {
         }
     }
 
-    /// Victim of the running client: the slot needed latest that the rest of the turn does not use.
+    /// Victim of the running client: of the slots that the rest of the turn does not use, the one
+    /// needed last.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
         let memory = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
@@ -386,7 +381,7 @@ impl Planner {
         std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
     }
 
-    /// Victim of a waiting client: the slot whose last use is longest ago.
+    /// Victim of a waiting client: the slot used longest ago.
     fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
         loop {
             let tail = self.choice.tails[client];
@@ -417,7 +412,7 @@ impl Planner {
         }
     }
 
-    /// The granule to give up for this need, and how. `None`: all are needed sooner or must stay.
+    /// The granule to give up for this one, and how. `None`: all are needed sooner or must stay.
     fn victim_for(&mut self, need: MissingGranule) -> Option<(Victim, OrderKind)> {
         loop {
             let mut best: Option<Victim> = None;
@@ -434,8 +429,7 @@ impl Planner {
                 }
             }
             let Some(victim) = best else {
-                // A cursor may have passed over an arrival: look again, for the running client's
-                // sake.
+                // Look again for the running client: a cursor may have passed an arrival.
                 if !(self.choice.came && need.visit == 0) {
                     return None;
                 }
@@ -448,7 +442,7 @@ impl Planner {
             let kind = self.way_out(victim);
             let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
             if kind == OrderKind::Evict && full {
-                // No room on the host or in the job's control group: skip it until the next switch.
+                // No room on the host: skip it until the next switch.
                 self.pass_over(victim);
                 continue;
             }
@@ -500,7 +494,6 @@ impl Planner {
         }
     }
 
-    /// Whether the link has room for one more copy out.
     fn link_takes_out(&self) -> bool {
         let out = self.totals.copying_out;
         let busy = if self.config.link.duplex {
@@ -511,7 +504,6 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Whether the link has room for one more granule in.
     fn link_takes_in(&self) -> bool {
         let busy = if self.config.link.duplex {
             self.totals.arriving
@@ -521,7 +513,7 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Gives orders while there is work and the link takes it.
+    /// Gives orders while there are some and the link takes them.
     pub(super) fn choose(&mut self, into: &mut Vec<PagingOrder>) {
         if self.choice.stale {
             self.replan();
@@ -554,7 +546,6 @@ impl Planner {
                     need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            // The next iteration sees whether that made room or only lowered an excess.
             if !self.send_out(victim, kind, &mut batch, into) {
                 break;
             }
@@ -564,8 +555,8 @@ impl Planner {
 
     /// Evicts granules that faults brought in beyond the capacity, the one needed last first.
     ///
-    /// Otherwise the driver evicts the least recently used one. A service that loops over its
-    /// memory needs that granule next, and then all others.
+    /// The driver would evict the least recently used one, which a service that loops over its
+    /// memory needs next.
     fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<PagingOrder>) {
         let nobody = MissingGranule {
             client: usize::MAX,
@@ -600,7 +591,7 @@ impl Planner {
         while let Some(need) = self.choice.wanted.front().copied() {
             let slot = &self.clients[need.client].1.slots[need.slot];
             if slot.place == GranulePlace::Device || slot.moving != Movement::No {
-                // The granule came by a fault meanwhile.
+                // It came by a fault meanwhile.
                 self.choice.wanted.pop_front();
                 continue;
             }
@@ -642,7 +633,7 @@ impl Planner {
         quiet && (self.choice.starved || self.next_need().is_none())
     }
 
-    /// Whether this missing slot of the running client will come in this turn.
+    /// Whether a missing slot of the running client will come in this turn.
     pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
         let Some((running, length, _)) = self.choice.planned else {
             return false;
@@ -657,10 +648,10 @@ impl Planner {
     }
 }
 
-/// Length of the part of a turn that is planned at once, ns.
+/// Part of a turn that is planned at once, ns.
 ///
-/// A client whose set exceeds its room evicts its own granules. A part ends when it has used half
-/// of the room's; the other half can be under way. Time is no measure: the forward half of a
+/// A client whose set exceeds its room evicts its own granules. A part ends when half of its room
+/// is used, so that the other half can be under way. Time is no measure: the forward half of a
 /// training step uses most granules in a third of it.
 fn planned_length(memory: &ClientMemory, length: Ns, room: u64) -> Ns {
     if memory.used <= room {

@@ -1,4 +1,4 @@
-//! Granules, places and uses of one client, as the planner knows them.
+//! Granules, places and uses of one client.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -23,15 +23,15 @@ pub(super) enum Movement {
 pub(super) struct GranuleState {
     pub place: GranulePlace,
     pub moving: Movement,
-    /// On the device, with a good copy on the host.
+    /// The host has a good copy.
     pub copy: bool,
     /// Whether the client uses it.
     pub used: bool,
-    /// Whether the client uses and never writes it.
+    /// Used and never written.
     pub unwritten: bool,
-    /// Whether the driver was told that it is mostly read.
+    /// The driver was told that it is mostly read.
     pub advised: bool,
-    /// Whether an order for it was refused since the last switch.
+    /// An order for it was refused since the last switch.
     pub refused: bool,
 }
 
@@ -68,13 +68,13 @@ pub(super) struct ClientMemory {
     pub ran: Ns,
     /// Order around `position`.
     pub now: UseOrder,
-    /// Order around the end of the turn. For the running client only.
+    /// Order around the end of the running client's turn.
     pub after: UseOrder,
     pub pinned: bool,
-    /// Granules of host memory in use; `host_limit` bounds them.
+    /// Granules of host memory.
     pub host: u64,
     pub host_limit: Option<u64>,
-    /// End of the last run, in the time that all clients ran together.
+    /// End of the last run, in the clients' common time.
     pub ended: Ns,
     /// Bytes moved so far.
     pub stats: PagingStats,
@@ -108,7 +108,7 @@ impl ClientMemory {
         first..end
     }
 
-    /// Adds missing slots of a range. True if there were some.
+    /// Adds missing slots of a range; false if there were none.
     pub fn add(&mut self, range: GranuleRange) -> bool {
         let there = self.slots_of(range);
         if there.len() as u64 == u64::from(range.count) {
@@ -179,7 +179,7 @@ impl ClientMemory {
         wide
     }
 
-    /// Recomputes what rests on slot numbers, after slots came or went.
+    /// Recomputes what rests on slot numbers.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();
@@ -218,8 +218,8 @@ impl ClientMemory {
         self.after.forget();
     }
 
-    /// Whether a slot stays on the device, whatever others need: in a pinned client, all known
-    /// uses, or all slots while none is known.
+    /// Whether a slot must stay on the device: a used one of a pinned client, each if no use is
+    /// known.
     pub fn keeps(&self, slot: usize) -> bool {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
@@ -232,8 +232,7 @@ impl ClientMemory {
         }
     }
 
-    /// Granules that it uses in `length` ns of its own time:
-    /// `max(average, next after the last plan)`.
+    /// Granules used in `length` ns of own time: `max(average, next by the last plan)`.
     pub fn used_in(&self, length: Ns) -> u64 {
         let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
         let next = self
@@ -243,14 +242,14 @@ impl ClientMemory {
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves `position` to the begin of the present kernel, and returns the step, ns. The rest
-    /// stays in `ran`.
+    /// Moves `position` to the begin of the present kernel; the rest stays in `ran`. Returns the
+    /// step, ns.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;
         let begun = self.uses.partition_point(|one| one.at <= at);
         let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
-        // Never back: the position told may be inside a kernel.
+        // Never back: `position` may be inside a kernel.
         let into = into.min(self.ran);
         let by = self.ran - into;
         self.turned = self.turned.saturating_add(by);

@@ -28,8 +28,8 @@ impl GranuleRange {
 
 /// Granules that a client uses at some point of its own time.
 ///
-/// [`Access::Write`] promises that whole granules are overwritten before they are read: their
-/// content is dead. A partial overwrite is [`Access::ReadWrite`].
+/// [`Access::Write`]: whole granules are overwritten before they are read, so their content is
+/// dead. A partial overwrite is [`Access::ReadWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
     /// Client's time since the begin of its period.
@@ -40,7 +40,7 @@ pub struct Use {
     pub access: Access,
 }
 
-/// What a client touches in a period (a training step, a decoded token), by its own time. That time
+/// What a client touches in a period (a training step, a decoded token) by its own time, which
 /// passes only while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkingSet {
@@ -84,17 +84,17 @@ pub enum OrderKind {
     Populate,
     /// Move it to the host.
     Evict,
-    /// Evict it without a copy: the host's is good. A stale copy does no harm: the driver knows
+    /// Evict it without a copy: the host's is good. A stale copy does no harm, as the driver knows
     /// what is dirty.
     Release,
     /// Drop it from the device: its content is dead.
     Discard,
-    /// Mark as mostly read, so that the host's copy stays (`true`), or not (`false`). Moves
-    /// nothing; [`super::Planner::done`] is optional.
+    /// Mark as mostly read, so that the host's copy stays (`true`), or not (`false`).
+    /// [`super::Planner::done`] is optional.
     Advise(bool),
 }
 
-/// An order to a client's helper. A client's orders are carried out in order.
+/// An order to a client's memory thread, which keeps the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagingOrder {
     /// Its number.
@@ -112,12 +112,12 @@ pub struct PagingOrder {
 pub enum OrderStatus {
     /// As ordered.
     Done,
-    /// Refused by the driver or the helper: the range stays, and is not ordered again before the
-    /// next switch.
+    /// Refused by driver or client: the range stays, and is not ordered again before the next
+    /// switch.
     Refused,
 }
 
-/// One client's memory in bytes. Moves count from its joining.
+/// One client's memory in bytes. Moves count since it joined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PagingStats {

@@ -46,7 +46,7 @@ fn part(of: u64, parts: u64, whole: u64) -> u64 {
     }
 }
 
-/// Plans what memory lies on the device; see the crate's documentation.
+/// Plans what memory lies on the device.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) config: PagingConfig,
@@ -58,7 +58,7 @@ pub struct Planner {
     out: Vec<PagingOrder>,
     advice: Vec<(Client, GranuleRange, bool)>,
     next_id: u64,
-    /// Time that all clients ran, up to the last switch, ns.
+    /// Time that all clients ran up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
@@ -89,8 +89,7 @@ impl Planner {
         self.config.host_limit = granules;
     }
 
-    /// Bounds this client's granules on the host; `None`: no bound of its own. What lies there
-    /// stays.
+    /// Bounds this client's granules on the host; `None`: no bound of its own.
     pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
             self.clients[at].1.host_limit = granules;
@@ -144,8 +143,8 @@ impl Planner {
         self.replan();
     }
 
-    /// Notes where granules lie: newly allocated ones, and those that the driver moved. A granule
-    /// on its way in stays so unless `place` is the device.
+    /// Notes where granules lie: new ones, and those that the driver moved. A granule on its way in
+    /// stays so unless `place` is the device.
     pub fn placed(&mut self, client: Client, range: GranuleRange, place: GranulePlace) {
         let Some(at) = self.index(client) else { return };
         let memory = &mut self.clients[at].1;
@@ -203,7 +202,6 @@ impl Planner {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
         let memory = &mut self.clients[at].1;
-        // A first write makes the host's copy stale, which changes the totals.
         for slot in &memory.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
@@ -246,8 +244,8 @@ impl Planner {
         }
     }
 
-    /// Pins a client: what it is known to use is not evicted. For the foreground job, unless it is
-    /// idle for long.
+    /// Pins a client: what it is known to use stays. For a foreground job that is not idle for
+    /// long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -257,17 +255,17 @@ impl Planner {
         }
     }
 
-    /// Sets the timeline: element 0 runs from now on, then element 1, and so on.
+    /// Sets the timeline: element 0 runs from now on, then element 1, and so on. Unknown clients
+    /// are skipped.
     ///
-    /// [`Planner::ran`] must have told the last client's position. Turns of unknown clients are
-    /// skipped.
+    /// [`Planner::ran`] must have told the last client's position.
     pub fn switch(&mut self, timeline: &[ResidencySlot]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of its last turn's kernel in progress.
+                // From the begin of its kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
                 self.timeline.push(ResidencySlot { length, ..*turn });
             }
@@ -322,8 +320,8 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves all positions on by what ran, and shortens the present turn by as much. A kernel in
-    /// progress counts from its begin: it needs its granules to its end.
+    /// Moves positions on by what ran, and shortens the present turn by it. A kernel in progress
+    /// counts from its begin: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
@@ -343,7 +341,7 @@ impl Planner {
         self.clock += ran;
     }
 
-    /// Changes one slot and the books with it.
+    /// Changes one slot and the totals.
     pub(super) fn change(&mut self, client: usize, slot: usize, how: impl FnOnce(&mut GranuleState)) {
         let memory = &mut self.clients[client].1;
         let slot = &mut memory.slots[slot];
@@ -354,12 +352,12 @@ impl Planner {
         memory.host = (memory.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity on the device or on their way: faults ask for no room.
+    /// Granules beyond the capacity: faults ask for no room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
 
-    /// Granules of the device still free and unclaimed.
+    /// Free granules that are not promised.
     pub(super) fn room(&self) -> u64 {
         self.config
             .capacity
@@ -380,7 +378,7 @@ impl Planner {
         self.choose(into);
     }
 
-    /// Numbers and remembers an order that is in the books.
+    /// Numbers and remembers an order.
     pub(super) fn give(&mut self, client: Client, kind: OrderKind, range: GranuleRange, into: &mut Vec<PagingOrder>) {
         let order = PagingOrder {
             id: self.number(),
@@ -470,14 +468,13 @@ impl Planner {
         }
     }
 
-    /// Whether the running client may start: always with pipelining, else once its turn's needs are
-    /// there.
+    /// Whether the running client may start: always with pipelining, else once its turn's granules
+    /// are there.
     pub fn may_start(&mut self, client: Client) -> bool {
         self.ready(client)
     }
 
-    /// Whether this granule is on its way or surely comes in this turn: a launch had better wait
-    /// than fault.
+    /// Whether this granule surely comes in this turn: a launch had better wait than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
         let memory = &self.clients[at].1;
@@ -505,13 +502,12 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// Migration of each client of the timeline in a round of turns of `length` ns:
-    /// `max(expected, last round's part)`.
+    /// Migration of each client in a round of turns of `length` ns: `max(expected, last round's
+    /// part)`.
     pub fn migrations(&self, length: Ns) -> Vec<Migration> {
         self.migrations_of(length, |moved| moved)
     }
 
-    /// [`Planner::migrations`] with the last round's amounts weighed.
     fn migrations_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Vec<Migration> {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
@@ -534,8 +530,8 @@ impl Planner {
     /// Expected migration of a turn of `length` ns.
     ///
     /// `missing = used * (1 - left / others)`: while the client ran last, it left `left` granules
-    /// of room to the others' sets, and they did so for its own. Unwritten granules leave without a
-    /// copy. Derived from MSched's figures (arXiv 2512.24637).
+    /// of room to the others' sets. Unwritten granules leave without a copy. From MSched's figures
+    /// (arXiv 2512.24637).
     fn expected(&self, memory: &ClientMemory, all: u64, length: Ns) -> Migration {
         let others = all.saturating_sub(memory.used);
         let left = self.config.capacity.saturating_sub(memory.used).min(others);
@@ -551,8 +547,8 @@ impl Planner {
     /// Length of turns for what they move, ns: see [`fn@turn_length`].
     pub fn turn_length(&self, efficiency: f64, least: Ns, max_swapped_out: Ns) -> Ns {
         let overlap = self.options().overlap;
-        // An idle link moves more than it must. So the last round counts only where it is far above
-        // expectation: granules that came several times, say.
+        // An idle link moves more than it must. So the last round counts only far above
+        // expectation, as when granules came several times.
         let sure = |length| self.migrations_of(length, |moved| moved / 2);
         let whole = self.migrations(Ns::MAX);
         turn_length(

@@ -1,21 +1,20 @@
 //! Length of a turn for the memory that it moves.
 //!
-//! A round has `k` turns of length `T` and moves memory for `X` in all. `a` is the efficiency.
+//! A round has `k` turns of length `T` and moves memory for `X` in all; `a` is the efficiency.
 //!
 //! | migrations | a round takes | condition |
 //! |---|---|---|
 //! | ahead, overlapped | `max(kT, X)` | `kT >= aX` |
 //! | not ahead | `kT + X` | `T = aX / (k (1 - a))` |
 //!
-//! The second row is derived from MSched's figures (arXiv 2512.24637).
+//! The second row is from MSched's figures (arXiv 2512.24637).
 //!
-//! An efficiency above 1, as the daemon asks for, keeps the link busy for at most `1/a` of the
-//! turns. Migrations then come in time beside late orders and a kernel's own faults.
+//! With `a > 1`, as the daemon asks for, the link is busy for at most `1/a` of the turns.
+//! Migrations then come in time beside late orders and faults.
 //!
-//! No client may be away for longer than promised: that bound wins over the link. A turn shorter
-//! than a client's period moves only what it touches meanwhile. So short turns keep almost any
-//! bound, and move each set more often. Clients with too large sets get through their periods in
-//! parts.
+//! The bound on being swapped out wins over the link. A turn shorter than a client's period moves
+//! only what it touches meanwhile. So short turns keep almost any bound, and move each set more
+//! often.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
@@ -37,14 +36,14 @@ impl Migration {
     }
 }
 
-/// Shortest turn: a shorter one is a switch and little else.
+/// Shorter turns are a switch and little else.
 const MIN_TURN_NS: Ns = 1_000_000;
 
 /// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
-/// more where memory moves ahead (see the module).
+/// more where memory moves ahead.
 ///
-/// The length is at least `least`, and no client is away (others' turns and stalls) for longer than
-/// `away`. `least` yields to `away`, down to a millisecond.
+/// No client is swapped out (others' turns and stalls) for longer than `max_swapped_out`. The
+/// length is at least `least`, which yields to that bound down to 1 ms.
 ///
 /// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
 /// moves.
@@ -61,8 +60,7 @@ pub fn turn_length(
     if clients < 2 {
         return max_swapped_out.max(least);
     }
-    // Turns end up to an eighth later (`scripts/lab memory`: one client waits for what is late for
-    // another), and the bound is a promise.
+    // Turns end up to an eighth later (`scripts/lab memory`), and the bound is a promise.
     let max_swapped_out = max_swapped_out - max_swapped_out / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {
@@ -74,7 +72,7 @@ pub fn turn_length(
     };
     let wanted = (time(whole) as f64 * share / clients as f64) as Ns;
     let others = clients - 1;
-    // Time away: the others' turns, and the stalls that the link adds.
+    // Time swapped out: the others' turns, and the stalls that the link adds.
     let gone = |length: Ns| {
         let moved = time(&migrations(length));
         let stalls = match overlap {
@@ -85,7 +83,7 @@ pub fn turn_length(
     };
     let mut length = wanted.max(least).min(max_swapped_out / others).max(1);
     let shortest = MIN_TURN_NS.min(least).min(max_swapped_out / others).max(1);
-    // Migrations grow unevenly with the length: try lengths from the longest on.
+    // Migrations grow unevenly with the length.
     while length > shortest && gone(length) > max_swapped_out {
         length = (length - (length / 16).max(1)).max(shortest);
     }

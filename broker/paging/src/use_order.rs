@@ -1,8 +1,8 @@
 //! Order of a client's next uses of its granules from some point of its time, and of its last uses
 //! before it.
 //!
-//! Each is one walk round the period, at a few nanoseconds a granule. A switch computes them for
-//! the one client whose position moved.
+//! A walk round the period, at a few nanoseconds a granule. A switch walks for the one client whose
+//! position moved.
 #![forbid(unsafe_code)]
 
 use super::Access;
@@ -37,8 +37,7 @@ pub(super) struct UseOrder {
     pub access: Vec<Access>,
     /// Every used slot, the one last used first.
     pub last: Vec<Due>,
-    /// Point of the order: index of its next use. Between two uses only distances change, by less
-    /// than a kernel.
+    /// Index of its next use. Between two uses only distances change, by less than a kernel.
     of: Option<usize>,
     /// Distance of each slot's next use.
     distance: Vec<Ns>,
@@ -59,8 +58,8 @@ impl UseOrder {
         self.distance.get(slot).copied().unwrap_or(NEVER_NS)
     }
 
-    /// Computes the orders around `position`, a time inside the period, for `slots` slots. `last`:
-    /// also the order of last uses.
+    /// Computes the orders around `position` (inside the period) for `slots` slots; the last uses
+    /// only if `last`.
     pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
         let split = next_use(uses, position);
         self.of = Some(split);
