@@ -1,13 +1,12 @@
 //! The credit word: all changes of it, by both sides.
 //!
-//! At every instruction, `credit given = credit taken + credit taken back + credit in the word`:
-//! the word changes by single atomic steps, never by a store. A word below zero is a debt from work
-//! let through without credit.
+//! `given = taken + taken back + word` at every instruction: the word changes by single atomic
+//! steps, never by a store. Below zero it is a debt, from work let through without credit.
 //!
-//! Under a [`RunAheadWindow`], completed work returns its credit, which counts as given. A
+//! Under a [`RunAheadWindow`] completed work returns its credit, which counts as given: a
 //! background job goes on without the broker, and its outstanding work stays bounded.
 //!
-//! `tests/memory-model` compiles this file and checks its orderings in every interleaving.
+//! `tests/memory-model` compiles this file and tries every interleaving.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -15,21 +14,19 @@ use super::atomic::Ordering;
 use super::epoch_page::EpochPage;
 use super::lane::{Orders, Reports, flags};
 
-/// What a background job may do with its credit without asking the broker.
-///
-/// The broker says when it expects the foreground job. The background job keeps the device free by
-/// then.
+/// What a background job may do with its credit without asking the broker: it keeps the device free
+/// by when the foreground job is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// Work predicted to end by this time may launch at once.
+    /// Work predicted to end by then may launch at once.
     pub safe_until: Ns,
     /// Work predicted to end later may not launch. Never 0.
     pub deadline: Ns,
-    /// The most work on the device, ns, at the launch of a kernel that ends after `safe_until`:
-    /// enough that the device does not run dry.
+    /// Most work on the device, ns, at the launch of a kernel that ends after `safe_until`: the
+    /// device does not run dry.
     pub max_backlog: Ns,
-    /// Completed work that does not come back as credit, ns in all. It bounds
-    /// `credit + outstanding` to `given - taken back - non_refundable`.
+    /// Completed work that does not come back as credit, ns in all: `credit + outstanding <= given
+    /// - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
@@ -38,9 +35,9 @@ pub struct RunAheadWindow {
 pub enum MayLaunch {
     /// The launch may go.
     Now,
-    /// Not earlier: the device has work until then.
+    /// Not earlier: until then the device has work.
     At(Ns),
-    /// Not under this window: the end would be too late.
+    /// Not under this window: it would end too late.
     Never,
 }
 
@@ -85,8 +82,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if any. Its words are read one by one: each is a promise by
-    /// itself.
+    /// Client: the run-ahead window, if any. Each word is a promise by itself, so they are read one
+    /// by one.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -120,11 +117,10 @@ impl Orders {
             || epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize) == self.epochs.load(Ordering::Acquire)
     }
 
-    /// Client: returns the credit of completed, reported work under a run-ahead window that holds.
+    /// Client: returns the credit of completed, reported work under a window that holds.
     ///
-    /// `replenished` is counted before the credit comes back. So a reader of `issued` and then
-    /// `replenished` has counted all credit that was issued. An end that several threads find
-    /// counts once.
+    /// `replenished` is counted before the credit comes back. So `issued`, read before
+    /// `replenished`, is covered by it. An end that several threads find counts once.
     #[inline]
     pub fn replenish(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
         const BOTH: u32 = flags::CREDIT_REPLENISHES | flags::CREDIT_BOUND_TO_EPOCHS;
@@ -154,8 +150,8 @@ impl Orders {
 
     /// Broker: gives credit, bound to these launch epochs or to none.
     ///
-    /// Credit left from other launch epochs is first taken back and returned, so that it never
-    /// comes back to life. A debt stays, and the new credit pays it.
+    /// Credit of other launch epochs is taken back first and returned: it must not come back to
+    /// life. The new credit pays a debt.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;

@@ -1,9 +1,7 @@
-//! Whether a profile fits its job: how many of the launched kernels it knows. The job's side says
-//! so, the broker shows it.
+//! Whether a profile fits its job: how many launched kernels it knows.
 #![forbid(unsafe_code)]
 
-/// Launches before a profile is judged. Until then a job may prepare with kernels that it never
-/// launches again.
+/// Launches before a profile is judged: a job may prepare with kernels that it launches only once.
 pub const MIN_LAUNCHES: u64 = 512;
 
 /// How much of a job its profile knows.

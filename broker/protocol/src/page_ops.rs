@@ -1,11 +1,10 @@
 //! Page operations: orders to a client's memory thread, and how each ended.
 //!
-//! A short ring in the lane. The client's memory thread takes in order and ends in any order. A
-//! slot is used again once its outcome was read, so at most [`PAGE_OPS`] are out, whatever a client
-//! does.
+//! A short ring in the lane. The client takes in order and ends in any order. A slot is reused once
+//! its status was read, so at most [`PAGE_OPS`] are out.
 //!
-//! Neither side believes the other. The client touches no memory that it does not hold; an unknown
-//! outcome is a refusal.
+//! Neither side believes the other: the client touches only memory that it holds, and an unknown
+//! status is a refusal.
 #![forbid(unsafe_code)]
 
 pub use super::PAGE_OPS;
@@ -128,7 +127,7 @@ impl PageOps {
         self.end_timed(number, status, 0);
     }
 
-    /// Client: ends a page operation. `took`: device time of the operation alone, ns; 0: unknown.
+    /// Client: ends a page operation. `took`: its device time, ns; 0: unknown.
     pub fn end_timed(&self, number: u64, status: PageOpStatus, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
@@ -159,7 +158,7 @@ pub struct PageOpProducer {
 }
 
 impl PageOpProducer {
-    /// Gives a page operation. Returns its number, or `None` without a free slot. The caller rings
+    /// Gives a page operation, and returns its number; `None`: no free slot. The caller rings
     /// [`PageOps::bell`] once a batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
@@ -217,8 +216,7 @@ pub struct PageOpConsumer {
 }
 
 impl PageOpConsumer {
-    /// Returns the next page operation. Ends unknown kinds as refused. A lying count costs at most
-    /// one lap.
+    /// Returns the next page operation; refuses unknown kinds. A lying count costs at most one lap.
     pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);
