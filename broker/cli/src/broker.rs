@@ -94,7 +94,7 @@ pub struct BrokerArgs {
 /// How long `--background` waits for the broker's first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Size above which the next broker starts the log anew, bytes.
+/// A log of more bytes is started anew.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Runs the broker, or starts it and returns.
@@ -113,7 +113,7 @@ pub fn main(args: BrokerArgs) -> Result<ExitCode> {
         return background(&args, &places);
     }
     if args.detached {
-        // A session of its own: signals of the starting terminal do not reach it.
+        // Signals of the starting terminal do not reach it.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -130,7 +130,7 @@ fn priority(text: &str) -> Result<(u32, u8), String> {
     users::figure(text, 0, 9)
 }
 
-/// Parses a dilation: how many times slower than a real device a simulated one is.
+/// Parses a simulated device's dilation.
 pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
@@ -183,7 +183,7 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    // Of several concurrent starters one starts a broker; the others wait for its answer.
+    // Of several starters one starts a broker; the others wait for its answer.
     let _turn = start::turn(places)?;
     if admin::pings(places) {
         return runs_already(args, places);
@@ -264,8 +264,7 @@ fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Succeeds with `--quiet`, which only needs some broker. Otherwise it fails: the user asked for
-/// this broker's options, and they are not in force.
+/// Fails unless `--quiet`: the options that the user asked for are not in force.
 fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if args.quiet {
         return Ok(ExitCode::SUCCESS);
@@ -277,14 +276,12 @@ fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
 }
 
 /// Marks inherited descriptors close-on-exec: a pipe held open in the broker would keep its reader
-/// waiting for ever.
+/// waiting.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;
-    // By the system call: the function came with glibc 2.34, and a program that needs it does not
-    // start on an older one.
-    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still
-    // uses changes; an older kernel refuses, which is fine.
+    // A system call: the function needs glibc 2.34.
+    // SAFETY: closes nothing, so nothing that this process uses changes; an older kernel refuses.
     let _ = unsafe {
         libc::syscall(
             libc::SYS_close_range,

@@ -1,10 +1,8 @@
 //! `weft run --gpu`: chooses the job's device.
 //!
-//! NVML lists the devices, and the driver says which of them `CUDA_VISIBLE_DEVICES` leaves. Both
-//! are asked in a separate process that may hang or crash (`probe`). The broker chooses the best
-//! fit. The job gets the device by UUID in `CUDA_VISIBLE_DEVICES`.
-//!
-//! A job never gets a device that the variable excludes. Without answers the job runs unchanged.
+//! NVML lists the devices, the driver says which of them `CUDA_VISIBLE_DEVICES` leaves; a process
+//! of its own asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`, and
+//! never a device that the variable excludes. Without answers it runs unchanged.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -119,7 +117,7 @@ fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
         return each.collect();
     }
     let Some(list) = variable else { return all };
-    // The driver shows only one of several instances, so they are read here.
+    // The driver shows only one of several instances.
     let instances: Vec<String> = list
         .split(',')
         .map(|entry| entry.trim().to_ascii_lowercase())
@@ -219,7 +217,7 @@ fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> S
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
         managed: backing(BackingOption::Managed, "managed"),
-        // Memory beyond the limit of the job's control group has to be device memory.
+        // Memory beyond the limit of the job's control group has to be the device's.
         either: backing(BackingOption::Auto, "auto")
             && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed

@@ -1,9 +1,8 @@
 //! Reads the dynamic linker's cache, to find the driver where the system's linker would.
 //!
-//! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1") has a header of 48 bytes, entries
-//! of 24 bytes, then strings. An entry is flags, name offset, path offset, version, hardware.
-//! Offsets count from the header; an older cache may precede it. A file of another form yields
-//! nothing: the cache is only a hint.
+//! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes, entries of
+//! 24 bytes (flags, name offset, path offset, version, hardware), then strings. Offsets count from
+//! the header; an older cache may precede it. A file of another form yields nothing.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,8 +10,7 @@ use std::path::PathBuf;
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
-/// Flags of an entry: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 =
-/// x86-64, 10 = AArch64).
+/// Flags of an entry: low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine.
 const ENTRY_FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
 /// All cached paths of a soname.
@@ -35,7 +33,7 @@ fn paths_in(bytes: &[u8], soname: &str) -> Vec<PathBuf> {
         std::str::from_utf8(&tail[..end]).ok()
     };
     let count = number(MAGIC.len()).unwrap_or(0) as usize;
-    // Bounds a wrong count by the file's end.
+    // The file's end bounds a wrong count.
     (0..count.min(cache.len() / ENTRY_BYTES))
         .filter_map(|index| {
             let entry = HEADER_BYTES + index * ENTRY_BYTES;

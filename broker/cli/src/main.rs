@@ -1,7 +1,7 @@
-//! The `weft` command: `weft run, profile, trace, broker, status, queue, set, doctor`.
+//! The `weft` command. A file a subcommand.
 //!
-//! One file per subcommand. On stderr an error is one line, with exit code 2 for a wrong command
-//! line, else 1. A started job keeps its exit code, signals and stdout.
+//! On stderr an error is one line, with exit code 2 for a wrong command line, else 1. A started job
+//! keeps its exit code, signals and stdout.
 
 #![deny(unsafe_code)]
 
@@ -108,8 +108,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Hint for an unknown word after `weft profile`: clap takes it for the job and reports a missing
-/// name.
+/// Hint for an unknown word after `weft profile`, which clap takes for the job.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
@@ -125,7 +124,7 @@ fn no_action(words: &[&str]) -> Option<String> {
     ))
 }
 
-/// clap's message and suggestions in one line, without the usage, which `--help` shows.
+/// clap's message and suggestions in one line.
 fn in_one_line(said: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for paragraph in said.split("\n\n") {
@@ -143,7 +142,7 @@ fn in_one_line(said: &str) -> String {
     parts.join("; ")
 }
 
-/// The most specific command that was named, for its help.
+/// The most specific command that was named.
 fn command_of(words: &[&str]) -> String {
     use clap::CommandFactory;
     let (mut command, mut name) = (Cli::command(), "weft".to_string());

@@ -1,9 +1,7 @@
-//! `weft probe`, hidden: what a separate process sees of the driver. `weft doctor` starts it,
-//! because a driver may hang or crash.
+//! `weft probe`, hidden: what a process of its own sees of the driver, which may hang or crash.
 //!
-//! `device` opens one library by its path and reports versions and devices. `ways` looks a function
-//! up in every way real programs use, and reports the file of each address. Each prints exactly one
-//! JSON value.
+//! `device` opens a library and reports versions and devices. `ways` looks a function up in every
+//! way that real programs use, and reports the file of each address. Each prints one JSON value.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -58,10 +56,10 @@ pub struct DeviceReport {
     pub memory: u64,
     /// Major and minor.
     pub capability: (i32, i32),
-    /// Attribute for concurrent managed access: pages can migrate while kernels run.
+    /// Pages can migrate while kernels run.
     pub managed: bool,
-    /// Whether this process would share it under MPS; `None` if the driver does not say (before
-    /// CUDA 12.4).
+    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA
+    /// 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
 }
@@ -122,7 +120,7 @@ pub struct WaysReport {
     pub ways: Vec<DriverWay>,
     /// Result of `cuInit` through the first way.
     pub init: Option<i32>,
-    /// Driver functions that weft's symbol table lacks; `None` if weft is not in the process.
+    /// Driver functions that weft's symbol table lacks; `None`: weft is not in the process.
     pub beyond: Option<Vec<String>>,
 }
 
@@ -140,7 +138,7 @@ pub fn main(args: ProbeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers each input line with a list of UUID (hexadecimal), free bytes and total bytes.
+/// Answers each input line with a list of UUID, free bytes and total bytes.
 fn memory() -> Result<ExitCode> {
     if let Some(trouble) = nvml().trouble {
         bail!("{trouble}");
@@ -160,13 +158,13 @@ fn memory() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A library that is never closed, so its symbols stay valid.
+/// A library that is never closed.
 #[derive(Debug, Clone, Copy)]
 struct OpenLibrary(&'static unix::Library);
 
 impl OpenLibrary {
     fn open(name: &OsStr) -> Result<OpenLibrary, String> {
-        // SAFETY: loading a driver runs its constructors, which is what a CUDA program does too.
+        // SAFETY: a driver's constructors run, as in any CUDA program.
         let opened = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW) };
         opened.map(Self::kept).map_err(|error| {
             // The source holds the linker's own message.
@@ -199,8 +197,7 @@ impl OpenLibrary {
 
     /// A function whose type is one of the C types below.
     fn function<F: Copy>(self, name: &CStr) -> Option<F> {
-        // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's
-        // or NVML's public header for this name.
+        // SAFETY: `F` is the function's signature in the driver's or NVML's public header.
         let found = unsafe { self.0.get::<F>(name) };
         found.ok().map(|function| *function)
     }
@@ -210,7 +207,7 @@ impl OpenLibrary {
 fn file_of(address: *mut c_void) -> Option<PathBuf> {
     // SAFETY: all zeroes is a valid Dl_info (null pointers).
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: dladdr looks the address up and never reads it; `info` is ours.
+    // SAFETY: dladdr looks the address up and does not read it; `info` is ours.
     let found = unsafe { libc::dladdr(address, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
@@ -304,8 +301,7 @@ fn one_device(library: OpenLibrary, ordinal: c_int) -> Option<DeviceReport> {
         }
     }
     if let Some(attribute) = library.function::<GetAttribute>(c"cuDeviceGetAttribute") {
-        // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and
-        // a device that exists.
+        // SAFETY: a pointer to an int of ours, a number of the public header, a device that exists.
         let ask = |which| int(|out| unsafe { attribute(out, which, handle) });
         let figure = |which| ask(which).unwrap_or(0);
         device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
@@ -395,7 +391,7 @@ fn gpus(library: OpenLibrary) -> Vec<GpuReport> {
     let mut all = Vec::new();
     for index in 0..GPUS {
         let mut handle = ptr::null_mut();
-        // SAFETY: a pointer to a handle of ours; an index that is none is answered with an error.
+        // SAFETY: a pointer to a handle of ours; a wrong index is answered with an error.
         if unsafe { by_index(index, &mut handle) } != 0 {
             break;
         }
@@ -406,8 +402,8 @@ fn gpus(library: OpenLibrary) -> Vec<GpuReport> {
         if let Some(instance) = instance.filter(|_| mig) {
             for at in 0..INSTANCES {
                 let mut part = ptr::null_mut();
-                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place
-                // without an instance is answered with an error.
+                // SAFETY: a handle of NVML, and a pointer to one of ours; a wrong index is answered
+                // with an error.
                 if unsafe { instance(handle, at, &mut part) } == 0 {
                     instances.push(one_part(library, part));
                 }
@@ -426,15 +422,14 @@ fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
     let text = |name: &CStr| {
         let mut buffer = [0u8; 128];
         let ask = library.function::<TextOf>(name)?;
-        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is
-        // kept for the end.
+        // SAFETY: a handle of NVML, and a buffer of the length that is told; one byte is kept for
+        // the end.
         let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
         (result == 0).then(|| until_zero(&buffer))
     };
     let mut figures = [0u64; 3];
     if let Some(ask) = library.function::<MemoryOf>(c"nvmlDeviceGetMemoryInfo") {
-        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free,
-        // used.
+        // SAFETY: a handle of NVML, and the three numbers of `nvmlMemory_t`: total, free, used.
         let _ = unsafe { ask(handle, &mut figures) };
     }
     GpuPart {
@@ -445,7 +440,7 @@ fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
     }
 }
 
-/// The function that is looked up. Launches would bypass weft on any way that misses it.
+/// Launches would bypass weft on any way that misses this function.
 const LOOKED_UP: &CStr = c"cuLaunchKernel";
 
 fn ways(real: &std::path::Path) -> WaysReport {
@@ -480,8 +475,7 @@ fn ways(real: &std::path::Path) -> WaysReport {
     let found = lookup.and_then(|lookup| {
         let mut address = ptr::null_mut();
         let mut status = 0;
-        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the default of the
-        // calling program.
+        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the program's default.
         // SAFETY: a C string, a pointer to a pointer and an int of ours.
         let result = unsafe { lookup(LOOKED_UP.as_ptr(), &mut address, 12000, 0, &mut status) };
         (result == 0 && !address.is_null()).then(|| file_of(address)).flatten()
@@ -494,7 +488,7 @@ fn ways(real: &std::path::Path) -> WaysReport {
     told
 }
 
-/// `weft_text` of libweft: topic, buffer, buffer length; returns the length wanted.
+/// `weft_text` of libweft: topic, buffer, buffer length; returns the wanted length.
 type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 fn beyond(text: Text) -> Vec<String> {

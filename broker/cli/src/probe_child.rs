@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::probe::DriverReport;
 
-/// A driver that takes longer hangs. The first start after boot takes a few seconds on real
-/// machines.
+/// A driver that takes longer hangs. The first start after boot takes a few seconds.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a process of its own sees of this driver.
@@ -20,7 +19,7 @@ pub fn driver(path: &Path) -> Result<DriverReport, String> {
     run(&mut command)
 }
 
-/// Runs a probe for at most [`PROBE_TIMEOUT`] and parses its one line, or returns how it failed.
+/// Runs a probe for at most [`PROBE_TIMEOUT`] and parses its line.
 pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, String> {
     let mut child = command
         .stdin(Stdio::null())
@@ -47,9 +46,8 @@ pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, S
     if !status.success() {
         return Err(format!("a process that opened the driver ended with {status}"));
     }
-    // A pipe holds 64 KiB, far more than a probe prints, so waiting first cannot block. Only what
-    // is already there is read, as a process that the driver started may hold the pipe open. A
-    // probe that ended well has printed its line.
+    // Waiting first cannot block: a pipe holds 64 KiB, far more than a probe prints. Only what is
+    // there is read, as a process of the driver's may hold the pipe open.
     let mut said = Vec::new();
     if let Some(mut out) = child.stdout.take() {
         let mut block = [0u8; 65536];
@@ -57,7 +55,7 @@ pub fn run<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T, S
             said.extend(&block[..length]);
         }
     }
-    // The driver may print lines of its own; the probe's is the last.
+    // The driver may print lines of its own; the last one is the probe's.
     let text = String::from_utf8_lossy(&said);
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or("");
     serde_json::from_str(line).map_err(|error| format!("the probe's answer is not understood: {error}"))

@@ -3,10 +3,10 @@
 //!
 //! * A place that cannot be written is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
-//! * The exit code is not 0 if nothing was learnt ([`NOTHING`]); otherwise it is the job's.
+//! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits
-//! and reports.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command
+//! waits.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -95,11 +95,10 @@ enum ProfileAction {
     },
 }
 
-/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h,
-/// which jobs hardly use.
+/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
 pub const NOTHING: u8 = 73;
 
-/// How long the last samples may take to arrive after the job's end.
+/// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Most kernels that are printed; the JSON has all.
@@ -175,7 +174,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
-            // The job's own end matters more than its profile.
+            // The job's own end matters more.
             eprintln!(
                 "weft: {}: profile {} has what was written before, if anything",
                 text::told(&error),
@@ -199,8 +198,7 @@ fn learn(args: ProfileArgs) -> Result<ExitCode> {
     Ok(end(status, learnt))
 }
 
-/// Ends as the job did, except that success without a profile fails: a script would go on to serve
-/// with a missing profile.
+/// Ends as the job did, but success without a profile fails: a script would go on to serve.
 pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     match status.success() && !learnt {
         true => ExitCode::from(NOTHING),
@@ -218,7 +216,7 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Waits until the job's processes have left the broker, then ends the sampling.
+/// Waits until the job's processes left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
     let question = Question::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
@@ -301,7 +299,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     };
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
-        // A shared broker returns what it learnt; the profile is stored as this user's.
+        // A shared broker returns what it learnt: the profile is this user's.
         Answer::Learnt(took) => store::add(&called, &took)?,
         other => bail!("unexpected answer {other:?}"),
     };

@@ -1,6 +1,5 @@
-//! `weft run`: a job under weft.
-//!
-//! The job replaces this process (exec), so pid, exit code, signals and stdout are its own.
+//! `weft run`: a job under weft. The job replaces this process (exec), so pid, exit code, signals
+//! and stdout are its own.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -90,7 +89,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
     };
-    // The job runs even where weft cannot do its part.
+    // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
         Environment::default()
@@ -130,8 +129,7 @@ pub fn main(args: RunArgs) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// Checks values from the environment that no option overrides. Otherwise a job with a mistyped
-/// need would run as one without.
+/// Checks variables that no option overrides: a job with a mistyped need would run as one without.
 fn said_well(args: &RunArgs) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();

@@ -82,7 +82,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.launches + client.graph_launches,
             old.launches + old.graph_launches,
         );
-        // A wait is counted when it ends, so the share may exceed the interval.
+        // A wait counts when it ends: the share may exceed the interval.
         let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
         table.row([
             client.client.to_string(),

@@ -1,8 +1,8 @@
-//! `weft trace`: shows a launch trace and converts it to and from JSON; also the recording behind
+//! `weft trace`: shows a launch trace and converts it to and from JSON; and the recording behind
 //! `weft profile --trace`.
 //!
-//! Recording needs no broker: the job's process writes what it does (`WEFT_MODE=trace`), and this
-//! command makes the trace.
+//! Recording needs no broker: the job writes what it does (`WEFT_MODE=trace`), this command makes
+//! the trace.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -154,7 +154,7 @@ fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
             Err(error) => eprintln!("weft: {error}"),
         }
     }
-    // The process with most operations is the job; torchrun and loaders have others beside it.
+    // The process with most operations is the job; torchrun and loaders have others.
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(

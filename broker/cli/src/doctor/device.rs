@@ -108,8 +108,8 @@ fn devices(told: &DriverReport, rows: &mut Vec<ReportRow>) {
     });
 }
 
-/// Row about MPS, under which processes share a device without turns. The driver reports it per
-/// device; before CUDA 12.4 the daemon's process is looked for.
+/// Row about MPS. Before CUDA 12.4 the driver does not report it per device: then the daemon's
+/// process counts.
 fn mps_row(devices: &[DeviceReport]) -> ReportRow {
     let under: Vec<String> = devices
         .iter()

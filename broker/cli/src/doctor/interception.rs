@@ -1,5 +1,5 @@
-//! Rows about weft's library: whether it exists, and whether a process under it reaches it on every
-//! way to the driver.
+//! Rows about weft's library: whether it is there, and whether a process reaches it on every way to
+//! the driver.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

@@ -34,8 +34,7 @@ fn sockets(places: &Places) -> ReportRow {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // The folder is another user's by intent. What counts is that only root can have put it
-        // there.
+        // Another user's folder by intent: what counts is that only root can have put it there.
         return match path::trusted(places.socket()) {
             Ok(owner) => ReportRow::ok(
                 "sockets",
@@ -83,7 +82,7 @@ fn broker(places: &Places) -> ReportRow {
 }
 
 /// Checks a simulated GPU's dilation. A broker that does not know it takes each kernel for a long
-/// one, and protects no job.
+/// one.
 fn dilation(places: &Places) -> Option<ReportRow> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
@@ -142,8 +141,8 @@ fn elsewhere(status: &Status) -> Vec<ReportRow> {
     rows.collect()
 }
 
-/// Warns if the socket's folder is private to this job or container: Slurm's job_container/tmpfs
-/// gives each job its own `/tmp`.
+/// Warns if the socket's folder is private to this job: Slurm's job_container/tmpfs gives each its
+/// own `/tmp`.
 fn private_mount(places: &Places) -> Option<ReportRow> {
     let socket = places.directory();
     let folder = nearest(&socket)?;
@@ -161,7 +160,7 @@ fn private_mount(places: &Places) -> Option<ReportRow> {
     })
 }
 
-/// Whether a folder is on another file system than for process 1, or on another part of it.
+/// Whether a folder is on another file system than for process 1, or another part of it.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -169,8 +168,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// The device mounted at a folder and the part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of
-/// several mounts at one place the last counts.
+/// Device and part of it that are mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). Of
+/// several the last counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {

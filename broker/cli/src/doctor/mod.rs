@@ -1,7 +1,6 @@
-//! `weft doctor`: the machine's state row by row, with advice where something is missing.
+//! `weft doctor`: the machine's state row by row, with advice.
 //!
-//! It changes nothing (starts no broker, makes no folder), always ends, and exits with 0 exactly if
-//! no row failed.
+//! It changes nothing, always ends, and exits with 0 exactly if no row failed.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
