@@ -13,7 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weft_admission::{Admission, Ask, Config, Decision, Device, DeviceId, Event, Job, Need, Policy, User};
+use weft_admission::{
+    Admission, AdmissionConfig, AdmissionPolicy, Ask, Decision, Device, DeviceId, Event, Job, Need, User,
+};
 
 #[path = "../../../tests/figures.rs"]
 mod figures;
@@ -61,7 +63,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let mut bench = Bench {
-            machine: Admission::new(Config::default()),
+            machine: Admission::new(AdmissionConfig::default()),
             now: 0,
             next: 0,
             chance: Chance(1),
@@ -72,12 +74,12 @@ impl Bench {
     }
 
     /// Changes the policy of the queue.
-    fn under(&mut self, policy: Policy) {
-        let config = Config {
+    fn under(&mut self, policy: AdmissionPolicy) {
+        let config = AdmissionConfig {
             policy,
-            ..Config::default()
+            ..AdmissionConfig::default()
         };
-        self.machine = Admission::go_on(config, self.machine.keep());
+        self.machine = Admission::restore(config, self.machine.save());
     }
 
     fn tell(&mut self, event: Event) -> Duration {
@@ -118,7 +120,7 @@ impl Bench {
 /// Many small running jobs and some large waiters, due after an hour.
 fn many(run: usize, wait: usize) -> Bench {
     let mut bench = Bench::new();
-    bench.under(Policy::Fifo);
+    bench.under(AdmissionPolicy::Fifo);
     for number in 0..run + wait {
         bench.next += 1;
         let (peak, seconds) = match number < run {
@@ -136,7 +138,7 @@ fn many(run: usize, wait: usize) -> Bench {
         bench.now += S / 10;
     }
     assert_eq!(bench.machine.count(), (wait, run));
-    bench.under(Policy::Weft);
+    bench.under(AdmissionPolicy::Weft);
     bench.now += 3_600 * S;
     bench.tell(Event::Tick);
     bench
@@ -165,12 +167,12 @@ fn main() -> ExitCode {
         let mut bench = Bench::new();
         // Filled under plain order, which looks only at the first: under policy `weft` filling
         // would take longer than all that is measured.
-        bench.under(Policy::Fifo);
+        bench.under(AdmissionPolicy::Fifo);
         while bench.machine.count().0 < wait {
             bench.comes();
             bench.now += S / 10;
         }
-        bench.under(Policy::Weft);
+        bench.under(AdmissionPolicy::Weft);
         // An hour later the first arrivals are due.
         bench.now += 3_600 * S;
         bench.tell(Event::Tick);

@@ -24,40 +24,37 @@ pub struct Ask {
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A device appeared or was measured anew. A change of the context size changes the shares of
-    /// the jobs that run there.
+    /// A device appeared or was measured anew. Shares of its jobs follow the context size.
     Device(Device),
     /// A user's weight, at least 1; the default is 1.
     Weight(User, u32),
     /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
-    /// A job already runs with this share (bytes, contexts included): the broker restarted. A fact,
-    /// whether it fits or not.
+    /// A job already runs with this share, bytes with contexts: the broker restarted. A fact.
     Holds(Ask, DeviceId, u64),
     /// A running job has this many bytes beyond its share. A fact.
     Has(Job, u64),
     /// A running job gives back bytes of its share: one of its processes moved to another device.
     Gives(Job, u64),
-    /// Another process of a known job came.
+    /// A further process of a known job.
     Joins(Job),
-    /// A process of a job left; with the last one the job ends.
+    /// A process of a job ended; with the last one the job ends.
     Leaves(Job),
-    /// A running job wants more bytes now, or a denial at once.
+    /// A running job wants more bytes at once, or a denial.
     Grows(Job, u64),
-    /// A running job wants more bytes and waits if a neighbour's end may free them. Neighbours that
-    /// wait themselves do not count. It goes before all jobs that have not begun.
+    /// A running job wants more bytes, and waits if the end of a job that does not wait itself may
+    /// free them. It goes before all waiters.
     GrowsInTime(Job, u64),
     /// A job no longer waits for more bytes.
     GrowsNoMore(Job),
     /// A new priority.
     Priority(Job, u8),
-    /// A job is suspended and is not admitted meanwhile. If it was admitted and took nothing yet,
-    /// it waits again at its old place.
-    Away(Job),
+    /// A job is suspended, and is not admitted meanwhile. An admitted one that took nothing waits
+    /// again, at its old place.
+    Suspends(Job),
     /// A suspended job goes on.
-    Back(Job),
-    /// A job with open backing has device memory whatever was decided: it began before it was told.
-    /// A fact.
+    Resumes(Job),
+    /// A job with auto backing began on device memory before it heard the decision. A fact.
     OnDevice(Job),
     /// A job ended, died or withdrew its request.
     Ends(Job),
@@ -74,7 +71,7 @@ pub enum Decision {
         job: Job,
         /// Its device.
         device: DeviceId,
-        /// Bytes it may have, contexts included. For a managed job only what is not managed memory.
+        /// Bytes it may have, with contexts and without managed memory.
         share: u64,
     },
     /// The job can never run here.
@@ -102,7 +99,7 @@ pub enum Decision {
     },
 }
 
-/// Why a job can never run: even the best of its devices has too little.
+/// What even the best device that a job may use has too little of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Never {
     /// Device memory.
@@ -136,7 +133,7 @@ pub enum Never {
     NoDevice,
 }
 
-/// Names the contexts' processes where more than one may surprise.
+/// Names the processes of the contexts, if there are several.
 fn whose(processes: u32) -> String {
     match processes {
         0 | 1 => "contexts".to_string(),

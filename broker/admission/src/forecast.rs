@@ -1,5 +1,4 @@
-//! Expected begin of each waiter: a copy of the state machine, played on with jobs that end as
-//! expected.
+//! Expected begin of each waiter: a copy of the state machine, played on as expected.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -9,9 +8,9 @@ use super::need::{DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Most steps of the play. Each of 200 waiting and some running jobs ends once and is due once.
-/// Later jobs have no expected begin.
-const STEPS: usize = 2_000;
+/// Most steps of the play: 200 waiting and some running jobs end once and are due once. Later jobs
+/// have no expected begin.
+const MAX_STEPS: usize = 2_000;
 
 /// Expectation for one waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +22,14 @@ pub struct Expectation {
 }
 
 impl Admission {
-    /// Expectation for each waiter if jobs run as expected and no other comes. Slow path: for
-    /// people.
+    /// Expectation for each waiter if jobs run as expected and none arrives. Slow: for people.
     pub fn forecast(&self) -> BTreeMap<Job, Expectation> {
         let mut play = self.clone();
         // When suspended jobs go on is unknown.
-        play.waiting.retain(|waiter| !waiter.away);
+        play.waiting.retain(|waiter| !waiter.suspended);
         let mut expected = BTreeMap::new();
         let mut decisions = Vec::new();
-        for _ in 0..STEPS {
+        for _ in 0..MAX_STEPS {
             if play.waiting.is_empty() {
                 break;
             }

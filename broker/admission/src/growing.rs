@@ -1,35 +1,35 @@
-//! Running jobs that want more memory, and a new measurement's effect on running jobs.
+//! Running jobs that want more memory.
 //!
 //! A job may wait for memory that is not free ([`super::Event::GrowsInTime`]), since a neighbour
-//! may end. It does not wait for bytes beyond the device beside its own share, nor for bytes of
-//! jobs that wait themselves.
+//! may end. It does not wait for bytes beyond the device, nor for those of jobs that wait
+//! themselves.
 //!
-//! Meanwhile it keeps out new jobs of no higher priority that would lengthen its wait. Its memory
+//! Meanwhile new jobs of no higher priority stay out if they would lengthen its wait. Its memory
 //! may come when one neighbour ends whose end suffices, or when the neighbours expected first have
 //! ended. A new job that leaves room in each of these cases begins.
 //!
-//! A user's jobs keep others out for at most [`super::Config::guard`] per hour, counted while some
-//! job waits for admission. A later request, or one with too little of that left ([`WORTH`]), still
-//! gets free memory first but keeps no job out.
+//! A user's jobs keep others out for at most [`super::AdmissionConfig::guard`] an hour, counted
+//! while jobs wait for admission. A request without guard time left still has free memory first.
 #![forbid(unsafe_code)]
 
 use super::event::Decision;
 use super::load::Load;
-use super::model::{Growing, Room, Running, Waiter};
+use super::model::{GrowthRequest, RunningJob, WaitingJob};
 use super::need::{Device, DeviceId, Job, Need, User};
 use super::state::Admission;
+use super::sums::GuardedLoad;
 use weft_protocol::Ns;
 
 /// Time in which a fully used guard is forgotten, ns.
-const WITHIN: Ns = 3_600_000_000_000;
+const GUARD_PERIOD_NS: Ns = 3_600_000_000_000;
 
-/// A job that begins to wait keeps others out only if more than `guard / WORTH` is left: not for
-/// moments, again and again.
-const WORTH: Ns = 10;
+/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left: not for moments, again and
+/// again.
+const MIN_GUARD_DIVISOR: Ns = 10;
 
 impl Admission {
     /// Adds a device or its new measurement, and corrects the shares of its jobs for the contexts.
-    pub(super) fn measured(&mut self, device: Device) {
+    pub(super) fn update_device(&mut self, device: Device) {
         let before = self.devices.insert(device.id, device);
         let was = before.map_or(device.context, |before| before.context);
         for running in self.running.values_mut().filter(|running| running.device == device.id) {
@@ -39,28 +39,27 @@ impl Admission {
         }
     }
 
-    /// Whether this waiter may begin there. An unmeasured device takes one job at a time, and no
-    /// job that guards the device may have to wait longer.
-    pub(super) fn open_to(&self, waiter: &Waiter, device: &Device, need: &Need) -> bool {
-        let Some(carried) = self.carried(device.id) else {
+    /// Whether this waiter may begin there: an unmeasured device takes one job at a time, and
+    /// guarding jobs must not wait longer.
+    pub(super) fn may_begin_on(&self, waiter: &WaitingJob, device: &Device, need: &Need) -> bool {
+        let Some(sums) = self.device_sums(device.id) else {
             return false;
         };
-        if !device.measured && carried.load != Load::default() {
+        if !device.measured && sums.load != Load::default() {
             return false;
         }
         let fixed = need.fixed(device);
-        carried.rooms.iter().all(|room| {
-            let both = room.load.with(need, fixed);
-            waiter.ask.priority < room.priority || both.fits(device, carried.elsewhere, &self.config).is_ok()
+        sums.guarded.iter().all(|guarded| {
+            let both = guarded.load.with(need, fixed);
+            waiter.ask.priority < guarded.priority || both.fits(device, sums.elsewhere, &self.config).is_ok()
         })
     }
 
-    /// Loads of a device with each guarding job once served, one for each way in which its memory
-    /// may become free.
-    pub(super) fn rooms(&self, device: DeviceId, elsewhere: u64) -> Vec<Room> {
-        let (mut rooms, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
+    /// Loads of a device once a guarding job is served, for each way its memory may become free.
+    pub(super) fn guarded_loads(&self, device: DeviceId, elsewhere: u64) -> Vec<GuardedLoad> {
+        let (mut guarded_loads, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
         let Some(about) = self.devices.get(&device) else {
-            return rooms;
+            return guarded_loads;
         };
         for growing in self.growing.iter().filter(|growing| growing.guards) {
             let Some(own) = self.running.get(&growing.job).filter(|own| own.device == device) else {
@@ -75,7 +74,7 @@ impl Admission {
                 let fits = load.fits(about, elsewhere, &self.config).is_ok();
                 if fits {
                     let priority = own.ask.priority;
-                    rooms.push(Room { priority, load });
+                    guarded_loads.push(GuardedLoad { priority, load });
                 }
                 fits
             };
@@ -83,7 +82,7 @@ impl Admission {
             let (stay, mut leave): (Vec<_>, Vec<_>) =
                 here.map(|(job, it)| (waits(job), it)).partition(|(waits, _)| *waits);
             leave.sort_unstable_by_key(|(_, running)| (running.end(self.now), running.number));
-            let with = |load: Load, running: &Running| load.with(&running.ask.need, running.share);
+            let with = |load: Load, running: &RunningJob| load.with(&running.ask.need, running.share);
             let stay = stay.iter().fold(Load::default(), |load, (_, it)| with(load, it));
             // Loads left after the first 0, 1, 2, ... have ended.
             let mut after = vec![stay];
@@ -105,26 +104,26 @@ impl Admission {
                 before = with(before, running);
             }
         }
-        rooms
+        guarded_loads
     }
 
     /// Charges `time` ns to the users whose jobs kept others out.
-    pub(super) fn guards_pass(&mut self, time: Ns) {
+    pub(super) fn charge_guards(&mut self, time: Ns) {
         if time == 0 {
             return;
         }
         let guard = self.config.guard;
-        let waited_for = self.waiting.iter().any(|waiter| !waiter.away);
+        let waited_for = self.waiting.iter().any(|waiter| !waiter.suspended);
         let mut users: Vec<User> = match waited_for {
             true => self.guards().map(|(_, user)| user).collect(),
             false => Vec::new(),
         };
         users.sort_unstable();
         users.dedup();
-        self.people.guard(time, (guard, WITHIN), &users);
+        self.fair_share.charge_guard(time, (guard, GUARD_PERIOD_NS), &users);
         let over: Vec<Job> = self
             .guards()
-            .filter(|(_, user)| self.people.may_guard(*user, guard) == 0)
+            .filter(|(_, user)| self.fair_share.guard_left(*user, guard) == 0)
             .map(|(job, _)| job)
             .collect();
         for growing in self.growing.iter_mut().filter(|growing| over.contains(&growing.job)) {
@@ -132,11 +131,11 @@ impl Admission {
         }
     }
 
-    /// When the first user's guard time is used up.
-    pub(super) fn guards_until(&self) -> Option<Ns> {
+    /// When the first user has no guard time left.
+    pub(super) fn guards_end(&self) -> Option<Ns> {
         let left = self
             .guards()
-            .map(|(_, user)| self.people.may_guard(user, self.config.guard));
+            .map(|(_, user)| self.fair_share.guard_left(user, self.config.guard));
         left.min().map(|left| self.now.saturating_add(left.max(1)))
     }
 
@@ -146,20 +145,20 @@ impl Admission {
         guards.filter_map(|growing| Some((growing.job, self.running.get(&growing.job)?.ask.user)))
     }
 
-    /// Grants more, denies it, or lets the job wait (`None`) if it may come.
-    pub(super) fn grows_in_time(&mut self, job: Job, bytes: u64) -> Option<Decision> {
+    /// Grants or denies more bytes; `None`: the job waits, as they may become free.
+    pub(super) fn grow_or_wait(&mut self, job: Job, bytes: u64) -> Option<Decision> {
         // A repeated request keeps its guard.
         let guarded = self.growing.iter().any(|growing| growing.job == job && growing.guards);
         self.growing.retain(|growing| growing.job != job);
         let device = self.running.get(&job).map(|running| running.device);
-        let there = |other: &Growing| self.running.get(&other.job).map(|running| running.device) == device;
+        let there = |other: &GrowthRequest| self.running.get(&other.job).map(|running| running.device) == device;
         // An earlier request has what is free first.
         let first = !self.growing.iter().any(there);
-        if !self.may_come(job, bytes) {
-            return Some(self.grows(job, bytes));
+        if !self.may_become_free(job, bytes) {
+            return Some(self.grow_now(job, bytes));
         }
         if first {
-            let decision = self.grows(job, bytes);
+            let decision = self.grow_now(job, bytes);
             if matches!(decision, Decision::Grant { .. }) {
                 return Some(decision);
             }
@@ -168,19 +167,19 @@ impl Admission {
         let left = self
             .running
             .get(&job)
-            .map(|it| self.people.may_guard(it.ask.user, guard));
-        let guards = left.is_some_and(|left| left > guard / WORTH || guarded && left > 0);
-        self.growing.push(Growing { job, bytes, guards });
-        // Nor may it wait where an earlier waiter would then wait for ever.
-        if self.growing.iter().all(|it| self.may_come(it.job, it.bytes)) {
+            .map(|it| self.fair_share.guard_left(it.ask.user, guard));
+        let guards = left.is_some_and(|left| left > guard / MIN_GUARD_DIVISOR || guarded && left > 0);
+        self.growing.push(GrowthRequest { job, bytes, guards });
+        // Nor may it wait if an earlier request would then wait for ever.
+        if self.growing.iter().all(|it| self.may_become_free(it.job, it.bytes)) {
             return None;
         }
         self.growing.pop();
-        Some(self.grows(job, bytes))
+        Some(self.grow_now(job, bytes))
     }
 
     /// Whether this many bytes may become free for the job.
-    fn may_come(&self, job: Job, bytes: u64) -> bool {
+    fn may_become_free(&self, job: Job, bytes: u64) -> bool {
         let Some(own) = self.running.get(&job) else {
             return false;
         };
@@ -188,7 +187,7 @@ impl Admission {
             return false;
         };
         let waits = |other: &Job| self.growing.iter().any(|growing| growing.job == *other);
-        // What is left once all jobs that may end have ended.
+        // Load once all jobs that may end have ended.
         let left = self.load_of(own.device, |running| running.ask.job == job || waits(&running.ask.job));
         let beside = self.running.values().filter(|running| running.device == own.device);
         let ends = beside.filter(|running| running.ask.job != job && !waits(&running.ask.job));
@@ -199,16 +198,15 @@ impl Admission {
         ends.count() > 0 && load.fits(device, self.host_elsewhere(device.id), &self.config).is_ok()
     }
 
-    /// Grants waiting requests from what is free, oldest first, and denies those that can no longer
-    /// be met.
-    pub(super) fn serve_growing(&mut self, out: &mut Vec<Decision>) {
+    /// Grants requests from what is free, oldest first; denies those that can no longer be met.
+    pub(super) fn serve_requests(&mut self, out: &mut Vec<Decision>) {
         let mut blocked = Vec::new();
-        for Growing { job, bytes, .. } in self.growing.clone() {
+        for GrowthRequest { job, bytes, .. } in self.growing.clone() {
             let device = self.running.get(&job).map(|running| running.device);
             if blocked.contains(&device) {
                 continue;
             }
-            match self.grows(job, bytes) {
+            match self.grow_now(job, bytes) {
                 granted @ Decision::Grant { .. } => {
                     self.growing.retain(|growing| growing.job != job);
                     out.push(granted);
@@ -216,15 +214,14 @@ impl Admission {
                 _ => blocked.push(device),
             }
         }
-        // No job beside them may end: the last to ask is denied, and may end or give something
-        // back.
+        // All would wait for one another: the last to ask is denied, and may end or give back.
         while let Some(at) = self
             .growing
             .iter()
-            .rposition(|growing| !self.may_come(growing.job, growing.bytes))
+            .rposition(|growing| !self.may_become_free(growing.job, growing.bytes))
         {
-            let Growing { job, bytes, .. } = self.growing.remove(at);
-            let decision = self.grows(job, bytes);
+            let GrowthRequest { job, bytes, .. } = self.growing.remove(at);
+            let decision = self.grow_now(job, bytes);
             out.push(decision);
         }
     }
@@ -232,7 +229,7 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Config;
+    use super::super::config::AdmissionConfig;
     use super::super::event::{Ask, Event};
     use super::super::need::{DeviceId, Need, User};
     use super::*;
@@ -240,7 +237,7 @@ mod tests {
     const GB: u64 = 1 << 30;
 
     fn machine(device: Device) -> Admission {
-        let mut machine = Admission::new(Config::default());
+        let mut machine = Admission::new(AdmissionConfig::default());
         machine.handle(0, Event::Device(device), &mut Vec::new());
         machine
     }

@@ -1,29 +1,37 @@
 //! A device's load, and whether more fits.
 //!
-//! * Plain jobs: the sum of their shares fits the device.
-//! * Managed jobs take turns: the largest working set fits beside the plain jobs' shares.
-//! * The excess of all working sets moves out and in once a round, within
-//!   [`super::Config::link_share`] of the link's time.
-//! * All managed memory has a place on the host.
+//! ```text
+//! memory = device - foreign                fixed = shares + contexts
+//! turn   = min(largest working set, memory - contexts)
+//! moved  = max(working sets - (memory - fixed), 0)    in and out, once a round
 //!
-//! A working set may exceed what contexts and foreign memory leave of the device, as it moves
-//! within its turn. It then counts as all that they leave, so the job begins only where no plain
-//! job runs. A job that prefers managed memory to waiting needs only a part of its working set
-//! ([`super::either`]).
+//! fixed + turn <= memory
+//! host memory of managed jobs <= host_memory
+//! moved / link rate <= link_share * round
+//! ```
+//!
+//! * Managed jobs take turns, so only the largest working set must fit beside the device memory of
+//!   other jobs.
+//! * A working set larger than the device counts as all that contexts leave. Such a job begins only
+//!   where no job has device memory.
+//! * Of a job with auto backing `working set / 4` must fit: it moves the rest within its turn.
 #![forbid(unsafe_code)]
 
-use super::config::Config;
-use super::model::LEAST_RESIDENT;
+use super::config::AdmissionConfig;
 use super::need::{Backing, Device, Need};
+
+/// A job that takes managed memory for want of device memory needs a quarter of its working set
+/// free. With less, nearly all of it would move each turn. Not measured on a real device.
+const RESIDENT_DIVISOR: u64 = 4;
 
 /// Sums over the jobs of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes that belong to one job each: shares and contexts.
+    /// Shares and contexts, bytes.
     pub fixed: u64,
-    /// Bytes of `fixed` that are contexts of managed jobs.
+    /// Part of `fixed`: contexts of managed jobs, bytes.
     pub contexts: u64,
-    /// Largest working set of a managed job, or the part of it that must fit, bytes.
+    /// Largest working set of a managed job (the part that must fit), bytes.
     pub largest: u64,
     /// Sum of the managed jobs' working sets, bytes.
     pub sets: u64,
@@ -48,8 +56,8 @@ impl Load {
         self.fixed = self.fixed.saturating_add(fixed);
         let turn = match need.backing {
             Backing::Managed { working_set } => Some((working_set, working_set)),
-            Backing::Beyond { working_set } => Some((working_set, working_set / LEAST_RESIDENT)),
-            Backing::Device | Backing::Either { .. } => None,
+            Backing::AutoManaged { working_set } => Some((working_set, working_set / RESIDENT_DIVISOR)),
+            Backing::Device | Backing::Auto { .. } => None,
         };
         if let Some((working_set, least)) = turn {
             self.contexts = self.contexts.saturating_add(fixed);
@@ -75,11 +83,10 @@ impl Load {
         device.memory.saturating_sub(device.foreign).saturating_sub(self.fixed)
     }
 
-    /// Whether a device can carry this load. `elsewhere` is the host memory of other devices' jobs,
+    /// Checks that a device can carry this load. `elsewhere`: host memory of other devices' jobs,
     /// bytes.
-    pub fn fits(&self, device: &Device, elsewhere: u64, config: &Config) -> Result<(), Lack> {
+    pub fn fits(&self, device: &Device, elsewhere: u64, config: &AdmissionConfig) -> Result<(), Lack> {
         let memory = device.memory.saturating_sub(device.foreign);
-        // No turn can have more of the device than this.
         let turn = self.largest.min(memory.saturating_sub(self.contexts));
         if self.fixed > memory || turn > memory - self.fixed {
             return Err(Lack::Device);
@@ -87,7 +94,7 @@ impl Load {
         if self.host.saturating_add(elsewhere) > config.host_memory && self.host > 0 {
             return Err(Lack::Host);
         }
-        // Under the best order of eviction a round moves just the difference, each way.
+        // The best order of eviction moves just the difference, each way.
         let moved = self.sets.saturating_sub(memory - self.fixed) as f64;
         let [in_rate, out_rate] = device.link;
         let (inward, outward) = (moved / in_rate, moved / out_rate);
@@ -130,7 +137,7 @@ mod tests {
             foreign: GB,
             ..Device::new(DeviceId(0), 16 * GB)
         };
-        let config = Config::default();
+        let config = AdmissionConfig::default();
         let both = [Need::plain(7 * GB, 1), Need::plain(7 * GB, 1)];
         assert_eq!(load(&device, &both).fits(&device, 0, &config), Ok(()));
         assert_eq!(load(&device, &both).free(&device), 0);
@@ -144,9 +151,9 @@ mod tests {
             link: [10e9, 10e9],
             ..Device::new(DeviceId(0), 16 * GB)
         };
-        let config = Config {
+        let config = AdmissionConfig {
             host_memory: 60 * GB,
-            ..Config::default()
+            ..AdmissionConfig::default()
         };
         // 20 GB of working sets on 16 GB: 4 GB each way a round is 0.8 s of a one-way link, of
         // which a round of 2 s may take 1.
@@ -169,7 +176,7 @@ mod tests {
             foreign: GB,
             ..Device::new(DeviceId(0), 16 * GB)
         };
-        let config = Config::default();
+        let config = AdmissionConfig::default();
         // A working set as large as the device exceeds what contexts and foreign memory leave. The
         // others are of a profile that knows what a turn touches.
         for large in [

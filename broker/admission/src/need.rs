@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use weft_protocol::Ns;
 
-const SECOND: Ns = 1_000_000_000;
+const SECOND_NS: Ns = 1_000_000_000;
 
-/// A job's number, chosen by the caller of the state machine.
+/// A job's number, chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Job(pub u64);
 
-/// A user's uid.
+/// A user id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct User(pub u32);
 
@@ -19,9 +19,9 @@ pub struct User(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId(pub u32);
 
-/// A job's expected run time in words.
+/// A job's expected run time as a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Class {
+pub enum DurationClass {
     /// Minutes.
     Short,
     /// Up to about an hour.
@@ -30,32 +30,32 @@ pub enum Class {
     Long,
 }
 
-impl Class {
-    /// Expected run time of the class, ns: the geometric middle of what people mean by the word.
-    /// The ranges are 1 to 10 minutes, 10 to 90 minutes, and beyond.
+impl DurationClass {
+    /// Expected run time of the class, ns: the geometric middle of 1 to 10 minutes, of 10 to 90
+    /// minutes, and of what lies beyond.
     pub fn expected(self) -> Ns {
         match self {
-            Class::Short => 180 * SECOND,
-            Class::Medium => 1_800 * SECOND,
-            Class::Long => 4 * 3_600 * SECOND,
+            DurationClass::Short => 180 * SECOND_NS,
+            DurationClass::Medium => 1_800 * SECOND_NS,
+            DurationClass::Long => 4 * 3_600 * SECOND_NS,
         }
     }
 
     /// The class of an expected run time in ns.
-    pub fn of(expected: Ns) -> Class {
+    pub fn from_expected(expected: Ns) -> DurationClass {
         match expected {
-            0..600_000_000_000 => Class::Short,
-            600_000_000_000..5_400_000_000_000 => Class::Medium,
-            _ => Class::Long,
+            0..600_000_000_000 => DurationClass::Short,
+            600_000_000_000..5_400_000_000_000 => DurationClass::Medium,
+            _ => DurationClass::Long,
         }
     }
 
     /// The name as typed.
     pub fn name(self) -> &'static str {
         match self {
-            Class::Short => "short",
-            Class::Medium => "medium",
-            Class::Long => "long",
+            DurationClass::Short => "short",
+            DurationClass::Medium => "medium",
+            DurationClass::Long => "long",
         }
     }
 }
@@ -65,20 +65,21 @@ impl Class {
 pub enum Backing {
     /// Device memory, resident all the time.
     Device,
-    /// Managed memory: the working set of one turn must fit, the rest lies on the host.
+    /// Managed memory: one turn's working set must fit, the rest lies on the host.
     Managed {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Open, while the job waits: device memory where that is free, else managed
-    /// ([`super::either`]).
-    Either {
+    /// Auto backing of a waiter: device memory if that would be admitted now, else managed memory.
+    /// Decided at admission, for the whole run.
+    #[serde(rename = "Either")]
+    Auto {
         /// Bytes that one turn touches.
         working_set: u64,
     },
-    /// Managed memory chosen because device memory did not fit beside other jobs. The job begins
-    /// where a quarter of its working set fits, and moves the rest within its turn.
-    Beyond {
+    /// Managed memory of a job with auto backing, as device memory did not fit.
+    #[serde(rename = "Beyond")]
+    AutoManaged {
         /// Bytes that one turn touches.
         working_set: u64,
     },
@@ -87,7 +88,7 @@ pub enum Backing {
 impl Backing {
     /// Whether the memory is managed.
     pub fn is_managed(self) -> bool {
-        matches!(self, Backing::Managed { .. } | Backing::Beyond { .. })
+        matches!(self, Backing::Managed { .. } | Backing::AutoManaged { .. })
     }
 }
 
@@ -105,7 +106,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// A job of one process on device memory.
+    /// The need of one process on device memory.
     pub fn plain(peak: u64, expected: Ns) -> Need {
         Need {
             peak,
@@ -115,12 +116,21 @@ impl Need {
         }
     }
 
-    /// Bytes of the device that this job alone occupies: contexts and memory that is not managed.
+    /// With auto backing, the needs on device memory and on managed memory; else the need itself.
+    pub(super) fn forms(self) -> (Need, Option<Need>) {
+        let Backing::Auto { working_set } = self.backing else {
+            return (self, None);
+        };
+        let with = |backing| Need { backing, ..self };
+        (with(Backing::Device), Some(with(Backing::AutoManaged { working_set })))
+    }
+
+    /// Bytes of the device for this job alone: contexts, and memory that is not managed.
     pub fn fixed(&self, device: &Device) -> u64 {
         let contexts = device.context.saturating_mul(u64::from(self.processes));
         match self.backing {
-            Backing::Device | Backing::Either { .. } => self.peak.saturating_add(contexts),
-            Backing::Managed { .. } | Backing::Beyond { .. } => contexts,
+            Backing::Device | Backing::Auto { .. } => self.peak.saturating_add(contexts),
+            Backing::Managed { .. } | Backing::AutoManaged { .. } => contexts,
         }
     }
 }
@@ -134,23 +144,22 @@ pub struct Device {
     pub memory: u64,
     /// Measured size of one process's context, bytes.
     pub context: u64,
-    /// Whether `context` was measured. Until then jobs begin one by one, each after the one before
-    /// has shown its context's size.
+    /// Whether `context` was measured. Until then jobs begin one by one.
     #[serde(default)]
     pub measured: bool,
-    /// Measured bytes held outside weft's jobs.
+    /// Measured bytes of strangers.
     pub foreign: u64,
     /// Link bandwidth from the host and to the host, bytes per second.
     pub link: [f64; 2],
     /// Whether the link carries only one direction at a time.
     pub one_way: bool,
-    /// Length of a round in which every managed job has one turn, ns.
+    /// Length of a round, in which every managed job has one turn, ns.
     pub round: Ns,
 }
 
 impl Device {
-    /// A device with `memory` bytes. The link is the slowest such devices have (PCIe 3 with 16
-    /// lanes, one way at a time). A round takes two seconds.
+    /// A device of `memory` bytes with the slowest link such devices have: PCIe 3 with 16 lanes,
+    /// one way at a time. A round takes 2 s.
     pub fn new(id: DeviceId, memory: u64) -> Device {
         Device {
             id,
@@ -160,7 +169,7 @@ impl Device {
             foreign: 0,
             link: [12e9, 12e9],
             one_way: true,
-            round: 2 * SECOND,
+            round: 2 * SECOND_NS,
         }
     }
 }

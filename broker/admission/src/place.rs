@@ -1,14 +1,10 @@
-//! Chooses the device for a job that may use several, before it begins, from the admitted jobs, the
-//! waiters and recent promises.
+//! Chooses the device of a job that may use several, before it begins.
 //!
-//! 1. A device with immediate admission under the policy comes first, then the earliest expected
-//!    begin ([`Admission::forecast`]).
-//! 2. Of immediate ones the device with least memory left (best fit: large rooms stay for large
-//!    jobs). A job of undeclared need may grow, so it goes where most is left.
+//! 1. A device with immediate admission comes first (on device memory, then on managed memory),
+//!    then the earliest expected begin ([`Admission::forecast`]).
+//! 2. Of immediate ones the device with least memory left: large rooms stay for large jobs. A job
+//!    of undeclared need may grow, so it goes where most is left.
 //! 3. Ties go to the first device.
-//!
-//! With open backing, immediate device memory comes before immediate managed memory. A job that no
-//! empty device could run is refused with the figures.
 #![forbid(unsafe_code)]
 
 use super::event::{Ask, Decision, Event, Never};
@@ -16,8 +12,8 @@ use super::need::{Backing, Device, DeviceId, Job};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Number of the placed job; promised jobs count down from it. No real job has such numbers.
-const PLACED: u64 = u64::MAX;
+/// Number of the placed job; promised jobs count down from it. No real job is called so.
+const PLACED_JOB: u64 = u64::MAX;
 
 /// The chosen place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +24,7 @@ pub struct Placement {
     pub begin: Option<Ns>,
     /// Bytes left beside the job if it begins at once.
     pub left: Option<u64>,
-    /// Whether it would begin at once on managed memory because device memory does not fit.
+    /// Whether it would begin at once, on managed memory for want of device memory.
     pub beyond: bool,
 }
 
@@ -38,12 +34,12 @@ pub struct Candidate {
     /// Its request; the job number is ignored.
     pub ask: Ask,
     /// Whether its need is declared.
-    pub stated: bool,
+    pub declared: bool,
 }
 
 impl Admission {
-    /// Best place for a job. `promised` are placed jobs that have not come yet; `foreign` is memory
-    /// of others, in bytes, measured just now.
+    /// Best place for a job. `promised`: placed jobs that have not arrived; `foreign`: strangers'
+    /// bytes, just measured.
     pub fn best_place(
         &self,
         now: Ns,
@@ -64,12 +60,12 @@ impl Admission {
             let Some(about) = play.devices().find(|about| about.id == *device).copied() else {
                 continue;
             };
-            let job = Job(PLACED - number);
+            let job = Job(PLACED_JOB - number);
             let share = ask.need.fixed(&about);
             play.handle(now, Event::Holds(Ask { job, ..ask.clone() }, *device, share), &mut out);
         }
         let ask = Ask {
-            job: Job(PLACED),
+            job: Job(PLACED_JOB),
             ..candidate.ask.clone()
         };
         let mut anywhere = play.clone();
@@ -83,9 +79,9 @@ impl Admission {
             }
         }
         let allowed: Vec<Device> = play.allowed(&ask).copied().collect();
-        let found = allowed.iter().filter_map(|device| play.try_at(now, &ask, device));
+        let found = allowed.iter().filter_map(|device| play.placement_on(now, &ask, device));
         // A job that may grow prefers the most room, one of known need the least.
-        let room = |left: u64| if candidate.stated { left } else { u64::MAX - left };
+        let room = |left: u64| if candidate.declared { left } else { u64::MAX - left };
         let rank = |it: &Placement| match it.left {
             Some(left) => (false, Ns::from(it.beyond), room(left), it.device),
             None => (true, it.begin.unwrap_or(Ns::MAX), 0, it.device),
@@ -93,8 +89,8 @@ impl Admission {
         found.min_by_key(rank).ok_or(Never::NoDevice)
     }
 
-    /// Result of asking for this device alone; `None`: the job can never run there.
-    fn try_at(&self, now: Ns, ask: &Ask, device: &Device) -> Option<Placement> {
+    /// Placement on this device; `None`: the job can never run there.
+    fn placement_on(&self, now: Ns, ask: &Ask, device: &Device) -> Option<Placement> {
         let mut play = self.clone();
         let ask = Ask {
             devices: vec![device.id],
@@ -112,7 +108,7 @@ impl Admission {
                         device,
                         begin: Some(now),
                         left: Some(play.load(device).free(about)),
-                        beyond: play.is_managed(job) && matches!(backing, Backing::Either { .. }),
+                        beyond: play.is_managed(job) && matches!(backing, Backing::Auto { .. }),
                     });
                 }
                 _ => {}
@@ -129,7 +125,7 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Config;
+    use super::super::config::AdmissionConfig;
     use super::super::need::{Need, User};
     use super::*;
     use proptest::prelude::*;
@@ -138,7 +134,7 @@ mod tests {
     const MINUTE: Ns = 60_000_000_000;
 
     fn machine(sizes: &[u64]) -> Admission {
-        let mut machine = Admission::new(Config::default());
+        let mut machine = Admission::new(AdmissionConfig::default());
         for (number, size) in (0..).zip(sizes) {
             machine.handle(0, Event::Device(Device::new(DeviceId(number), *size)), &mut Vec::new());
         }
@@ -158,7 +154,7 @@ mod tests {
     fn job(peak: u64) -> Candidate {
         Candidate {
             ask: ask(0, peak, 10, &[]),
-            stated: true,
+            declared: true,
         }
     }
 
@@ -190,7 +186,7 @@ mod tests {
     fn what_may_grow_goes_where_most_is_left() {
         let mut machine = machine(&[40 * GB, 16 * GB]);
         let unknown = Candidate {
-            stated: false,
+            declared: false,
             ..job(GB)
         };
         assert_eq!(at(&machine, &unknown), DeviceId(0));
@@ -238,14 +234,14 @@ mod tests {
         );
         let chosen = Candidate {
             ask: ask(0, 12 * GB, 1, &[1]),
-            stated: true,
+            declared: true,
         };
         assert!(
             machine.best_place(0, &chosen, &[], &[]).is_err(),
             "it may not use the larger one"
         );
         assert_eq!(
-            super::super::state::Admission::new(Config::default()).best_place(0, &job(GB), &[], &[]),
+            super::super::state::Admission::new(AdmissionConfig::default()).best_place(0, &job(GB), &[], &[]),
             Err(Never::NoDevice)
         );
     }

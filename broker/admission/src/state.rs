@@ -1,70 +1,73 @@
 //! The state: waiters, running jobs with their shares, and what each event changes.
+//!
+//! `order` has the rule of the next waiter, `growing` that of running jobs that want more.
+//! Invariant: [`Admission::sums`] are dropped whenever an input of them changes.
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use super::config::Config;
+use super::config::AdmissionConfig;
 use super::event::{Ask, Decision, Event, Never};
+use super::fair_share::FairShare;
+use super::fifo_shadow::FifoShadow;
 use super::load::{Lack, Load};
-use super::model::{Growing, Reckoned, Running, RunningView, Spot, View, Waiter};
+use super::model::{AdmissionView, GrowthRequest, RunningJob, RunningView, Spot, WaitingJob};
 use super::need::{Backing, Device, DeviceId, Job, Need};
-use super::people::People;
-use super::plain::Plain;
+use super::sums::{DeviceSums, Sums};
 use weft_protocol::Ns;
 
-/// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by
-/// up to two, and of several jobs that run together one usually is.
-const DRAIN: f64 = 1.5;
+/// Factor on the expected time until a job fits, in `Admission::leeway`. Estimates are wrong by up
+/// to two, and of several jobs one usually is.
+const DRAIN_FACTOR: f64 = 1.5;
 
 /// The state machine.
 #[derive(Debug, Clone)]
 pub struct Admission {
-    pub(super) config: Config,
+    pub(super) config: AdmissionConfig,
     pub(super) devices: BTreeMap<DeviceId, Device>,
-    pub(super) waiting: Vec<Waiter>,
-    pub(super) running: BTreeMap<Job, Running>,
-    pub(super) people: People,
-    pub(super) plain: Plain,
+    pub(super) waiting: Vec<WaitingJob>,
+    pub(super) running: BTreeMap<Job, RunningJob>,
+    pub(super) fair_share: FairShare,
+    pub(super) fifo_shadow: FifoShadow,
     /// Running jobs that wait for more memory, oldest request first.
-    pub(super) growing: Vec<Growing>,
-    /// Sums over the running jobs; emptied when one of them changes.
-    pub(super) reckoned: OnceCell<Reckoned>,
+    pub(super) growing: Vec<GrowthRequest>,
+    sums: OnceCell<Sums>,
     pub(super) now: Ns,
-    pub(super) numbers: u64,
+    pub(super) last_number: u64,
 }
 
 impl Admission {
     /// A machine without devices and jobs.
-    pub fn new(config: Config) -> Admission {
+    pub fn new(config: AdmissionConfig) -> Admission {
         Admission {
             config,
             devices: BTreeMap::new(),
             waiting: Vec::new(),
             running: BTreeMap::new(),
-            people: People::default(),
-            plain: Plain::default(),
+            fair_share: FairShare::default(),
+            fifo_shadow: FifoShadow::default(),
             growing: Vec::new(),
-            reckoned: OnceCell::new(),
+            sums: OnceCell::new(),
             now: 0,
-            numbers: 0,
+            last_number: 0,
         }
     }
 
     /// Processes an event at `now` and appends the decisions to `out`.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
-        self.reckoned.take();
-        self.take_in(now, event, out);
-        self.reckoned.take();
+        self.sums.take();
+        self.apply(now, event, out);
+        self.sums.take();
     }
 
-    fn take_in(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
-        self.pass(now);
+    fn apply(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        self.advance(now);
         match event {
-            Event::Device(device) => self.measured(device),
-            Event::Weight(user, weight) => self.people.weigh(user, weight),
-            Event::Asks(ask) => self.asks(ask, out),
-            Event::Holds(ask, device, share) => self.holds(ask, device, share),
+            Event::Device(device) => self.update_device(device),
+            Event::Weight(user, weight) => self.fair_share.set_weight(user, weight),
+            Event::Asks(ask) => self.enqueue(ask, out),
+            Event::Holds(ask, device, share) => self.note_running(ask, device, share),
             Event::Has(job, bytes) => {
                 if let Some(running) = self.running.get_mut(&job) {
                     running.share = running.share.saturating_add(bytes);
@@ -75,17 +78,16 @@ impl Admission {
                     running.share = running.share.saturating_sub(bytes);
                 }
             }
-            Event::Joins(job) => self.joins(job, out),
-            Event::Leaves(job) => self.leaves(job),
+            Event::Joins(job) => self.add_process(job, out),
+            Event::Leaves(job) => self.remove_process(job),
             Event::Grows(job, bytes) => {
-                // Served from what is free now. The request frees nothing, so no other job can
-                // gain.
-                let decision = self.grows(job, bytes);
+                // This frees nothing, so no other job can gain.
+                let decision = self.grow_now(job, bytes);
                 out.push(decision);
                 return;
             }
             Event::GrowsInTime(job, bytes) => {
-                if let Some(decision) = self.grows_in_time(job, bytes) {
+                if let Some(decision) = self.grow_or_wait(job, bytes) {
                     out.push(decision);
                     return;
                 }
@@ -94,40 +96,42 @@ impl Admission {
             Event::Priority(job, priority) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
                     waiter.ask.priority = priority;
-                    self.plain.priority(waiter.number, priority);
+                    self.fifo_shadow.set_priority(waiter.number, priority);
                 }
                 if let Some(running) = self.running.get_mut(&job) {
                     running.ask.priority = priority;
                 }
             }
-            Event::Away(job) => self.goes_away(job),
+            Event::Suspends(job) => self.suspend(job),
             Event::OnDevice(job) => self.on_device(job),
-            Event::Back(job) => {
+            Event::Resumes(job) => {
                 if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
-                    waiter.away = false;
+                    waiter.suspended = false;
                 }
             }
-            Event::Ends(job) => self.ends(job),
+            Event::Ends(job) => self.remove(job),
             Event::Tick => {}
         }
-        self.plain.pass(self.now, &self.devices, &self.config);
-        self.serve_growing(out);
-        self.reckoned.take();
+        self.fifo_shadow.advance(self.now, &self.devices, &self.config);
+        self.serve_requests(out);
+        self.sums.take();
         self.dispatch(out);
-        if self.waiting.is_empty() || self.plain.too_long() {
-            self.plain.anew(self.running.values());
+        if self.waiting.is_empty() || self.fifo_shadow.is_too_long() {
+            self.fifo_shadow.reset(self.running.values());
         }
     }
 
-    /// When the next [`Event::Tick`] is needed: a waiter becomes due, plain order changes, or a
+    /// When the next [`Event::Tick`] is needed: a waiter becomes due, the fifo shadow changes, or a
     /// guard ends.
     pub fn next_wake(&self) -> Option<Ns> {
         if self.waiting.is_empty() {
             return None;
         }
-        let there = self.waiting.iter().filter(|waiter| !waiter.away);
+        let there = self.waiting.iter().filter(|waiter| !waiter.suspended);
         let dues = there.map(|waiter| self.due(waiter));
-        let all = dues.chain(self.plain.next(self.now)).chain(self.guards_until());
+        let all = dues
+            .chain(self.fifo_shadow.next_change(self.now))
+            .chain(self.guards_end());
         all.filter(|at| *at > self.now).min()
     }
 
@@ -172,8 +176,18 @@ impl Admission {
         (self.waiting.len(), self.running.len())
     }
 
+    /// Whether a running job's memory is managed.
+    pub fn is_managed(&self, job: Job) -> bool {
+        self.backing(job).is_some_and(Backing::is_managed)
+    }
+
+    /// Backing of a running job.
+    pub fn backing(&self, job: Job) -> Option<Backing> {
+        self.running.get(&job).map(|running| running.ask.need.backing)
+    }
+
     /// The whole state, for people.
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> AdmissionView {
         let devices = self.devices.values().map(|device| {
             let load = self.load(device.id);
             (*device, load, load.free(device))
@@ -184,65 +198,65 @@ impl Admission {
             share: running.share,
             since: running.since,
         });
-        View {
+        AdmissionView {
             devices: devices.collect(),
             running: running.collect(),
-            waiting: self.view_of_waiters(),
+            waiting: self.waiter_views(),
         }
     }
 
-    fn pass(&mut self, now: Ns) {
+    fn advance(&mut self, now: Ns) {
         let time = now.saturating_sub(self.now);
         let shares = self.running.values().map(|running| (running.ask.user, running.share));
-        self.people.pass(time, self.config.half_life, shares);
-        self.guards_pass(time);
+        self.fair_share.charge(time, self.config.half_life, shares);
+        self.charge_guards(time);
         self.now = self.now.max(now);
     }
 
-    fn asks(&mut self, ask: Ask, out: &mut Vec<Decision>) {
+    fn enqueue(&mut self, ask: Ask, out: &mut Vec<Decision>) {
         if self.running.contains_key(&ask.job) || self.waits(ask.job) {
             return;
         }
-        if let Err(why) = self.could_ever(&ask) {
+        if let Err(why) = self.can_ever_run(&ask) {
             out.push(Decision::Refuse { job: ask.job, why });
             return;
         }
-        self.numbers += 1;
+        self.last_number += 1;
         let own = self.waiting.iter().filter(|waiter| waiter.ask.user == ask.user);
-        let handicap = self.config.handicap(own.count(), self.people.weight(ask.user));
+        let handicap = self.config.handicap(own.count(), self.fair_share.weight(ask.user));
         let turn = self.now.saturating_add(handicap);
-        self.plain.comes(self.numbers, &ask, turn);
-        self.waiting.push(Waiter {
+        self.fifo_shadow.push(self.last_number, &ask, turn);
+        self.waiting.push(WaitingJob {
             turn,
             ask,
-            came: self.now,
-            number: self.numbers,
+            arrived: self.now,
+            number: self.last_number,
             present: 1,
             promise: None,
-            away: false,
+            suspended: false,
         });
     }
 
-    fn goes_away(&mut self, job: Job) {
+    fn suspend(&mut self, job: Job) {
         if let Some(running) = self.running.remove(&job) {
-            self.plain.waits_again(running.number);
+            self.fifo_shadow.restart_wait(running.number);
             let at = self.waiting.partition_point(|waiter| waiter.number < running.number);
-            let waiter = Waiter {
+            let waiter = WaitingJob {
                 ask: running.ask,
-                came: running.came,
+                arrived: running.arrived,
                 number: running.number,
                 turn: running.turn,
                 present: running.present,
                 promise: None,
-                away: true,
+                suspended: true,
             };
             self.waiting.insert(at, waiter);
         } else if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
-            waiter.away = true;
+            waiter.suspended = true;
         }
     }
 
-    fn holds(&mut self, ask: Ask, device: DeviceId, share: u64) {
+    fn note_running(&mut self, ask: Ask, device: DeviceId, share: u64) {
         self.withdraw(ask.job);
         match self.running.get_mut(&ask.job) {
             // Another process of the same job.
@@ -251,15 +265,15 @@ impl Admission {
                 running.present = running.present.saturating_add(1);
             }
             None => {
-                self.numbers += 1;
-                self.plain.comes(self.numbers, &ask, self.now);
-                self.plain.begins(self.numbers, self.now);
-                let running = Running {
+                self.last_number += 1;
+                self.fifo_shadow.push(self.last_number, &ask, self.now);
+                self.fifo_shadow.start(self.last_number, self.now);
+                let running = RunningJob {
                     device,
                     share,
                     since: self.now,
-                    number: self.numbers,
-                    came: self.now,
+                    number: self.last_number,
+                    arrived: self.now,
                     turn: self.now,
                     present: 1,
                     ask: ask.clone(),
@@ -269,13 +283,13 @@ impl Admission {
         }
     }
 
-    fn joins(&mut self, job: Job, out: &mut Vec<Decision>) {
+    fn add_process(&mut self, job: Job, out: &mut Vec<Decision>) {
         if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
             waiter.present += 1;
             waiter.ask.need.processes = waiter.ask.need.processes.max(waiter.present);
             let ask = waiter.ask.clone();
-            if let Err(why) = self.could_ever(&ask) {
-                self.ends(job);
+            if let Err(why) = self.can_ever_run(&ask) {
+                self.remove(job);
                 out.push(Decision::Refuse { job, why });
             }
             return;
@@ -288,8 +302,7 @@ impl Admission {
             return;
         }
         running.ask.need.processes = running.present;
-        // One process more than declared: its context comes from free memory, else from the job's
-        // own share.
+        // More than declared: its context comes from free memory, else from the job's own share.
         let device = running.device;
         let context = self.devices.get(&device).map_or(0, |device| device.context);
         if self.fits_more(device, context)
@@ -299,7 +312,7 @@ impl Admission {
         }
     }
 
-    fn leaves(&mut self, job: Job) {
+    fn remove_process(&mut self, job: Job) {
         let present = match self.running.get_mut(&job) {
             Some(running) => &mut running.present,
             None => match self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
@@ -309,25 +322,25 @@ impl Admission {
         };
         *present = present.saturating_sub(1);
         if *present == 0 {
-            self.ends(job);
+            self.remove(job);
         }
     }
 
-    fn ends(&mut self, job: Job) {
+    fn remove(&mut self, job: Job) {
         self.growing.retain(|growing| growing.job != job);
         if let Some(running) = self.running.remove(&job) {
-            self.plain.ends(running.number, self.now);
+            self.fifo_shadow.end(running.number, self.now);
         }
         self.withdraw(job);
     }
 
     fn withdraw(&mut self, job: Job) {
         for waiter in self.waiting.extract_if(.., |waiter| waiter.ask.job == job) {
-            self.plain.ends(waiter.number, self.now);
+            self.fifo_shadow.end(waiter.number, self.now);
         }
     }
 
-    pub(super) fn grows(&mut self, job: Job, bytes: u64) -> Decision {
+    pub(super) fn grow_now(&mut self, job: Job, bytes: u64) -> Decision {
         let Some(device) = self.running.get(&job).map(|running| running.device) else {
             return Decision::Deny { job, bytes, free: 0 };
         };
@@ -351,7 +364,7 @@ impl Admission {
     }
 
     /// Load of a device from the jobs for which `meant` holds.
-    pub(super) fn load_of(&self, device: DeviceId, meant: impl Fn(&Running) -> bool) -> Load {
+    pub(super) fn load_of(&self, device: DeviceId, meant: impl Fn(&RunningJob) -> bool) -> Load {
         let there = self.running.values().filter(|running| running.device == device);
         there
             .filter(|running| meant(running))
@@ -374,9 +387,50 @@ impl Admission {
         devices.filter(|device| ask.devices.is_empty() || ask.devices.contains(&device.id))
     }
 
-    /// Whether an empty device could carry the job. Foreign memory counts as empty, since it may be
+    /// Notes device memory of a job whose backing was undecided or managed.
+    fn on_device(&mut self, job: Job) {
+        if let Some(waiter) = self.waiting.iter_mut().find(|waiter| waiter.ask.job == job) {
+            waiter.ask.need.backing = Backing::Device;
+        }
+        let Some(running) = self.running.get_mut(&job) else {
+            return;
+        };
+        if running.ask.need.backing != Backing::Device {
+            running.ask.need.backing = Backing::Device;
+            let device: Option<&Device> = self.devices.get(&running.device);
+            running.share = device.map_or(running.share, |device| running.ask.need.fixed(device));
+        }
+    }
+
+    /// Sums over the running jobs, computed on first use.
+    pub(super) fn sums(&self) -> &Sums {
+        self.sums.get_or_init(|| {
+            let mut sums = Sums::new(self.now, self.running.values(), self.devices.keys().copied());
+            for (id, of_device) in &mut sums.devices {
+                of_device.guarded = self.guarded_loads(*id, of_device.elsewhere);
+            }
+            sums
+        })
+    }
+
+    /// Sums of one device.
+    pub(super) fn device_sums(&self, device: DeviceId) -> Option<&DeviceSums> {
+        self.sums().devices.get(&device)
+    }
+
+    /// Whether an empty device could carry the job with one of its backings.
+    fn can_ever_run(&self, ask: &Ask) -> Result<(), Never> {
+        let (first, second) = ask.need.forms();
+        let could = self.can_ever_run_with(ask, first);
+        match second {
+            Some(second) if could.is_err() => self.can_ever_run_with(ask, second),
+            _ => could,
+        }
+    }
+
+    /// Whether an empty device could carry this need. Foreign memory counts as free: it may be
     /// given back.
-    pub(super) fn could_ever_as(&self, ask: &Ask, need: Need) -> Result<(), Never> {
+    fn can_ever_run_with(&self, ask: &Ask, need: Need) -> Result<(), Never> {
         let mut largest: Option<(&Device, Lack)> = None;
         for device in self.allowed(ask) {
             let bare = Device { foreign: 0, ..*device };
@@ -396,8 +450,8 @@ impl Admission {
         Err(match lack {
             Lack::Device => Never::Device {
                 need: match need.backing {
-                    Backing::Device | Backing::Either { .. } => need.fixed(device),
-                    Backing::Managed { working_set } | Backing::Beyond { working_set } => {
+                    Backing::Device | Backing::Auto { .. } => need.fixed(device),
+                    Backing::Managed { working_set } | Backing::AutoManaged { working_set } => {
                         working_set.saturating_add(contexts)
                     }
                 },
@@ -413,36 +467,35 @@ impl Admission {
         })
     }
 
-    /// Time from which no job passes this one (rule 1 of the crate's documentation).
-    pub(super) fn due(&self, waiter: &Waiter) -> Ns {
+    /// Time from which no job passes this one: rule 1.
+    pub(super) fn due(&self, waiter: &WaitingJob) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
-        let latest = waiter.came.saturating_add(self.config.longest_wait.max(patience));
-        let plain = match self.plain.began(waiter.number) {
+        let latest = waiter.arrived.saturating_add(self.config.longest_wait.max(patience));
+        let fifo = match self.fifo_shadow.started_at(waiter.number) {
             Some(began) => began.saturating_add(self.leeway(waiter).min(patience)),
             None => Ns::MAX,
         };
-        waiter.came.saturating_add(patience).max(plain).min(latest)
+        waiter.arrived.saturating_add(patience).max(fifo).min(latest)
     }
 
-    /// `max(came + patience, fifo_begin)`: due but for the leeway.
-    pub(super) fn plainly_due(&self, waiter: &Waiter) -> Ns {
+    /// `max(arrived + patience, fifo_begin)`.
+    pub(super) fn due_without_leeway(&self, waiter: &WaitingJob) -> Ns {
         let patience = self.config.patience(waiter.ask.need.expected);
-        let plain = self.plain.began(waiter.number).unwrap_or(Ns::MAX);
-        waiter.came.saturating_add(patience).max(plain)
+        let fifo = self.fifo_shadow.started_at(waiter.number).unwrap_or(Ns::MAX);
+        waiter.arrived.saturating_add(patience).max(fifo)
     }
 
-    /// How much later than plain order the turn may come within the bound, ns (rule 1). The bound
-    /// allows for the longest run admitted before; only a part counts, as that run may be shorter
-    /// than expected.
-    fn leeway(&self, waiter: &Waiter) -> Ns {
-        let longest = self.reckoned().longest;
-        let free = self.foresee(waiter).map_or(self.now, |(_, at)| at);
-        let drain = free.saturating_sub(self.now) as f64 * DRAIN;
+    /// How much later than in the fifo shadow a job may begin, ns: rule 1. The bound allows for the
+    /// longest run admitted before, which may be shorter than expected: so a part of it counts.
+    fn leeway(&self, waiter: &WaitingJob) -> Ns {
+        let longest = self.sums().longest;
+        let free = self.earliest_fit(waiter).map_or(self.now, |(_, at)| at);
+        let drain = free.saturating_sub(self.now) as f64 * DRAIN_FACTOR;
         (longest.unwrap_or(0) as f64 / self.config.doubt.max(1.0) - drain).max(0.0) as Ns
     }
 
     pub(super) fn admit(&mut self, at: usize, (device, backing): Spot, out: &mut Vec<Decision>) {
-        self.reckoned.take();
+        self.sums.take();
         let mut waiter = self.waiting.remove(at);
         waiter.ask.need.backing = backing;
         let share = self.devices.get(&device).map_or(0, |it| waiter.ask.need.fixed(it));
@@ -451,17 +504,17 @@ impl Admission {
             device,
             share,
         });
-        let running = Running {
+        let running = RunningJob {
             device,
             share,
             since: self.now,
             number: waiter.number,
-            came: waiter.came,
+            arrived: waiter.arrived,
             turn: waiter.turn,
             present: waiter.present,
             ask: waiter.ask,
         };
-        self.plain.begins(running.number, self.now);
+        self.fifo_shadow.start(running.number, self.now);
         self.running.insert(running.ask.job, running);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{people, start, text};
+use super::{start, text, users};
 use weft_daemon::options::{LONGEST_WAIT, Options, Rights, Spin};
 use weft_daemon::places::Places;
 use weft_daemon::server::Door;
@@ -18,7 +18,7 @@ use weft_scheduler::{Config, PolicyName};
 
 /// Run this user's broker (weft run starts one by itself), or one for all users of the machine
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BrokerArgs {
     /// How the GPU is shared
     #[arg(long, default_value_t, value_name = "weft|fikit|exclusive|timeslice")]
     pub policy: PolicyName,
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     pub shared: bool,
     /// Serve this group alone
-    #[arg(long, value_name = "GROUP", requires = "shared", value_parser = people::group)]
+    #[arg(long, value_name = "GROUP", requires = "shared", value_parser = users::group)]
     pub group: Option<u32>,
     /// A user counts for so many others (1 to 100) where memory is waited for; may be said of
     /// several
@@ -79,7 +79,7 @@ pub struct Args {
     pub refine: bool,
     /// In which order jobs get device memory that is not there for all: weft or fifo
     #[arg(long, default_value_t, value_name = "ORDER")]
-    pub admission: weft_admission::Policy,
+    pub admission: weft_admission::AdmissionPolicy,
     /// Write decisions and records to a file, a JSON value a line
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -92,13 +92,13 @@ pub struct Args {
 }
 
 /// How long `--background` waits for the broker's first answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Size above which the next broker starts the log anew, bytes.
-const LONGEST_LOG: u64 = 1 << 20;
+/// A log of more bytes is started anew.
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Runs the broker, or starts it and returns.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: BrokerArgs) -> Result<ExitCode> {
     let places = match &args.socket {
         Some(socket) => Places::at(std::path::absolute(socket).context("the socket's path")?),
         None if args.shared => Places::shared(),
@@ -113,7 +113,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         return background(&args, &places);
     }
     if args.detached {
-        // A session of its own: signals of the starting terminal do not reach it.
+        // Signals of the starting terminal do not reach it.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -123,14 +123,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 fn weight(text: &str) -> Result<(u32, u32), String> {
-    people::figure(text, 1, 100)
+    users::figure(text, 1, 100)
 }
 
 fn priority(text: &str) -> Result<(u32, u8), String> {
-    people::figure(text, 0, 9)
+    users::figure(text, 0, 9)
 }
 
-/// Parses a dilation: how many times slower than a real device a simulated one is.
+/// Parses a simulated device's dilation.
 pub fn dilation(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
@@ -138,7 +138,7 @@ pub fn dilation(text: &str) -> Result<f64, String> {
     }
 }
 
-fn options(args: &Args) -> Options {
+fn options(args: &BrokerArgs) -> Options {
     let mut core = Config {
         policy: args.policy,
         ..Config::default()
@@ -179,16 +179,16 @@ fn options(args: &Args) -> Options {
     }
 }
 
-fn background(args: &Args, places: &Places) -> Result<ExitCode> {
+fn background(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    // Of several concurrent starters one starts a broker; the others wait for its answer.
+    // Of several starters one starts a broker; the others wait for its answer.
     let _turn = start::turn(places)?;
     if admin::pings(places) {
         return runs_already(args, places);
     }
-    if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > LONGEST_LOG) {
+    if fs::metadata(places.log()).is_ok_and(|meta| meta.len() > MAX_LOG_BYTES) {
         let _ = fs::remove_file(places.log());
     }
     let log = File::options()
@@ -244,7 +244,7 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
         .stderr(log)
         .spawn()
         .context("cannot start the broker")?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while !admin::pings(places) {
         if let Some(status) = child.try_wait().context("cannot wait for the broker")? {
             if admin::pings(places) {
@@ -264,9 +264,8 @@ fn background(args: &Args, places: &Places) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Succeeds with `--quiet`, which only needs some broker. Otherwise it fails: the user asked for
-/// this broker's options, and they are not in force.
-fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
+/// Fails unless `--quiet`: the options that the user asked for are not in force.
+fn runs_already(args: &BrokerArgs, places: &Places) -> Result<ExitCode> {
     if args.quiet {
         return Ok(ExitCode::SUCCESS);
     }
@@ -277,14 +276,12 @@ fn runs_already(args: &Args, places: &Places) -> Result<ExitCode> {
 }
 
 /// Marks inherited descriptors close-on-exec: a pipe held open in the broker would keep its reader
-/// waiting for ever.
+/// waiting.
 #[allow(unsafe_code)]
 fn seal() {
     const ABOVE_STDERR: libc::c_uint = 3;
-    // By the system call: the function came with glibc 2.34, and a program that needs it does not
-    // start on an older one.
-    // SAFETY: marks descriptors close-on-exec and closes none, so nothing that this process still
-    // uses changes; an older kernel refuses, which is fine.
+    // A system call: the function needs glibc 2.34.
+    // SAFETY: closes nothing, so nothing that this process uses changes; an older kernel refuses.
     let _ = unsafe {
         libc::syscall(
             libc::SYS_close_range,

@@ -1,7 +1,6 @@
 //! The environment of a job under weft.
 //!
-//! User settings stay: weft's entries are added beside them, and `WEFT_CUDA_LIBRARY` is kept.
-//! Applying it twice is the same as once.
+//! User settings stay; weft's entries are added beside them. Applying it twice is as once.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::libraries::{self, Driver};
+use super::libraries::{self, DriverLibrary};
 use weft_daemon::places::Places;
 
 /// Variables and warnings for a job.
@@ -21,8 +20,8 @@ pub struct Environment {
     pub set: Vec<(&'static str, OsString)>,
     /// Messages for the user before the job starts.
     pub warnings: Vec<String>,
-    /// Directory made for this job alone because the user's own place is unusable. A parent that
-    /// outlives the job removes it ([`Environment::tidy`]).
+    /// Directory made for this job, as the user's own place is unusable. A parent that outlives the
+    /// job removes it ([`Environment::tidy`]).
     pub made: Option<PathBuf>,
 }
 
@@ -45,9 +44,9 @@ pub struct Wishes {
     /// Whether the job is sampled.
     pub profiling: bool,
     /// Backing of its device memory.
-    pub backing: Option<Backing>,
+    pub backing: Option<BackingOption>,
     /// Evidence of what its kernels touch.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<EvidenceOption>,
     /// Peak memory, bytes.
     pub memory: Option<u64>,
     /// short, medium or long.
@@ -58,7 +57,7 @@ pub struct Wishes {
 
 /// What a job's device memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Backing {
+pub enum BackingOption {
     /// Memory of the device.
     Device,
     /// Managed memory: pages move between host and device.
@@ -70,7 +69,7 @@ pub enum Backing {
 
 /// What tells which memory a kernel touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Evidence {
+pub enum EvidenceOption {
     /// The driver, where it does: a simulated one.
     Auto,
     /// The host's page table, launch by launch.
@@ -104,7 +103,7 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
     let gang = format!("{}-{since}", std::process::id());
     environment.set.push(("WEFT_GANG", gang.into()));
     if env::var_os("WEFT_SOCKET").as_deref() != Some(places.socket().as_os_str()) {
-        // The job may change the variables from which the default place is derived.
+        // The job may change the variables that give the default place.
         environment
             .set
             .push(("WEFT_SOCKET", places.socket().as_os_str().to_os_string()));
@@ -113,13 +112,12 @@ pub fn assemble(places: &Places, wishes: &Wishes) -> Result<Environment> {
 }
 
 /// A directory whose driver names link to weft: beside the library, else in the user's own place,
-/// else a fresh one, also returned as the second value. On a shared machine another user may have
-/// made `/tmp/weft-UID` first.
+/// else a fresh one, also returned as the second value. Another user may have made `/tmp/weft-UID`
+/// first.
 fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     if let Some(beside) = libraries::links_beside(weft) {
         return Ok((beside, None));
     }
-    // This user must not write to a shared broker's directory.
     let home = match places.is_shared() {
         true => Places::own(),
         false => places.clone(),
@@ -143,8 +141,8 @@ fn links(weft: &Path, places: &Places) -> Result<(PathBuf, Option<PathBuf>)> {
     }
 }
 
-/// The library's path for `LD_PRELOAD`, which splits at blanks and colons without quoting: such a
-/// path is replaced by its link.
+/// The library's path for `LD_PRELOAD`, which splits at blanks and colons: such a path is replaced
+/// by its link.
 fn preloadable(weft: &Path, links: &Path) -> PathBuf {
     let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte));
     match splits(weft) {
@@ -156,7 +154,7 @@ fn preloadable(weft: &Path, links: &Path) -> PathBuf {
 fn variables(
     preload: &Path,
     links: &Path,
-    driver: Option<&Driver>,
+    driver: Option<&DriverLibrary>,
     current: &dyn Fn(&str) -> OsString,
     wishes: &Wishes,
 ) -> Vec<(&'static str, OsString)> {
@@ -173,8 +171,8 @@ fn variables(
     if let Some(driver) = driver
         && current("WEFT_CUDA_LIBRARY").is_empty()
     {
-        // The directory of links hides the driver from LD_LIBRARY_PATH, so it is named. A hint
-        // only: in a container the job finds another.
+        // The links hide the driver from LD_LIBRARY_PATH, so it is named. Only a hint: in a
+        // container the job finds another.
         set.push((libraries::HINT, driver.path.clone().into_os_string()));
     }
     if let Some(priority) = wishes.priority {
@@ -185,21 +183,21 @@ fn variables(
     }
     if let Some(backing) = wishes.backing {
         let value = match backing {
-            Backing::Device => "device",
-            Backing::Managed => "managed",
-            Backing::Auto => "auto",
+            BackingOption::Device => "device",
+            BackingOption::Managed => "managed",
+            BackingOption::Auto => "auto",
         };
         set.push(("WEFT_BACKING", value.into()));
     }
     if let Some(evidence) = wishes.evidence {
         let value = match evidence {
-            Evidence::Auto => "auto",
-            Evidence::Residency => "residency",
+            EvidenceOption::Auto => "auto",
+            EvidenceOption::Residency => "residency",
         };
         set.push(("WEFT_EVIDENCE_FROM", value.into()));
     }
     if let Some(memory) = wishes.memory {
-        // A small number without a unit would be rejected as a forgotten unit.
+        // Without a unit a small number would be rejected.
         set.push(("WEFT_MEMORY", format!("{memory}b").into()));
     }
     if let Some(duration) = &wishes.duration {
@@ -211,7 +209,7 @@ fn variables(
     if wishes.profiling {
         set.push(("WEFT_MODE", "profile".into()));
     } else if current("WEFT_MODE") == "profile" {
-        // `weft run` serves, also in a shell set up to profile. `off` is kept.
+        // Also in a shell set up to profile. `off` is kept.
         set.push(("WEFT_MODE", "serve".into()));
     }
     set
@@ -245,7 +243,7 @@ mod tests {
     use super::*;
 
     fn values(current: &[(&str, &str)], wishes: &Wishes) -> Vec<(&'static str, OsString)> {
-        let driver = Driver {
+        let driver = DriverLibrary {
             path: "/real/libcuda.so.1".into(),
             by: String::new(),
         };
@@ -299,8 +297,8 @@ mod tests {
         let wishes = Wishes {
             priority: Some(0),
             profile: Some("resnet".to_string()),
-            backing: Some(Backing::Managed),
-            evidence: Some(Evidence::Residency),
+            backing: Some(BackingOption::Managed),
+            evidence: Some(EvidenceOption::Residency),
             ..Wishes::default()
         };
         let set = values(&[("WEFT_MODE", "profile")], &wishes);

@@ -1,19 +1,16 @@
 //! `weft run --gpu`: chooses the job's device.
 //!
-//! NVML lists the devices, and the driver says which of them `CUDA_VISIBLE_DEVICES` leaves. Both
-//! are asked in a separate process that may hang or crash (`probe`). The broker chooses the best
-//! fit. The job gets the device by UUID in `CUDA_VISIBLE_DEVICES`.
-//!
-//! A job never gets a device that the variable excludes. Without answers the job runs unchanged.
+//! NVML lists the devices, the driver says which of them `CUDA_VISIBLE_DEVICES` leaves; a process
+//! of its own asks both. The broker chooses. The job gets the UUID in `CUDA_VISIBLE_DEVICES`, and
+//! never a device that the variable excludes. Without answers it runs unchanged.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 
-use super::doctor::device;
-use super::environment::{Backing, Environment, Wishes};
-use super::probe::{Driver, Part};
-use super::{libraries, text};
-use weft_admission::Class;
+use super::environment::{BackingOption, Environment, Wishes};
+use super::probe::{DriverReport, GpuPart};
+use super::{libraries, probe_child, text};
+use weft_admission::DurationClass;
 use weft_daemon::admin::{self, Answer, Error, Question};
 use weft_daemon::admission::{Offer, Seeker};
 use weft_daemon::places::Places;
@@ -32,7 +29,7 @@ pub enum Trouble {
 
 /// A device that a job may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct FoundGpu {
     /// NVML's number of the GPU.
     gpu: usize,
     part: String,
@@ -40,7 +37,7 @@ struct Found {
     free: Option<u64>,
 }
 
-impl Found {
+impl FoundGpu {
     /// The UUID as `cuDeviceGetUuid` gives it.
     fn hex(&self) -> String {
         text::uuid_digits(&self.part)
@@ -58,7 +55,7 @@ pub fn choose(
     let Some(driver) = libraries::find_driver(weft.as_deref()) else {
         return Ok(None);
     };
-    let told = match device::ask(&driver.path) {
+    let told = match probe_child::driver(&driver.path) {
         Ok(told) => told,
         Err(why) => {
             eprintln!("weft: --gpu {wanted}: {why}; the job runs on the device that it chooses itself");
@@ -99,7 +96,7 @@ pub fn choose(
 }
 
 /// Devices that the environment leaves to the job.
-fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
+fn visible(told: &DriverReport, variable: Option<&str>) -> Vec<FoundGpu> {
     let mut all = Vec::new();
     for (gpu, about) in told.nvml.gpus.iter().enumerate() {
         let parts = if about.mig {
@@ -111,7 +108,7 @@ fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
     }
     if all.is_empty() {
         // Without NVML: what the driver itself lists.
-        let each = told.devices.iter().enumerate().map(|(gpu, device)| Found {
+        let each = told.devices.iter().enumerate().map(|(gpu, device)| FoundGpu {
             gpu,
             part: dashed(&device.uuid),
             memory: device.memory,
@@ -120,26 +117,26 @@ fn visible(told: &Driver, variable: Option<&str>) -> Vec<Found> {
         return each.collect();
     }
     let Some(list) = variable else { return all };
-    // The driver shows only one of several instances, so they are read here.
+    // The driver shows only one of several instances.
     let instances: Vec<String> = list
         .split(',')
         .map(|entry| entry.trim().to_ascii_lowercase())
         .take_while(|entry| entry.starts_with("mig-"))
         .collect();
     if !instances.is_empty() {
-        let named = |found: &Found| {
+        let named = |found: &FoundGpu| {
             instances
                 .iter()
                 .any(|entry| found.part.to_ascii_lowercase().starts_with(entry))
         };
         return all.into_iter().filter(named).collect();
     }
-    let shown = |found: &Found| told.devices.iter().any(|device| device.uuid == found.hex());
+    let shown = |found: &FoundGpu| told.devices.iter().any(|device| device.uuid == found.hex());
     all.into_iter().filter(shown).collect()
 }
 
-fn known(gpu: usize, part: &Part) -> Found {
-    Found {
+fn known(gpu: usize, part: &GpuPart) -> FoundGpu {
+    FoundGpu {
         gpu,
         part: part.uuid.clone(),
         memory: part.memory,
@@ -161,17 +158,17 @@ fn dashed(hex: &str) -> String {
 }
 
 /// The visible devices that were asked for.
-fn among(visible: &[Found], wanted: &str) -> Result<Vec<Found>, Trouble> {
+fn among(visible: &[FoundGpu], wanted: &str) -> Result<Vec<FoundGpu>, Trouble> {
     if wanted.trim().eq_ignore_ascii_case("any") {
         return Ok(visible.to_vec());
     }
-    let mut chosen: Vec<Found> = Vec::new();
+    let mut chosen: Vec<FoundGpu> = Vec::new();
     for entry in wanted.split(',').map(str::trim) {
-        let meant: Vec<&Found> = match entry.parse::<usize>() {
+        let meant: Vec<&FoundGpu> = match entry.parse::<usize>() {
             Ok(number) => visible.iter().filter(|found| found.gpu == number).collect(),
             Err(_) if entry.len() > 4 => {
                 let entry = entry.to_ascii_lowercase();
-                let begins = |found: &&Found| found.part.to_ascii_lowercase().starts_with(&entry);
+                let begins = |found: &&FoundGpu| found.part.to_ascii_lowercase().starts_with(&entry);
                 visible.iter().filter(begins).collect()
             }
             Err(_) => Vec::new(),
@@ -192,7 +189,7 @@ fn among(visible: &[Found], wanted: &str) -> Result<Vec<Found>, Trouble> {
     Ok(chosen)
 }
 
-fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seeker {
+fn seeker(allowed: &[FoundGpu], wishes: &Wishes, environment: &Environment) -> Seeker {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let set = |name: &str| {
         let found = environment.set.iter().find(|(set, _)| *set == name);
@@ -202,7 +199,7 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
     let profile = set("WEFT_PROFILE").and_then(|called| store::load(&called).ok());
     let ran = profile.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0);
     let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
-    let duration = || ran.map(|ran| Class::of(ran).name().to_string());
+    let duration = || ran.map(|ran| DurationClass::from_expected(ran).name().to_string());
     let backing = |asked, name: &str| match wishes.backing {
         Some(said) => said == asked,
         None => std::env::var_os("WEFT_BACKING").as_deref() == Some(OsStr::new(name)),
@@ -219,9 +216,9 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
         processes: variable("LOCAL_WORLD_SIZE")
             .and_then(|text| text.parse().ok())
             .unwrap_or(1),
-        managed: backing(Backing::Managed, "managed"),
-        // Memory beyond the limit of the job's control group has to be device memory.
-        either: backing(Backing::Auto, "auto")
+        managed: backing(BackingOption::Managed, "managed"),
+        // Memory beyond the limit of the job's control group has to be the device's.
+        either: backing(BackingOption::Auto, "auto")
             && host::left_of_groups().is_none_or(|left| said.or(peak).unwrap_or(0) <= left),
         devices: allowed
             .iter()
@@ -237,45 +234,45 @@ fn seeker(allowed: &[Found], wishes: &Wishes, environment: &Environment) -> Seek
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{Device, Gpu, Nvml};
+    use crate::probe::{DeviceReport, GpuReport, NvmlReport};
 
-    fn part(uuid: &str) -> Part {
-        Part {
+    fn part(uuid: &str) -> GpuPart {
+        GpuPart {
             uuid: uuid.to_string(),
             memory: 8,
             free: 7,
-            ..Part::default()
+            ..GpuPart::default()
         }
     }
 
-    fn told(shown: &[&str]) -> Driver {
-        let gpu = |uuid: &str, instances: &[&str]| Gpu {
+    fn told(shown: &[&str]) -> DriverReport {
+        let gpu = |uuid: &str, instances: &[&str]| GpuReport {
             whole: part(uuid),
             instances: instances.iter().map(|uuid| part(uuid)).collect(),
             mig: !instances.is_empty(),
         };
-        Driver {
+        DriverReport {
             devices: shown
                 .iter()
-                .map(|uuid| Device {
+                .map(|uuid| DeviceReport {
                     uuid: text::uuid_digits(uuid),
                     memory: 8,
-                    ..Device::default()
+                    ..DeviceReport::default()
                 })
                 .collect(),
-            nvml: Nvml {
+            nvml: NvmlReport {
                 gpus: vec![
                     gpu("GPU-aa-1", &[]),
                     gpu("GPU-bb-2", &["MIG-cc-3", "MIG-dd-4"]),
                     gpu("GPU-ee-5", &[]),
                 ],
-                ..Nvml::default()
+                ..NvmlReport::default()
             },
-            ..Driver::default()
+            ..DriverReport::default()
         }
     }
 
-    fn names(found: &[Found]) -> Vec<&str> {
+    fn names(found: &[FoundGpu]) -> Vec<&str> {
         found.iter().map(|found| found.part.as_str()).collect()
     }
 
@@ -296,13 +293,13 @@ mod tests {
             ["MIG-cc-3", "MIG-dd-4"]
         );
         assert_eq!(names(&visible(&told(&[]), Some(""))), [""; 0]);
-        let bare = Driver {
-            nvml: Nvml::default(),
-            devices: vec![Device {
+        let bare = DriverReport {
+            nvml: NvmlReport::default(),
+            devices: vec![DeviceReport {
                 uuid: "5e1f6d7500004000800073696d670001".to_string(),
-                ..Device::default()
+                ..DeviceReport::default()
             }],
-            ..Driver::default()
+            ..DriverReport::default()
         };
         assert_eq!(
             names(&visible(&bare, None)),

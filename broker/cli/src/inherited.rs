@@ -1,10 +1,10 @@
 //! Inherited signal dispositions that a job has to keep.
 //!
-//! * Rust's runtime ignores SIGPIPE before `main`, and `Command` resets it to default in a child. A
-//!   job whose parent ignored SIGPIPE must find it ignored: Python and many servers expect an error
-//!   code instead of death. So the disposition is read before the runtime starts.
-//! * A signal that was ignored (nohup; a shell's background job) is not handled either. A handler
-//!   would end the job by what it was protected from.
+//! * Rust's runtime ignores SIGPIPE before `main`, and `Command` resets it in a child. A job whose
+//!   parent ignored it must find it ignored: Python and many servers expect an error code. So the
+//!   disposition is read before the runtime starts.
+//! * A signal that was ignored (nohup; a shell's background job) is not handled: a handler would
+//!   end the job by it.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether SIGPIPE was ignored at the start of this program.
+/// Whether SIGPIPE was ignored when this program started.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Runs before the runtime and `main`.
@@ -36,7 +36,7 @@ pub fn ignored(signal: i32) -> bool {
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Passes the original SIGPIPE disposition on to the job.
+/// Passes SIGPIPE's original disposition on to the job.
 pub fn pass_on(command: &mut Command) -> &mut Command {
     if PIPE_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {

@@ -1,6 +1,5 @@
-//! Finds the real driver and weft's own library.
-//!
-//! weft's library is never taken for the driver under any name or link: device and inode decide.
+//! Finds the real driver and weft's own library, which is never taken for the driver: device and
+//! inode decide.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -10,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::cache;
+use super::linker_cache;
 
 /// Name that programs are linked against.
 pub const DRIVER: &str = "libcuda.so.1";
@@ -19,8 +18,7 @@ pub const DRIVER_BARE: &str = "libcuda.so";
 /// Name of weft's library as built.
 pub const WEFT: &str = "libweft.so";
 
-/// Usual driver directories, used after variables and the linker's cache: Debian and Red Hat
-/// families, WSL, Debian's alternatives, NixOS.
+/// Driver directories of Debian and Red Hat families, WSL, Debian's alternatives, NixOS.
 const DRIVER_DIRECTORIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -57,10 +55,8 @@ pub fn find_weft() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
-/// The glibc version that a library needs (major, minor). On an older system no process starts with
-/// the library preloaded.
-///
-/// Version names are strings of the file, so the newest is found without parsing its tables.
+/// Newest glibc version that a library needs (major, minor), from the version names among its
+/// strings. On an older system no process starts with it preloaded.
 pub fn glibc_of(library: &Path) -> Option<(u32, u32)> {
     newest_glibc(&fs::read(library).ok()?)
 }
@@ -71,7 +67,7 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
         let rest = data.get(at + PREFIX.len()..)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         let (major, minor) = std::str::from_utf8(rest.get(..end)?).ok()?.split_once('.')?;
-        // `2.2.5` and the like are all older than `2.3`.
+        // `2.2.5` and the like are older than `2.3`.
         Some((major.parse().ok()?, minor.parse().ok()?))
     };
     let places = data.iter().enumerate().filter(|(_, byte)| **byte == 0);
@@ -83,23 +79,23 @@ fn newest_glibc(data: &[u8]) -> Option<(u32, u32)> {
 
 /// A driver that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Driver {
+pub struct DriverLibrary {
     /// Absolute path.
     pub path: PathBuf,
     /// How it was found, for people.
     pub by: String,
 }
 
-/// Variable that tells a job under `weft run` where the driver is, unless the user named one. A
-/// first guess, as in a container it lies elsewhere.
+/// Tells a job under `weft run` where the driver is, unless the user named one. Only a guess: in a
+/// container it lies elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// The real driver: `WEFT_CUDA_LIBRARY`, else [`HINT`], else along `LD_LIBRARY_PATH`, else from the
-/// linker's cache, else in the usual directories.
-pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
+/// The real driver: by `WEFT_CUDA_LIBRARY`, [`HINT`], `LD_LIBRARY_PATH`, the linker's cache, else
+/// in the usual directories.
+pub fn find_driver(weft: Option<&Path>) -> Option<DriverLibrary> {
     if let Some(named) = env::var_os("WEFT_CUDA_LIBRARY").filter(|value| !value.is_empty()) {
         let path = PathBuf::from(named);
-        return is_driver(&path, weft).then(|| Driver {
+        return is_driver(&path, weft).then(|| DriverLibrary {
             path: std::path::absolute(&path).unwrap_or(path),
             by: "WEFT_CUDA_LIBRARY".to_string(),
         });
@@ -107,19 +103,19 @@ pub fn find_driver(weft: Option<&Path>) -> Option<Driver> {
     let hint = env::var_os(HINT).map(PathBuf::from);
     if let Some(path) = hint.filter(|path| path.is_absolute() && is_driver(path, weft)) {
         let by = HINT.to_string();
-        return Some(Driver { path, by });
+        return Some(DriverLibrary { path, by });
     }
     let library_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     search(&library_path, weft)
 }
 
-fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
+fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<DriverLibrary> {
     let along = env::split_paths(library_path)
-        // An empty entry is the working directory to the linker; drivers are not looked for there.
+        // To the linker an empty entry is the working directory; no driver lies there.
         .filter(|directory| directory.is_absolute())
         .flat_map(|directory| [directory.join(DRIVER), directory.join(DRIVER_BARE)])
         .map(|path| (path, "LD_LIBRARY_PATH"));
-    let cached = cache::paths(DRIVER)
+    let cached = linker_cache::paths(DRIVER)
         .into_iter()
         .map(|path| (path, "the linker's cache"));
     let known = DRIVER_DIRECTORIES
@@ -129,29 +125,29 @@ fn search(library_path: &OsStr, weft: Option<&Path>) -> Option<Driver> {
         .chain(cached)
         .chain(known)
         .find(|(path, _)| is_driver(path, weft))
-        .map(|(path, by)| Driver {
+        .map(|(path, by)| DriverLibrary {
             path,
             by: by.to_string(),
         })
 }
 
-/// Whether a file exists, is not empty, is no stub and is not weft's library.
+/// Whether a file exists, is neither empty nor a stub, and is not weft's library.
 fn is_driver(path: &Path, weft: Option<&Path>) -> bool {
     let substantial = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
-    // The toolkit's `stubs` are for linking only: all calls in them fail.
+    // The toolkit's `stubs` are for linking only.
     let stub = path.parent().and_then(Path::file_name) == Some(OsStr::new("stubs"));
     substantial && !stub && !weft.is_some_and(|weft| same_file(path, weft))
 }
 
-/// The directory `lib` beside weft's library, if both driver names in it lead to the library.
+/// The directory `lib` beside weft's library, if both driver names in it lead to it.
 pub fn links_beside(weft: &Path) -> Option<PathBuf> {
     let beside = weft.parent()?.join("lib");
     let mut names = [DRIVER, DRIVER_BARE].iter();
     names.all(|name| same_file(&beside.join(name), weft)).then_some(beside)
 }
 
-/// A directory under `scratch` in which both driver names link to weft's library. Fails if another
-/// user owns it or may write to it, since that user could make the job load anything.
+/// A directory under `scratch` where both driver names link to weft's library. Fails if another
+/// user could change it, and make the job load anything.
 pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     let (device, inode) = identity(weft).ok_or(io::ErrorKind::NotFound)?;
     let directory = scratch.join(format!("lib-{device:x}-{inode:x}"));
@@ -167,7 +163,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
         if same_file(&link, weft) {
             continue;
         }
-        // Created under a temporary name and renamed, as another process may do this concurrently.
+        // Under a temporary name, then renamed: another process may do it too.
         let fresh = directory.join(format!(".{name}.{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
         symlink(weft, &fresh)?;
@@ -176,8 +172,7 @@ pub fn link_directory(weft: &Path, scratch: &Path) -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// A fresh directory private to this user, for links where the user's own place is unusable. It is
-/// never reused: a parent that outlives the job removes it.
+/// A fresh directory private to this user, never reused. A parent that outlives the job removes it.
 pub fn fresh_directory() -> io::Result<PathBuf> {
     /// Each name is new, so a taken one is intent.
     const TRIES: u32 = 64;

@@ -1,7 +1,7 @@
-//! The `weft` command: `weft run, profile, trace, broker, status, queue, set, doctor`.
+//! The `weft` command. A file a subcommand.
 //!
-//! One file per subcommand. On stderr an error is one line, with exit code 2 for a wrong command
-//! line, else 1. A started job keeps its exit code, signals and stdout.
+//! On stderr an error is one line, with exit code 2 for a wrong command line, else 1. A started job
+//! keeps its exit code, signals and stdout.
 
 #![deny(unsafe_code)]
 
@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod broker;
-mod cache;
 mod doctor;
 mod environment;
 mod gpus;
 mod inherited;
 mod libraries;
+mod linker_cache;
 mod outside;
-mod people;
 mod probe;
+mod probe_child;
 mod profile;
 mod queue;
 mod run;
@@ -29,6 +29,7 @@ mod stop;
 mod text;
 mod top;
 mod trace;
+mod users;
 mod waiting;
 
 const EXAMPLES: &str = "\
@@ -50,18 +51,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
-    Profile(profile::Args),
-    Status(status::Args),
-    Queue(queue::Args),
-    Top(top::Args),
-    Trace(trace::Args),
-    Set(set::Args),
-    Doctor(doctor::Args),
-    Broker(broker::Args),
-    Stop(stop::Args),
+    Run(run::RunArgs),
+    Profile(profile::ProfileArgs),
+    Status(status::StatusArgs),
+    Queue(queue::QueueArgs),
+    Top(top::TopArgs),
+    Trace(trace::TraceArgs),
+    Set(set::SetArgs),
+    Doctor(doctor::DoctorArgs),
+    Broker(broker::BrokerArgs),
+    Stop(stop::StopArgs),
     #[command(hide = true)]
-    Probe(probe::Args),
+    Probe(probe::ProbeArgs),
 }
 
 /// Parses and runs the command line, and reports errors.
@@ -107,8 +108,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Hint for an unknown word after `weft profile`: clap takes it for the job and reports a missing
-/// name.
+/// Hint for an unknown word after `weft profile`, which clap takes for the job.
 fn no_action(words: &[&str]) -> Option<String> {
     use clap::CommandFactory;
     let [profile, word, ..] = words else { return None };
@@ -124,7 +124,7 @@ fn no_action(words: &[&str]) -> Option<String> {
     ))
 }
 
-/// clap's message and suggestions in one line, without the usage, which `--help` shows.
+/// clap's message and suggestions in one line.
 fn in_one_line(said: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     for paragraph in said.split("\n\n") {
@@ -142,7 +142,7 @@ fn in_one_line(said: &str) -> String {
     parts.join("; ")
 }
 
-/// The most specific command that was named, for its help.
+/// The most specific command that was named.
 fn command_of(words: &[&str]) -> String {
     use clap::CommandFactory;
     let (mut command, mut name) = (Cli::command(), "weft".to_string());

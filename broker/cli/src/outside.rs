@@ -1,5 +1,5 @@
-//! Finds what runs outside weft against intent: programs into which the dynamic linker preloads
-//! nothing, and processes that opened the driver past weft.
+//! Finds what runs past weft: programs into which the dynamic linker preloads nothing, and
+//! processes that opened the driver without weft.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 
 use super::libraries;
 
-/// Deepest nesting of interpreters, as a script's interpreter may be a script.
+/// Deepest nesting of interpreters that are scripts.
 const DEEPEST: usize = 4;
 
 /// Bytes read of a script's first line, as in the kernel.
 const FIRST_LINE: usize = 256;
 
-/// ELF: header of a 64-bit program, which locates the list of segments.
+/// Bytes of a 64-bit ELF header.
 const HEADER: usize = 64;
 
 /// ELF segment type that names the dynamic linker.
 const INTERPRETER: u32 = 3;
 
-/// Container engines whose service starts the containers; they pass no environment on.
+/// Container engines whose service starts the containers: no environment reaches them.
 const ENGINES: [&str; 4] = ["docker", "podman", "nerdctl", "kubectl"];
 
 /// Engine commands that begin a job.
 const BEGINS: [&str; 4] = ["run", "exec", "create", "up"];
 
-/// Why weft cannot be preloaded into this command; `None` if it can, or if unknown.
+/// Why weft cannot be preloaded into this command; `None`: it can, or unknown.
 pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     if let Some(engine) = engine(program, arguments) {
         return Some(format!(
@@ -45,13 +45,12 @@ pub fn reason(program: &OsStr, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// The container engine of this command, if it begins a job and was not told of weft.
+/// The container engine, if this command begins a job and says nothing of weft.
 fn engine(program: &OsStr, arguments: &[OsString]) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
     let begins = arguments.iter().any(|word| BEGINS.iter().any(|begins| word == begins));
-    // `-e LD_PRELOAD=…`, a file of variables, or podman's option to pass all on: the user took
-    // care of it.
+    // `-e LD_PRELOAD=…`, a file of variables, or podman's option to pass all on.
     let told = arguments.iter().any(|word| {
         let word = word.to_string_lossy();
         word.contains("LD_PRELOAD") || word.starts_with("--env-file") || word == "--env-host"
@@ -95,7 +94,7 @@ fn of_file(path: &Path, depth: usize) -> Option<&'static str> {
 }
 
 /// Whether an ELF file of this machine's kind names no dynamic linker. `None` for other files and
-/// for the dynamic linker itself, which is told what to load.
+/// for the dynamic linker itself.
 fn is_static(file: &File, start: &[u8]) -> Option<bool> {
     let header = start.get(..HEADER)?;
     // 64 bits, little-endian.
@@ -136,7 +135,7 @@ pub struct Outside {
     pub command: String,
 }
 
-/// All such processes of this user, except `attached`, the broker's jobs.
+/// All such processes of this user but the broker's jobs, `attached`.
 pub fn processes(attached: &[u32]) -> Vec<Outside> {
     let weft = libraries::find_weft();
     let driver = libraries::find_driver(weft.as_deref());
@@ -144,7 +143,7 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
         path.and_then(|path| fs::metadata(path).ok())
             .map(|about| (about.dev(), about.ino()))
     };
-    let known = Files {
+    let known = LibraryFiles {
         weft: numbers(weft.as_deref()),
         driver: numbers(driver.as_ref().map(|driver| driver.path.as_path())),
     };
@@ -166,12 +165,12 @@ pub fn processes(attached: &[u32]) -> Vec<Outside> {
 }
 
 /// Device and inode of weft's library and of the driver.
-struct Files {
+struct LibraryFiles {
     weft: Option<(u64, u64)>,
     driver: Option<(u64, u64)>,
 }
 
-impl Files {
+impl LibraryFiles {
     /// Whether a process with these maps has both.
     fn are_in(&self, maps: &[u8]) -> bool {
         let (mut weft, mut driver) = (false, false);
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_process_with_weft_and_a_driver_is_found_by_its_map() {
-        let files = Files {
+        let files = LibraryFiles {
             weft: None,
             driver: Some((rustix::fs::makedev(8, 0x10), 77)),
         };

@@ -1,9 +1,7 @@
-//! `weft probe`, hidden: what a separate process sees of the driver. `weft doctor` starts it,
-//! because a driver may hang or crash.
+//! `weft probe`, hidden: what a process of its own sees of the driver, which may hang or crash.
 //!
-//! `device` opens one library by its path and reports versions and devices. `ways` looks a function
-//! up in every way real programs use, and reports the file of each address. Each prints exactly one
-//! JSON value.
+//! `device` opens a library and reports versions and devices. `ways` looks a function up in every
+//! way that real programs use, and reports the file of each address. Each prints one JSON value.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -20,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a process of its own sees of the driver
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ProbeArgs {
     /// Tell versions and devices of this driver
     #[arg(long, conflicts_with = "ways")]
     device: Option<PathBuf>,
@@ -34,7 +32,7 @@ pub struct Args {
 
 /// Output of `--device`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Driver {
+pub struct DriverReport {
     /// Error of opening the library.
     pub trouble: Option<String>,
     /// Result of `cuInit`; 0 is success.
@@ -42,14 +40,14 @@ pub struct Driver {
     /// `cuDriverGetVersion`: 13020 is 13.2.
     pub version: Option<i32>,
     /// Visible devices.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceReport>,
     /// NVML's report.
-    pub nvml: Nvml,
+    pub nvml: NvmlReport,
 }
 
 /// A visible device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Device {
+pub struct DeviceReport {
     /// `cuDeviceGetName`.
     pub name: String,
     /// Hexadecimal digits.
@@ -58,17 +56,17 @@ pub struct Device {
     pub memory: u64,
     /// Major and minor.
     pub capability: (i32, i32),
-    /// Attribute for concurrent managed access: pages can migrate while kernels run.
+    /// Pages can migrate while kernels run.
     pub managed: bool,
-    /// Whether this process would share it under MPS; `None` if the driver does not say (before
-    /// CUDA 12.4).
+    /// Whether this process would share it under MPS; `None`: the driver does not say (before CUDA
+    /// 12.4).
     #[serde(default)]
     pub mps: Option<bool>,
 }
 
 /// NVML's report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Nvml {
+pub struct NvmlReport {
     /// File of the library.
     pub library: Option<PathBuf>,
     /// Why nothing is known.
@@ -79,23 +77,23 @@ pub struct Nvml {
     pub mig: Option<bool>,
     /// All GPUs of the machine, whatever `CUDA_VISIBLE_DEVICES` says.
     #[serde(default)]
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<GpuReport>,
 }
 
 /// A GPU according to NVML.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gpu {
+pub struct GpuReport {
     /// The whole GPU.
-    pub whole: Part,
+    pub whole: GpuPart,
     /// MIG instances; empty if it is not divided.
-    pub instances: Vec<Part>,
+    pub instances: Vec<GpuPart>,
     /// Whether it is divided; work then runs only on its instances.
     pub mig: bool,
 }
 
 /// A GPU or instance according to NVML.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct GpuPart {
     /// `GPU-...` or `MIG-...`.
     pub uuid: String,
     /// `nvmlDeviceGetName`.
@@ -108,7 +106,7 @@ pub struct Part {
 
 /// One way to reach the driver, and where it led.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Way {
+pub struct DriverWay {
     /// The way in words.
     pub way: String,
     /// File of the address found.
@@ -117,17 +115,17 @@ pub struct Way {
 
 /// Output of `--ways`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ways {
+pub struct WaysReport {
     /// All ways tried.
-    pub ways: Vec<Way>,
+    pub ways: Vec<DriverWay>,
     /// Result of `cuInit` through the first way.
     pub init: Option<i32>,
-    /// Driver functions that weft's symbol table lacks; `None` if weft is not in the process.
+    /// Driver functions that weft's symbol table lacks; `None`: weft is not in the process.
     pub beyond: Option<Vec<String>>,
 }
 
 /// Runs the probe and prints its JSON.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: ProbeArgs) -> Result<ExitCode> {
     if args.memory {
         return memory();
     }
@@ -140,12 +138,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers each input line with a list of UUID (hexadecimal), free bytes and total bytes.
+/// Answers each input line with a list of UUID, free bytes and total bytes.
 fn memory() -> Result<ExitCode> {
     if let Some(trouble) = nvml().trouble {
         bail!("{trouble}");
     }
-    let library = Library::nvml().map_err(anyhow::Error::msg)?;
+    let library = OpenLibrary::nvml().map_err(anyhow::Error::msg)?;
     for line in std::io::stdin().lines() {
         line?;
         let gpus = gpus(library);
@@ -160,13 +158,13 @@ fn memory() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A library that is never closed, so its symbols stay valid.
+/// A library that is never closed.
 #[derive(Debug, Clone, Copy)]
-struct Library(&'static unix::Library);
+struct OpenLibrary(&'static unix::Library);
 
-impl Library {
-    fn open(name: &OsStr) -> Result<Library, String> {
-        // SAFETY: loading a driver runs its constructors, which is what a CUDA program does too.
+impl OpenLibrary {
+    fn open(name: &OsStr) -> Result<OpenLibrary, String> {
+        // SAFETY: a driver's constructors run, as in any CUDA program.
         let opened = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW) };
         opened.map(Self::kept).map_err(|error| {
             // The source holds the linker's own message.
@@ -175,20 +173,20 @@ impl Library {
     }
 
     /// NVML, opened at the first successful call.
-    fn nvml() -> Result<Library, String> {
-        static NVML: OnceCell<Library> = OnceCell::new();
+    fn nvml() -> Result<OpenLibrary, String> {
+        static NVML: OnceCell<OpenLibrary> = OnceCell::new();
         NVML.get_or_try_init(|| Self::open(OsStr::new("libnvidia-ml.so.1")))
             .copied()
     }
 
     /// All loaded libraries in the linker's search order (`RTLD_DEFAULT`).
-    fn everything() -> Library {
+    fn everything() -> OpenLibrary {
         // SAFETY: dlsym takes this special handle, and nothing is closed.
         Self::kept(unsafe { unix::Library::from_raw(libc::RTLD_DEFAULT) })
     }
 
-    fn kept(library: unix::Library) -> Library {
-        Library(Box::leak(Box::new(library)))
+    fn kept(library: unix::Library) -> OpenLibrary {
+        OpenLibrary(Box::leak(Box::new(library)))
     }
 
     fn symbol(self, name: &CStr) -> Option<*mut c_void> {
@@ -199,8 +197,7 @@ impl Library {
 
     /// A function whose type is one of the C types below.
     fn function<F: Copy>(self, name: &CStr) -> Option<F> {
-        // SAFETY: `F` is a function pointer type whose signature the caller takes from the driver's
-        // or NVML's public header for this name.
+        // SAFETY: `F` is the function's signature in the driver's or NVML's public header.
         let found = unsafe { self.0.get::<F>(name) };
         found.ok().map(|function| *function)
     }
@@ -210,7 +207,7 @@ impl Library {
 fn file_of(address: *mut c_void) -> Option<PathBuf> {
     // SAFETY: all zeroes is a valid Dl_info (null pointers).
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: dladdr looks the address up and never reads it; `info` is ours.
+    // SAFETY: dladdr looks the address up and does not read it; `info` is ours.
     let found = unsafe { libc::dladdr(address, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
@@ -236,12 +233,12 @@ const CAPABILITY_MINOR: c_int = 76;
 const CONCURRENT_MANAGED_ACCESS: c_int = 89;
 const MPS_ENABLED: c_int = 133;
 
-fn device(path: &std::path::Path) -> Driver {
-    let mut told = Driver {
+fn device(path: &std::path::Path) -> DriverReport {
+    let mut told = DriverReport {
         nvml: nvml(),
-        ..Driver::default()
+        ..DriverReport::default()
     };
-    let library = match Library::open(path.as_os_str()) {
+    let library = match OpenLibrary::open(path.as_os_str()) {
         Ok(library) => library,
         Err(why) => {
             told.trouble = Some(why);
@@ -271,11 +268,11 @@ fn device(path: &std::path::Path) -> Driver {
     told
 }
 
-fn one_device(library: Library, ordinal: c_int) -> Option<Device> {
+fn one_device(library: OpenLibrary, ordinal: c_int) -> Option<DeviceReport> {
     let get = library.function::<GetIntOf>(c"cuDeviceGet")?;
     // SAFETY: the closure passes a pointer to an int of ours and an ordinal below the count.
     let handle = int(|out| unsafe { get(out, ordinal) })?;
-    let mut device = Device::default();
+    let mut device = DeviceReport::default();
     if let Some(name) = library.function::<GetName>(c"cuDeviceGetName") {
         let mut buffer = [0u8; 256];
         // SAFETY: the buffer has the length that is told; one byte is kept for the end.
@@ -304,8 +301,7 @@ fn one_device(library: Library, ordinal: c_int) -> Option<Device> {
         }
     }
     if let Some(attribute) = library.function::<GetAttribute>(c"cuDeviceGetAttribute") {
-        // SAFETY: the closure passes a pointer to an int of ours, a number of the public header and
-        // a device that exists.
+        // SAFETY: a pointer to an int of ours, a number of the public header, a device that exists.
         let ask = |which| int(|out| unsafe { attribute(out, which, handle) });
         let figure = |which| ask(which).unwrap_or(0);
         device.capability = (figure(CAPABILITY_MAJOR), figure(CAPABILITY_MINOR));
@@ -325,13 +321,13 @@ fn until_zero(buffer: &[u8]) -> String {
     String::from_utf8_lossy(&buffer[..end]).into_owned()
 }
 
-fn nvml() -> Nvml {
+fn nvml() -> NvmlReport {
     type Plain = unsafe extern "C" fn() -> c_int;
     type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
     type Handle = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int;
     type Mig = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> c_int;
-    let mut told = Nvml::default();
-    let library = match Library::nvml() {
+    let mut told = NvmlReport::default();
+    let library = match OpenLibrary::nvml() {
         Ok(library) => library,
         Err(why) => {
             told.trouble = Some(why);
@@ -386,7 +382,7 @@ type CurrentAndPending = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_u
 type TextOf = unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> c_int;
 type MemoryOf = unsafe extern "C" fn(*mut c_void, *mut [u64; 3]) -> c_int;
 
-fn gpus(library: Library) -> Vec<Gpu> {
+fn gpus(library: OpenLibrary) -> Vec<GpuReport> {
     let Some(by_index) = library.function::<ByIndex>(c"nvmlDeviceGetHandleByIndex_v2") else {
         return Vec::new();
     };
@@ -395,7 +391,7 @@ fn gpus(library: Library) -> Vec<Gpu> {
     let mut all = Vec::new();
     for index in 0..GPUS {
         let mut handle = ptr::null_mut();
-        // SAFETY: a pointer to a handle of ours; an index that is none is answered with an error.
+        // SAFETY: a pointer to a handle of ours; a wrong index is answered with an error.
         if unsafe { by_index(index, &mut handle) } != 0 {
             break;
         }
@@ -406,14 +402,14 @@ fn gpus(library: Library) -> Vec<Gpu> {
         if let Some(instance) = instance.filter(|_| mig) {
             for at in 0..INSTANCES {
                 let mut part = ptr::null_mut();
-                // SAFETY: a handle that NVML has just given, and a pointer to one of ours; a place
-                // without an instance is answered with an error.
+                // SAFETY: a handle of NVML, and a pointer to one of ours; a wrong index is answered
+                // with an error.
                 if unsafe { instance(handle, at, &mut part) } == 0 {
                     instances.push(one_part(library, part));
                 }
             }
         }
-        all.push(Gpu {
+        all.push(GpuReport {
             whole: one_part(library, handle),
             instances,
             mig,
@@ -422,22 +418,21 @@ fn gpus(library: Library) -> Vec<Gpu> {
     all
 }
 
-fn one_part(library: Library, handle: *mut c_void) -> Part {
+fn one_part(library: OpenLibrary, handle: *mut c_void) -> GpuPart {
     let text = |name: &CStr| {
         let mut buffer = [0u8; 128];
         let ask = library.function::<TextOf>(name)?;
-        // SAFETY: a handle that NVML gave, and a buffer of the length that is told; one byte is
-        // kept for the end.
+        // SAFETY: a handle of NVML, and a buffer of the length that is told; one byte is kept for
+        // the end.
         let result = unsafe { ask(handle, buffer.as_mut_ptr().cast(), 127) };
         (result == 0).then(|| until_zero(&buffer))
     };
     let mut figures = [0u64; 3];
     if let Some(ask) = library.function::<MemoryOf>(c"nvmlDeviceGetMemoryInfo") {
-        // SAFETY: a handle that NVML gave, and the three numbers of `nvmlMemory_t`: total, free,
-        // used.
+        // SAFETY: a handle of NVML, and the three numbers of `nvmlMemory_t`: total, free, used.
         let _ = unsafe { ask(handle, &mut figures) };
     }
-    Part {
+    GpuPart {
         uuid: text(c"nvmlDeviceGetUUID").unwrap_or_default(),
         name: text(c"nvmlDeviceGetName").unwrap_or_default(),
         memory: figures[0],
@@ -445,32 +440,32 @@ fn one_part(library: Library, handle: *mut c_void) -> Part {
     }
 }
 
-/// The function that is looked up. Launches would bypass weft on any way that misses it.
+/// Launches would bypass weft on any way that misses this function.
 const LOOKED_UP: &CStr = c"cuLaunchKernel";
 
-fn ways(real: &std::path::Path) -> Ways {
-    let mut told = Ways::default();
-    let by_handle = |library: Result<Library, String>| library.ok()?.symbol(LOOKED_UP).and_then(file_of);
+fn ways(real: &std::path::Path) -> WaysReport {
+    let mut told = WaysReport::default();
+    let by_handle = |library: Result<OpenLibrary, String>| library.ok()?.symbol(LOOKED_UP).and_then(file_of);
     let mut add = |way: &str, library: Option<PathBuf>| {
-        told.ways.push(Way {
+        told.ways.push(DriverWay {
             way: way.to_string(),
             library,
         });
     };
     add(
         "dlopen(\"libcuda.so.1\")",
-        by_handle(Library::open(OsStr::new("libcuda.so.1"))),
+        by_handle(OpenLibrary::open(OsStr::new("libcuda.so.1"))),
     );
     add(
         "dlopen(\"libcuda.so\")",
-        by_handle(Library::open(OsStr::new("libcuda.so"))),
+        by_handle(OpenLibrary::open(OsStr::new("libcuda.so"))),
     );
     add(
         "dlopen of the driver's absolute path",
-        by_handle(Library::open(real.as_os_str())),
+        by_handle(OpenLibrary::open(real.as_os_str())),
     );
-    add("dlsym(RTLD_DEFAULT)", by_handle(Ok(Library::everything())));
-    let named = Library::open(OsStr::new("libcuda.so.1")).ok();
+    add("dlsym(RTLD_DEFAULT)", by_handle(Ok(OpenLibrary::everything())));
+    let named = OpenLibrary::open(OsStr::new("libcuda.so.1")).ok();
     let init = named.and_then(|library| library.function::<Init>(c"cuInit"));
     told.init = init.map(|init| {
         // SAFETY: cuInit takes flags, which must be 0.
@@ -480,21 +475,20 @@ fn ways(real: &std::path::Path) -> Ways {
     let found = lookup.and_then(|lookup| {
         let mut address = ptr::null_mut();
         let mut status = 0;
-        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the default of the
-        // calling program.
+        // 12000: the first CUDA version whose runtime asks this way. Flag 0: the program's default.
         // SAFETY: a C string, a pointer to a pointer and an int of ours.
         let result = unsafe { lookup(LOOKED_UP.as_ptr(), &mut address, 12000, 0, &mut status) };
         (result == 0 && !address.is_null()).then(|| file_of(address)).flatten()
     });
-    told.ways.push(Way {
+    told.ways.push(DriverWay {
         way: "cuGetProcAddress_v2".to_string(),
         library: found,
     });
-    told.beyond = Library::everything().function::<Text>(c"weft_text").map(beyond);
+    told.beyond = OpenLibrary::everything().function::<Text>(c"weft_text").map(beyond);
     told
 }
 
-/// `weft_text` of libweft: topic, buffer, buffer length; returns the length wanted.
+/// `weft_text` of libweft: topic, buffer, buffer length; returns the wanted length.
 type Text = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 fn beyond(text: Text) -> Vec<String> {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::text::{self, Table};
+use super::text::{self, TextTable};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::admission::{Queue, WaitingRow};
 use weft_daemon::places::Places;
 
 /// Show who waits for device memory, why, and when it is expected
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct QueueArgs {
     /// Everything, as JSON
     #[arg(long)]
     pub json: bool,
@@ -22,7 +22,7 @@ pub struct Args {
 const LEARNT: usize = 8;
 
 /// Shows the queue.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: QueueArgs) -> Result<ExitCode> {
     let Answer::Queue(queue) = admin::ask(&Places::of_environment(), &Question::Queue)? else {
         bail!("unexpected answer");
     };
@@ -60,7 +60,7 @@ pub fn render(queue: &Queue) -> String {
     if queue.waiting.is_empty() {
         page.push("nobody waits".to_string());
     } else {
-        let mut table = Table::new([
+        let mut table = TextTable::new([
             "place",
             "pid",
             "user",
@@ -90,7 +90,7 @@ pub fn render(queue: &Queue) -> String {
     }
     if !queue.running.is_empty() {
         page.push(String::new());
-        let mut table = Table::new([
+        let mut table = TextTable::new([
             "pid",
             "device",
             "user",
@@ -132,7 +132,7 @@ pub fn render(queue: &Queue) -> String {
             "ended of late without --memory or profile (weft profile keep PID --name NAME makes one of it):"
                 .to_string(),
         );
-        let mut table = Table::new(["pid", "user", "took", "ran", "", "command"]);
+        let mut table = TextTable::new(["pid", "user", "took", "ran", "", "command"]);
         for row in queue.learnt.iter().take(LEARNT) {
             table.row([
                 row.pid.to_string(),

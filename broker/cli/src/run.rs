@@ -1,6 +1,5 @@
-//! `weft run`: a job under weft.
-//!
-//! The job replaces this process (exec), so pid, exit code, signals and stdout are its own.
+//! `weft run`: a job under weft. The job replaces this process (exec), so pid, exit code, signals
+//! and stdout are its own.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -10,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
-use super::environment::{self, Backing, Environment, Wishes};
+use super::environment::{self, BackingOption, Environment, Wishes};
 use super::{gpus, inherited, start, text};
 use weft_daemon::places::Places;
 use weft_daemon::store;
@@ -22,7 +21,7 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// Run a job under weft, beside the others
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RunArgs {
     /// 0 (matters most) to 9 (fills gaps last); default 5
     #[arg(long, short, value_parser = text::priority, allow_negative_numbers = true)]
     pub priority: Option<u8>,
@@ -48,7 +47,7 @@ pub struct Args {
     /// together exceed the device can run; auto: managed only where the job would have to wait for
     /// device memory
     #[arg(long, value_enum)]
-    pub backing: Option<Backing>,
+    pub backing: Option<BackingOption>,
     /// Which GPU: any (weft chooses where the job fits best), or the ones it may choose from, as
     /// nvidia-smi numbers or names them (0,1 or GPU-5e1f...,MIG-...); within CUDA_VISIBLE_DEVICES
     /// where that is set. Also WEFT_GPU
@@ -60,7 +59,7 @@ pub struct Args {
 }
 
 /// Runs the job.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: RunArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let profile = match args.profile.as_deref().map(store::absolute).transpose() {
         Ok(profile) => profile,
@@ -90,7 +89,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             false => args.wait.map(|seconds| seconds.to_string()),
         },
     };
-    // The job runs even where weft cannot do its part.
+    // The job runs even where weft cannot.
     let environment = environment::assemble(&places, &wishes).unwrap_or_else(|error| {
         eprintln!("weft: {}; the job runs as without weft", text::told(&error));
         Environment::default()
@@ -130,9 +129,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(not_started(program, &error))
 }
 
-/// Checks values from the environment that no option overrides. Otherwise a job with a mistyped
-/// need would run as one without.
-fn said_well(args: &Args) -> Result<(), String> {
+/// Checks variables that no option overrides: a job with a mistyped need would run as one without.
+fn said_well(args: &RunArgs) -> Result<(), String> {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().trim().to_string();
         Some(value).filter(|value| !value.is_empty())

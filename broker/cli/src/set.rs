@@ -15,7 +15,7 @@ use weft_daemon::places::Places;
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("who").required(true).args(["client", "pid", "user"]))]
 #[command(group = ArgGroup::new("what").required(true).args(["priority", "weight"]))]
-pub struct Args {
+pub struct SetArgs {
     /// By the number that `weft status` shows
     #[arg(long, value_parser = text::whole::<u64>)]
     pub client: Option<u64>,
@@ -40,7 +40,7 @@ fn weight(text: &str) -> Result<u32, String> {
 }
 
 /// Sends the change.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: SetArgs) -> Result<ExitCode> {
     let who = match (args.client, args.pid) {
         (Some(client), _) => format!("client {client}"),
         (None, pid) => format!("process {}", pid.unwrap_or_default()),

@@ -1,8 +1,7 @@
 //! Starts this user's broker if none runs.
 //!
-//! Of many concurrent jobs the first to take the start lock ([`turn`]) checks again, starts a
-//! broker and waits for its answer. The others wait for the lock and find it running. Every wait is
-//! bounded, and without a broker a job still runs.
+//! Of many jobs the first to take the start lock ([`turn`]) checks again, starts a broker and waits
+//! for its answer. Every wait is bounded, and without a broker a job still runs.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -17,14 +16,14 @@ use rustix::io::Errno;
 use weft_daemon::admin;
 use weft_daemon::places::Places;
 
-/// A broker answers a few milliseconds after its start; a swapping machine may need seconds.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// A broker answers in a few milliseconds; a swapping machine may need seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Polling interval.
-const STEP: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Idle time after which a broker started for a job ends. Long enough that a script's jobs share
-/// one broker, short enough that none stays for ever.
+/// Idle time after which a broker started for a job ends: a script's jobs share one, none stays for
+/// ever.
 pub const IDLE_EXIT: Duration = Duration::from_secs(60);
 
 /// Ensures that a broker answers. `extra` are arguments for a new one.
@@ -54,18 +53,18 @@ pub fn turn(places: &Places) -> Result<File> {
         .mode(0o600)
         .open(&path)
         .with_context(|| format!("cannot open {}", path.display()))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(lock),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(STEP),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Err(error) => bail!("cannot lock {}: {error}", path.display()),
         }
     }
 }
 
-/// Starts a broker through `weft broker --background`, which exits once it answers. The broker is
-/// then no child of the job, so a job that waits for any child never meets it.
+/// Starts a broker by `weft broker --background`, which exits once it answers: the broker is no
+/// child of a job that may wait for any child.
 fn start(places: &Places, extra: &[String]) -> Result<()> {
     let program = fs::read_link("/proc/self/exe").context("cannot find this program")?;
     let output = Command::new(program)

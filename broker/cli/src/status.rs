@@ -5,21 +5,21 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::text::{self, Table};
+use super::text::{self, TextTable};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::{ClientStatus, DeviceStatus, Ending, Status};
 
 /// Show the broker, its jobs and the last ones that ended
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct StatusArgs {
     /// Everything, as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 /// Shows the status.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: StatusArgs) -> Result<ExitCode> {
     let Answer::Status(status) = admin::ask(&Places::of_environment(), &Question::Status)? else {
         bail!("unexpected answer");
     };
@@ -72,7 +72,7 @@ pub fn render(status: &Status) -> String {
     if !status.ended.is_empty() {
         page.push(String::new());
         page.push("ended:".to_string());
-        let mut table = Table::new(["client", "pid", "prio", "how", "ago", "launches", "waited", "command"]);
+        let mut table = TextTable::new(["client", "pid", "prio", "how", "ago", "launches", "waited", "command"]);
         for ended in &status.ended {
             let last = &ended.last;
             let how = match ended.ending {
@@ -121,7 +121,7 @@ pub fn role(client: &ClientStatus) -> String {
 }
 
 fn clients(clients: &[ClientStatus], shared: bool) -> Vec<String> {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         if shared { "user/client" } else { "client" },
         "pid",
         "prio",

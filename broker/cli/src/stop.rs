@@ -11,13 +11,13 @@ use weft_daemon::places::Places;
 
 /// End the broker; jobs go on as without weft. A shared one ends for its owner or root alone
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct StopArgs {}
 
 /// Bound on the stop, as the broker writes its profiles first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Stops the broker.
-pub fn main(_: Args) -> Result<ExitCode> {
+pub fn main(_: StopArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     admin::ask(&places, &Question::Stop)?;
     let deadline = Instant::now() + PATIENCE;

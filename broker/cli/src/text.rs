@@ -29,16 +29,16 @@ pub fn uuid_digits(uuid: &str) -> String {
     digits.replace('-', "").to_ascii_lowercase()
 }
 
-/// A table with columns as wide as their widest cell; numbers to the right, words to the left.
+/// A table; columns of numbers to the right, words to the left.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with this head.
-    pub fn new<const N: usize>(head: [&str; N]) -> Table {
-        Table {
+    pub fn new<const N: usize>(head: [&str; N]) -> TextTable {
+        TextTable {
             rows: vec![head.iter().map(|cell| cell.to_string()).collect()],
         }
     }
@@ -121,7 +121,7 @@ pub fn why(error: &std::io::Error) -> String {
     without_numbers(error)
 }
 
-/// An error with its causes in one line, without repetitions and system error numbers.
+/// An error with its causes in one line, without repetitions and numbers of system errors.
 pub fn told(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(without_numbers) {
@@ -159,8 +159,8 @@ pub fn priority(text: &str) -> Result<u8, String> {
     priority.ok_or_else(|| "a priority is a whole number from 0 (matters most) to 9".to_string())
 }
 
-/// A command line in at most `width` characters. It keeps the script and its arguments, by which
-/// people know a job, and drops directories first.
+/// A command line in at most `width` characters. Directories go first; the script and its
+/// arguments, by which people know a job, stay.
 pub fn command(line: &str, width: usize) -> String {
     let plain = cut(line, usize::MAX);
     if plain.chars().count() <= width {
@@ -190,8 +190,8 @@ fn end_of(path: &str, parts: usize) -> &str {
     slashes.nth(parts - 1).and_then(|at| path.get(at + 1..)).unwrap_or(path)
 }
 
-/// The interpreter, if the program is Python, and the words from the script on, without the
-/// interpreter's options.
+/// The interpreter, if it is Python, and the words from the script on, without the interpreter's
+/// options.
 fn script_of<'a, 'b>(words: &'b [&'a str]) -> (Option<&'a str>, &'b [&'a str]) {
     let Some((program, rest)) = words.split_first() else {
         return (None, words);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_right_and_words_left() {
-        let mut table = Table::new(["name", "count"]);
+        let mut table = TextTable::new(["name", "count"]);
         table.row(["a".to_string(), "1".to_string()]);
         table.row(["long".to_string(), "100".to_string()]);
         assert_eq!(table.lines(), ["name  count", "a         1", "long    100"]);

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::text::{self, Table};
+use super::text::{self, TextTable};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
 use weft_daemon::status::{ClientStatus, Status};
 
 /// Show what the jobs do now, again and again
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TopArgs {
     /// Seconds between two looks
     #[arg(long, short, default_value_t = 1.0, value_parser = interval)]
     interval: f64,
@@ -35,7 +35,7 @@ fn interval(text: &str) -> Result<f64, String> {
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
 /// Shows pages until the count, a broken pipe or the broker's end.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: TopArgs) -> Result<ExitCode> {
     let places = Places::of_environment();
     let look = || -> Result<(Status, Instant)> {
         match admin::ask(&places, &Question::Status)? {
@@ -71,7 +71,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
         broker.turns.saturating_sub(before.broker.turns) as f64 / seconds,
         broker.decisions.saturating_sub(before.broker.decisions) as f64 / seconds,
     )];
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "client", "pid", "prio", "mode", "launch/s", "waiting", "granted", "memory", "command",
     ]);
     for client in &now.clients {
@@ -82,7 +82,7 @@ fn render(before: &Status, now: &Status, seconds: f64) -> String {
             client.launches + client.graph_launches,
             old.launches + old.graph_launches,
         );
-        // A wait is counted when it ends, so the share may exceed the interval.
+        // A wait counts when it ends: the share may exceed the interval.
         let share = |ns: f64| format!("{:.0} %", (ns / 1e9 * 100.0).min(100.0));
         table.row([
             client.client.to_string(),

@@ -1,8 +1,8 @@
-//! `weft trace`: shows a launch trace and converts it to and from JSON; also the recording behind
+//! `weft trace`: shows a launch trace and converts it to and from JSON; and the recording behind
 //! `weft profile --trace`.
 //!
-//! Recording needs no broker: the job's process writes what it does (`WEFT_MODE=trace`), and this
-//! command makes the trace.
+//! Recording needs no broker: the job writes what it does (`WEFT_MODE=trace`), this command makes
+//! the trace.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -27,13 +27,13 @@ use weft_daemon::places::Places;
 /// Look at a launch trace, or turn one into JSON and back
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
-pub struct Args {
+pub struct TraceArgs {
     #[command(subcommand)]
-    action: Action,
+    action: TraceAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum TraceAction {
     /// Print a trace: its steps in figures, its kernels
     Show {
         /// The file
@@ -62,9 +62,9 @@ enum Action {
 const KERNELS: usize = 40;
 
 /// Runs the command.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: TraceArgs) -> Result<ExitCode> {
     match args.action {
-        Action::Show { file, json } => {
+        TraceAction::Show { file, json } => {
             let trace = Trace::load(&file)?;
             let page = match json {
                 true => serde_json::to_string_pretty(&show::to_json(&trace))?,
@@ -72,7 +72,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             };
             let _ = writeln!(std::io::stdout(), "{}", page.trim_end());
         }
-        Action::Export { file, out } => {
+        TraceAction::Export { file, out } => {
             let trace = Trace::load(&file)?;
             let written = File::create(&out).and_then(|target| {
                 let mut target = BufWriter::new(target);
@@ -81,7 +81,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
             });
             written.with_context(|| format!("cannot write {}", out.display()))?;
         }
-        Action::Import { json, file } => {
+        TraceAction::Import { json, file } => {
             let source = File::open(&json).with_context(|| format!("cannot read {}", json.display()))?;
             let trace: Trace = serde_json::from_reader(BufReader::new(source))
                 .with_context(|| format!("{} is no trace in JSON (weft trace export writes one)", json.display()))?;
@@ -93,7 +93,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 /// Arguments of `weft profile --trace`.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct TraceWindow {
     /// File of the trace.
     pub file: PathBuf,
     /// Name of the trace and of the profile made of it.
@@ -105,7 +105,7 @@ pub struct Wanted {
 }
 
 /// Runs and records a job. Ends as the job did.
-pub fn record(wanted: &Wanted) -> Result<ExitCode> {
+pub fn record(wanted: &TraceWindow) -> Result<ExitCode> {
     if let Some(name) = &wanted.name
         && let Err(error) = weft_profiles::valid_name(name)
     {
@@ -146,7 +146,7 @@ pub fn record(wanted: &Wanted) -> Result<ExitCode> {
 }
 
 /// Makes the trace, and the profile if named, from the files of the job's processes.
-fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
+fn keep(wanted: &TraceWindow, file: &Path) -> Result<()> {
     let mut found = Vec::new();
     for path in raw_files(file)? {
         match Recording::load(&path) {
@@ -154,7 +154,7 @@ fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
             Err(error) => eprintln!("weft: {error}"),
         }
     }
-    // The process with most operations is the job; torchrun and loaders have others beside it.
+    // The process with most operations is the job; torchrun and loaders have others.
     found.sort_by_key(|recording| std::cmp::Reverse(recording.operations()));
     let Some(recording) = found.first() else {
         bail!(
@@ -203,7 +203,7 @@ fn keep(wanted: &Wanted, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn options(wanted: &Wanted, recording: &Recording, name: String) -> Options {
+fn options(wanted: &TraceWindow, recording: &Recording, name: String) -> Options {
     let simulated = recording.gpu.name.contains("(simulated)");
     let mut note = format!("recorded on {}", recording.gpu);
     if wanted.dilation != 1.0 {
@@ -288,20 +288,20 @@ mod tests {
         };
         trace.steps.push(weft_trace_format::Step::default());
         trace.save(&at("t.trace")).unwrap();
-        let done = |action| main(Args { action });
-        done(Action::Export {
+        let done = |action| main(TraceArgs { action });
+        done(TraceAction::Export {
             file: at("t.trace"),
             out: at("t.json"),
         })
         .unwrap();
-        done(Action::Import {
+        done(TraceAction::Import {
             json: at("t.json"),
             file: at("u.trace"),
         })
         .unwrap();
         assert_eq!(Trace::load(&at("u.trace")).unwrap(), trace);
         fs::write(at("bad.json"), "{}").unwrap();
-        let error = done(Action::Import {
+        let error = done(TraceAction::Import {
             json: at("bad.json"),
             file: at("v.trace"),
         })

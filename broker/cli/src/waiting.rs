@@ -1,5 +1,4 @@
-//! Waits for a job as its parent (`weft profile`; `weft run` becomes its job), transparently for
-//! both sides.
+//! Waits for a job as its parent (`weft profile`), transparently for both sides.
 //!
 //! * Terminal signals (^C, ^\, ^Z, a hang-up) reach the job too, as both are in the foreground
 //!   group; this command only outlives them. ^Z stops the job and then this command; `fg` continues
@@ -7,9 +6,8 @@
 //! * Signals from a process (a supervisor, `kill`, `timeout`) are forwarded: TERM, HUP, INT, QUIT,
 //!   USR1 and USR2. TSTP stops the job and then this command; CONT continues a stopped job. A
 //!   signal to the whole group reaches the job twice. STOP and KILL cannot be forwarded.
-//! * Signals from the job to its own group are not forwarded.
-//! * An ignored signal stays ignored, here and in the job (nohup, a shell's background job).
-//! * This command ends with the job's exit code or signal, so a shell sees no difference.
+//! * Signals from the job to its own group are not forwarded. An ignored signal stays ignored.
+//! * This command ends with the job's exit code or signal.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -27,7 +25,7 @@ use signal_hook::low_level::emulate_default_handler;
 use super::inherited;
 
 /// Signals that are handled here.
-const HEARD: [(i32, Signal); 8] = [
+const HANDLED_SIGNALS: [(i32, Signal); 8] = [
     (SIGINT, Signal::INT),
     (SIGQUIT, Signal::QUIT),
     (SIGTERM, Signal::TERM),
@@ -39,15 +37,14 @@ const HEARD: [(i32, Signal); 8] = [
 ];
 
 /// How long a stop may take on a busy machine.
-const STOPS_WITHIN: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// This process's signals, taken before the job begins. One that comes meanwhile is forwarded once
-/// the job runs.
+/// This process's signals, taken before the job begins: none is lost meanwhile.
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 /// Takes the signals.
 pub fn signals() -> Result<Signals> {
-    let heard = HEARD.iter().map(|(number, _)| *number);
+    let heard = HANDLED_SIGNALS.iter().map(|(number, _)| *number);
     let taken = SignalsInfo::new(heard.filter(|number| !inherited::ignored(*number)));
     taken.map(Signals).context("cannot take signals")
 }
@@ -59,11 +56,10 @@ impl Signals {
         let handle = signals.handle();
         let job = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let job = job.context("the job has no process id")?;
-        // Ends with the handle. Until the job is waited for its pid is not reused; the last signals
-        // may find no process.
+        // Ends with the handle. The job's pid is not reused before it is waited for.
         let forwarder = std::thread::spawn(move || {
             for signal in signals.forever() {
-                hand_on(&signal, job);
+                forward(&signal, job);
             }
         });
         let status = child.wait().context("cannot wait for the job");
@@ -73,13 +69,13 @@ impl Signals {
     }
 }
 
-fn hand_on(came: &siginfo_t, job: Pid) {
-    let Some((_, signal)) = HEARD.iter().find(|(number, _)| *number == came.si_signo) else {
+fn forward(came: &siginfo_t, job: Pid) {
+    let Some((_, signal)) = HANDLED_SIGNALS.iter().find(|(number, _)| *number == came.si_signo) else {
         return;
     };
-    // `fg` continues the whole group: a running job is not signalled again.
+    // `fg` continues the whole group.
     let wanted = *signal != Signal::CONT || is_stopped(job);
-    if wanted && meant_for(came, job) {
+    if wanted && is_meant_for(came, job) {
         let _ = kill_process(job, *signal);
     }
     if *signal == Signal::TSTP && stops(job) {
@@ -87,10 +83,9 @@ fn hand_on(came: &siginfo_t, job: Pid) {
     }
 }
 
-/// Whether the job stops. A job that handles the signal goes on, and so does one in a group without
-/// a shell.
+/// Whether the job stops: not if it handles the signal, or is in a group without a shell.
 fn stops(job: Pid) -> bool {
-    let end = Instant::now() + STOPS_WITHIN;
+    let end = Instant::now() + STOP_TIMEOUT;
     loop {
         if is_stopped(job) {
             return true;
@@ -109,7 +104,7 @@ fn is_stopped(job: Pid) -> bool {
 }
 
 /// Whether the job does not get a signal by itself.
-fn meant_for(came: &siginfo_t, job: Pid) -> bool {
+fn is_meant_for(came: &siginfo_t, job: Pid) -> bool {
     // Codes above 0 come from the kernel; its signals of this kind are the terminal's.
     if came.si_code > 0 {
         return false;

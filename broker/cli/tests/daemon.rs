@@ -352,7 +352,7 @@ fn no_wake_up_is_lost() {
         lane.reports.issued.fetch_add(COST, Ordering::AcqRel);
         lane.reports.waiting.store(0, Ordering::Release);
         other.record(Kind::Launch, 2, COST, 0);
-        lane.reports.settled.fetch_add(COST, Ordering::AcqRel);
+        lane.reports.completed.fetch_add(COST, Ordering::AcqRel);
         // Some rounds are long enough for the broker to fall asleep.
         std::thread::sleep(Duration::from_micros(dice.below(3_000)));
     }

@@ -304,9 +304,9 @@ impl LaneWatch {
         };
         let first = look();
         let issued = reports.issued.load(Ordering::Acquire);
-        let settled = reports.settled.load(Ordering::Acquire);
+        let settled = reports.completed.load(Ordering::Acquire);
         // Read after issued and settled, so no moment exists in which neither counts.
-        let progress = (issued, settled, reports.renewed.load(Ordering::Acquire));
+        let progress = (issued, settled, reports.replenished.load(Ordering::Acquire));
         let waits = first.is_some() && look() == first;
         let progressed = std::mem::take(&mut self.told_early) || progress != self.progress;
         if progressed {
@@ -454,8 +454,8 @@ impl LaneWatch {
     pub fn books(&mut self) -> Vec<Event> {
         let (client, reports) = (self.client(), &self.entry.lane.reports);
         let issued = reports.issued.load(Ordering::Acquire);
-        let settled = reports.settled.load(Ordering::Acquire);
-        let total = reports.renewed.load(Ordering::Acquire);
+        let settled = reports.completed.load(Ordering::Acquire);
+        let total = reports.replenished.load(Ordering::Acquire);
         if total == self.progress.2 {
             return Vec::new();
         }

@@ -88,7 +88,7 @@ pub struct Options {
     /// How many times slower than a real device this one is.
     pub dilation: f64,
     /// The order in which jobs get device memory.
-    pub admission: weft_admission::Policy,
+    pub admission: weft_admission::AdmissionPolicy,
     /// File for decisions and records.
     pub trace: Option<PathBuf>,
 }
@@ -105,7 +105,7 @@ impl Default for Options {
             spin: Spin::default(),
             refine: false,
             dilation: 1.0,
-            admission: weft_admission::Policy::default(),
+            admission: weft_admission::AdmissionPolicy::default(),
             trace: None,
         }
     }

@@ -18,7 +18,7 @@ use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
 use crate::server::UserPage;
 use weft_protocol::admission_slot::AdmissionState;
-use weft_protocol::fit::{ENOUGH, Fit};
+use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
 use weft_protocol::lane::Mode;
 use weft_protocol::transport::map::SharedLane;
 
@@ -226,7 +226,7 @@ impl Entry {
         let profile = self.loaded.as_ref()?;
         let counters = &self.lane.counters;
         let launches = counters.launches.load(Ordering::Relaxed) + counters.graph_launches.load(Ordering::Relaxed);
-        let fit = Fit {
+        let fit = ProfileFit {
             known: self.known.load(Ordering::Relaxed),
             seen: self.kernels.load(Ordering::Relaxed),
         };
@@ -280,7 +280,7 @@ impl Entry {
         let counters = &self.lane.counters;
         let reports = &self.lane.reports;
         let talk = self.talk();
-        let (issued, settled) = (read(&reports.issued), read(&reports.settled));
+        let (issued, settled) = (read(&reports.issued), read(&reports.completed));
         ClientStatus {
             client: self.client,
             pid: self.pid,
@@ -297,7 +297,7 @@ impl Entry {
                 .profile
                 .as_deref()
                 .map(|called| clean(store::short(called), LONGEST_NOTE)),
-            profile_trouble: talk.trouble.clone().or_else(|| self.misfit(ENOUGH)),
+            profile_trouble: talk.trouble.clone().or_else(|| self.misfit(MIN_LAUNCHES)),
             profile_known: read(&self.known),
             profiling: self.profiling,
             attached_s: self.since.elapsed().as_secs_f64(),

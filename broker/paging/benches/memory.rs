@@ -8,7 +8,10 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use weft_paging::{Access, Config, GRANULE, Link, Outcome, Place, Planner, Range, Turn, Use, WorkingSet};
+use weft_paging::{
+    Access, GRANULE, GranulePlace, GranuleRange, Link, OrderStatus, PagingConfig, Planner, ResidencySlot, Use,
+    WorkingSet,
+};
 use weft_protocol::Client;
 
 #[path = "../../../tests/figures.rs"]
@@ -27,7 +30,7 @@ fn set() -> WorkingSet {
     let uses = (0..500)
         .map(|kernel| Use {
             at: kernel * 100_000,
-            range: Range {
+            range: GranuleRange {
                 first: kernel * 80,
                 count: 80,
             },
@@ -48,14 +51,14 @@ fn main() -> ExitCode {
         both: 76e9,
         duplex: true,
     };
-    let mut planner = Planner::new(Config::new(GRANULES * GRANULE, 16 * GRANULES * GRANULE, link));
+    let mut planner = Planner::new(PagingConfig::new(GRANULES * GRANULE, 16 * GRANULES * GRANULE, link));
     for number in 0..CLIENTS {
         planner.join(Client(number));
-        let all = Range {
+        let all = GranuleRange {
             first: 0,
             count: GRANULES as u32,
         };
-        planner.placed(Client(number), all, Place::Host);
+        planner.placed(Client(number), all, GranulePlace::Host);
         planner.learn(Client(number), set(), 0);
     }
     let length = 100_000_000;
@@ -63,9 +66,9 @@ fn main() -> ExitCode {
     let (mut switches, mut turns, mut moved) = (Vec::new(), Vec::new(), 0u64);
     let mut orders = Vec::new();
     for _ in 0..10 * CLIENTS {
-        let timeline: Vec<Turn> = clients
+        let timeline: Vec<ResidencySlot> = clients
             .iter()
-            .map(|client| Turn {
+            .map(|client| ResidencySlot {
                 client: Client(*client),
                 length,
             })
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
                 for order in std::mem::take(&mut orders) {
                     budget -= i64::from(order.range.count);
                     moved += u64::from(order.range.count);
-                    planner.done(order.id, Outcome::Done);
+                    planner.done(order.id, OrderStatus::Done);
                 }
                 planner.orders(&mut orders);
             }
@@ -91,7 +94,7 @@ fn main() -> ExitCode {
             planner.orders(&mut orders);
         }
         for order in std::mem::take(&mut orders) {
-            planner.done(order.id, Outcome::Done);
+            planner.done(order.id, OrderStatus::Done);
         }
         turns.push(begin.elapsed().as_nanos() as u64);
         clients.rotate_left(1);

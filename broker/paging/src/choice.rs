@@ -1,25 +1,25 @@
 //! Choice of what to move next.
 //!
-//! The rule is the "aggressive" one of Cao, Felten, Karlin, Li: "A study of integrated prefetching
-//! and caching strategies", 1995. Whenever the link is free, the missing granule needed first
-//! replaces the granule needed last, unless that one is needed earlier.
+//! "Aggressive" rule of Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching
+//! strategies", 1995. Whenever the link is free, the missing granule needed first replaces the
+//! granule needed last, unless that one is needed earlier.
 //!
-//! Cursors find both, and only move one way between two switches. A switch costs the walk over one
+//! Cursors find both, and move one way between two switches. A switch costs a walk over one
 //! client's uses, an order what it moves.
 #![forbid(unsafe_code)]
 
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::{
-    Access, Order, Overlap, Place, Planner, Victims, What,
+    Access, GranulePlace, OrderKind, Overlap, PagingOrder, Planner, Victims,
     batch::Batch,
-    held::{Held, Moving},
-    order::NEVER,
+    client_memory::{ClientMemory, Movement},
+    use_order::NEVER_NS,
 };
 use weft_protocol::{Client, Ns};
 
-/// Next use by a client without a turn: after the whole timeline.
-const SOME_DAY: Ns = 1 << 62;
+/// Next use by a client without a turn.
+const AFTER_TIMELINE_NS: Ns = 1 << 62;
 
 /// A planned turn.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ struct Visit {
     /// ns since the plan's begin.
     start: Ns,
     length: Ns,
-    /// The running client's next turn, ordered from the end of its present one.
+    /// The running client's next turn, from the end of its present one.
     after: bool,
 }
 
@@ -37,7 +37,7 @@ struct Visit {
 struct Tail {
     /// Entries not looked at yet.
     left: usize,
-    /// LRU: the unused granules are through; `left` counts the last uses.
+    /// LRU: `left` counts last uses, the unused granules are through.
     used_ones: bool,
 }
 
@@ -52,7 +52,7 @@ struct Victim {
 
 /// A granule that must come.
 #[derive(Debug, Clone, Copy)]
-struct Need {
+struct MissingGranule {
     client: usize,
     slot: usize,
     at: Ns,
@@ -66,7 +66,7 @@ enum InTurn {
     Unused,
     /// The turn will use the slot again.
     Used,
-    /// The turn has used the slot for the last time. The slot may go, and is no need any more.
+    /// The turn used the slot for the last time: it may go, and is not fetched.
     Spent,
 }
 
@@ -74,27 +74,24 @@ enum InTurn {
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     visits: Vec<Visit>,
-    /// First visit of each client after its present turn.
     next_visit: Vec<Option<usize>>,
     cycle: Ns,
-    /// The running client, the planned length of its turn (ns), and whether that is a part only.
+    /// The running client, the planned part of its turn (ns), whether more of the turn follows.
     planned: Option<(usize, Ns, bool)>,
-    /// Cursor of the search for needs: visit, rank.
+    /// Cursor of the search for missing granules: visit, rank.
     at: (usize, usize),
-    /// The search passed over a leaving granule.
     passed_leaving: bool,
     tails: Vec<Tail>,
-    /// The running client's slots past their last use in this turn: key, slot.
+    /// The running client's spent slots: key, slot.
     spent: BinaryHeap<(Ns, usize)>,
-    /// Entries of its last uses not in `spent` yet.
+    /// Its last uses that are not in `spent` yet.
     unspent: usize,
-    /// Its use of each slot in this turn.
     in_turn: Vec<InTurn>,
-    /// Needs with room, there or being made.
-    wanted: VecDeque<Need>,
-    /// The running client has needs without a victim.
+    /// Missing granules with room, there or being made.
+    wanted: VecDeque<MissingGranule>,
+    /// A missing granule of the running client has no victim.
     starved: bool,
-    /// The search for victims may have passed over a new arrival.
+    /// The search for victims may have passed an arrival.
     came: bool,
     /// Slots changed: plan again.
     stale: bool,
@@ -145,8 +142,8 @@ impl Planner {
         choice.planned = None;
         choice.cycle = self.timeline.iter().map(|turn| turn.length).sum();
         let last = self.options().victims == Victims::Lru;
-        for (_, held) in &mut self.clients {
-            held.order_now(last);
+        for (_, memory) in &mut self.clients {
+            memory.order_now(last);
         }
         let mut start = 0;
         for (place, turn) in self.timeline.iter().enumerate() {
@@ -155,9 +152,9 @@ impl Planner {
             };
             if place == 0 {
                 let room = self.room_for(client);
-                let held = &mut self.clients[client].1;
-                let length = planned_length(held, turn.length, room);
-                held.order_after(length);
+                let memory = &mut self.clients[client].1;
+                let length = planned_length(memory, turn.length, room);
+                memory.order_after(length);
                 choice.planned = Some((client, length, length < turn.length));
                 choice.visits.push(Visit {
                     client,
@@ -186,10 +183,10 @@ impl Planner {
             start += turn.length;
         }
         if let Some((client, length, _)) = choice.planned {
-            let held = &self.clients[client].1;
-            choice.in_turn.resize(held.slots.len(), InTurn::Unused);
-            for due in &held.after.last {
-                if due.away > length {
+            let memory = &self.clients[client].1;
+            choice.in_turn.resize(memory.slots.len(), InTurn::Unused);
+            for due in &memory.after.last {
+                if due.distance > length {
                     break;
                 }
                 choice.in_turn[due.slot as usize] = InTurn::Used;
@@ -204,16 +201,16 @@ impl Planner {
     fn look_at_all_again(&mut self) {
         self.choice.came = false;
         self.choice.tails.clear();
-        self.choice.tails.extend(self.clients.iter().map(|(_, held)| Tail {
-            left: held.slots.len(),
+        self.choice.tails.extend(self.clients.iter().map(|(_, memory)| Tail {
+            left: memory.slots.len(),
             used_ones: false,
         }));
     }
 
-    /// Granules that a client may fill: all but those of others' pins.
+    /// Capacity less other clients' pins, granules.
     fn room_for(&self, client: usize) -> u64 {
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
-        let kept: u64 = others.map(|(_, (_, held))| held.kept()).sum();
+        let kept: u64 = others.map(|(_, (_, memory))| memory.kept()).sum();
         self.config.capacity.saturating_sub(kept)
     }
 
@@ -223,7 +220,6 @@ impl Planner {
             Overlap::Ahead => self.choice.visits.len(),
             Overlap::Nothing => self.choice.visits.len().min(1),
             Overlap::AtSwitch => {
-                // A turn planned in parts is one turn.
                 let partial = self.choice.planned.is_some_and(|(_, _, partial)| partial);
                 (1 + usize::from(partial)).min(self.choice.visits.len())
             }
@@ -231,63 +227,62 @@ impl Planner {
     }
 
     /// The missing granule needed first, until [`Planner::take_need`].
-    fn next_need(&mut self) -> Option<Need> {
+    fn next_need(&mut self) -> Option<MissingGranule> {
         loop {
             let (at, rank) = self.choice.at;
             if at >= self.visits_served() {
                 return None;
             }
             let visit = self.choice.visits[at];
-            let held = &self.clients[visit.client].1;
-            let order = if visit.after { &held.after } else { &held.now };
-            let Some(due) = order.next.get(rank).filter(|due| due.away < visit.length) else {
+            let memory = &self.clients[visit.client].1;
+            let order = if visit.after { &memory.after } else { &memory.now };
+            let Some(due) = order.next.get(rank).filter(|due| due.distance < visit.length) else {
                 self.choice.at = (at + 1, 0);
                 continue;
             };
-            let slot = &held.slots[due.slot as usize];
+            let slot = &memory.slots[due.slot as usize];
             let spent = at == 0 && self.choice.in_turn.get(due.slot as usize) == Some(&InTurn::Spent);
-            if slot.place != Place::Device && slot.moving == Moving::No && !slot.refused && !spent {
-                return Some(Need {
+            if slot.place != GranulePlace::Device && slot.moving == Movement::No && !slot.refused && !spent {
+                return Some(MissingGranule {
                     client: visit.client,
                     slot: due.slot as usize,
-                    at: visit.start + due.away,
+                    at: visit.start + due.distance,
                     visit: at,
                 });
             }
-            // A leaving granule is looked at again once it is out.
-            self.choice.passed_leaving |= matches!(slot.moving, Moving::Out | Moving::Dropped);
+            self.choice.passed_leaving |= matches!(slot.moving, Movement::Out | Movement::Dropped);
             self.choice.at = (at, rank + 1);
         }
     }
 
-    fn take_need(&mut self, need: Need) {
+    fn take_need(&mut self, need: MissingGranule) {
         self.choice.at.1 += 1;
         self.choice.wanted.push_back(need);
     }
 
-    /// Next use of a slot, ns since the plan's begin. For a running client, `away` counts from the
+    /// Next use of a slot, ns since the plan's begin. A running client's `distance` counts from the
     /// end of its turn.
-    fn future(&self, client: usize, away: Ns) -> Ns {
-        if away == NEVER {
-            return NEVER;
+    fn future(&self, client: usize, distance: Ns) -> Ns {
+        if distance == NEVER_NS {
+            return NEVER_NS;
         }
         match self.choice.next_visit[client].map(|at| self.choice.visits[at]) {
-            Some(visit) if away < visit.length => visit.start + away,
+            Some(visit) if distance < visit.length => visit.start + distance,
             Some(visit) => visit
                 .start
                 .saturating_add(self.choice.cycle)
-                .saturating_add(away)
-                .min(SOME_DAY),
+                .saturating_add(distance)
+                .min(AFTER_TIMELINE_NS),
             None if self.choice.planned.is_some_and(|(running, ..)| running == client) => {
-                self.choice.cycle.saturating_add(away).min(SOME_DAY)
+                self.choice.cycle.saturating_add(distance).min(AFTER_TIMELINE_NS)
             }
-            None => SOME_DAY.saturating_add(away.min(SOME_DAY)),
+            None => AFTER_TIMELINE_NS.saturating_add(distance.min(AFTER_TIMELINE_NS)),
         }
     }
 
-    fn may_go(&self, held: &Held, slot: usize) -> bool {
-        let it = &held.slots[slot];
-        it.place == Place::Device && it.moving == Moving::No && !it.refused && !held.keeps(slot)
+    fn may_go(&self, memory: &ClientMemory, slot: usize) -> bool {
+        let it = &memory.slots[slot];
+        it.place == GranulePlace::Device && it.moving == Movement::No && !it.refused && !memory.keeps(slot)
     }
 
     /// First victim left of one client.
@@ -297,15 +292,17 @@ impl Planner {
             Victims::Opt if running => self.victim_of_running(client),
             Victims::Opt => {
                 while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
-                    let held = &self.clients[client].1;
-                    let due = held.now.next[rank];
-                    if self.may_go(held, due.slot as usize) {
-                        // Unused granules of a pinned client go after others': it may know better
-                        // than the planner.
+                    let memory = &self.clients[client].1;
+                    let due = memory.now.next[rank];
+                    if self.may_go(memory, due.slot as usize) {
+                        // After other clients' granules: a pinned client may know better than the
+                        // planner.
                         return Some(Victim {
                             client,
                             slot: due.slot as usize,
-                            key: self.future(client, due.away).saturating_sub(Ns::from(held.pinned)),
+                            key: self
+                                .future(client, due.distance)
+                                .saturating_sub(Ns::from(memory.pinned)),
                         });
                     }
                     self.choice.tails[client].left = rank;
@@ -317,8 +314,8 @@ impl Planner {
         }
     }
 
-    /// Marks what the running client used for the last time in its turn as free to go. A use is
-    /// over when the next has begun.
+    /// Marks what the running client used for the last time in its turn. A use is over when the
+    /// next has begun.
     fn spend(&mut self) {
         let Some((client, length, _)) = self.choice.planned else {
             return;
@@ -326,39 +323,39 @@ impl Planner {
         if self.options().victims == Victims::Lru {
             return;
         }
-        // When a use is over: one computation for all its slots.
         let mut same_use: Option<(Ns, Ns)> = None;
         while let Some(at) = self.choice.unspent.checked_sub(1) {
-            let held = &self.clients[client].1;
-            let last = &held.after.last[..=at];
-            let away = last[at].away;
+            let memory = &self.clients[client].1;
+            let last = &memory.after.last[..=at];
+            let distance = last[at].distance;
             let over = match same_use {
-                Some((of, over)) if of == away => over,
+                Some((of, over)) if of == distance => over,
                 _ => {
-                    // Slots of one use have one time; the next use is behind them all.
-                    let same = last.partition_point(|due| due.away < away);
+                    // Slots of one use have one time; the next use is behind them.
+                    let same = last.partition_point(|due| due.distance < distance);
                     let later = last[..same].last();
-                    later.map_or(length, |later| length.saturating_sub(later.away))
+                    later.map_or(length, |later| length.saturating_sub(later.distance))
                 }
             };
-            same_use = Some((away, over));
-            if held.ran < over {
+            same_use = Some((distance, over));
+            if memory.ran < over {
                 break;
             }
-            let slot = held.after.last[at].slot as usize;
-            let away = held.after.away(slot);
-            let key = self.future(client, away);
+            let slot = memory.after.last[at].slot as usize;
+            let distance = memory.after.distance(slot);
+            let key = self.future(client, distance);
             self.choice.spent.push((key, slot));
             self.choice.in_turn[slot] = InTurn::Spent;
             self.choice.unspent = at;
         }
     }
 
-    /// Victim of the running client: the slot needed latest that the rest of the turn does not use.
+    /// Victim of the running client: of the slots that the rest of the turn does not use, the one
+    /// needed last.
     fn victim_of_running(&mut self, client: usize) -> Option<Victim> {
-        let held = &self.clients[client].1;
+        let memory = &self.clients[client].1;
         while let Some((_, slot)) = self.choice.spent.peek() {
-            if self.may_go(held, *slot) {
+            if self.may_go(memory, *slot) {
                 break;
             }
             self.choice.spent.pop();
@@ -370,11 +367,11 @@ impl Planner {
         });
         let mut idle = None;
         while let Some(rank) = self.choice.tails[client].left.checked_sub(1) {
-            let held = &self.clients[client].1;
-            let due = held.after.next[rank];
+            let memory = &self.clients[client].1;
+            let due = memory.after.next[rank];
             let slot = due.slot as usize;
-            if self.choice.in_turn[slot] == InTurn::Unused && self.may_go(held, slot) {
-                let key = self.future(client, due.away);
+            if self.choice.in_turn[slot] == InTurn::Unused && self.may_go(memory, slot) {
+                let key = self.future(client, due.distance);
                 idle = Some(Victim { client, slot, key });
                 break;
             }
@@ -384,28 +381,28 @@ impl Planner {
         std::cmp::max_by_key(spent, idle, |victim| victim.map(|victim| victim.key))
     }
 
-    /// Victim of a waiting client: the slot whose last use is longest ago.
+    /// Victim of a waiting client: the slot used longest ago.
     fn victim_by_last_use(&mut self, client: usize) -> Option<Victim> {
         loop {
             let tail = self.choice.tails[client];
-            let held = &self.clients[client].1;
+            let memory = &self.clients[client].1;
             if let Some(rank) = tail.left.checked_sub(1) {
                 let (slot, key) = if tail.used_ones {
-                    let due = held.now.last[rank];
-                    let since = self.clock.saturating_sub(held.ended);
-                    (due.slot as usize, since.saturating_add(due.away))
+                    let due = memory.now.last[rank];
+                    let since = self.clock.saturating_sub(memory.ended);
+                    (due.slot as usize, since.saturating_add(due.distance))
                 } else {
-                    let due = held.now.next[rank];
-                    if due.away != NEVER {
+                    let due = memory.now.next[rank];
+                    if due.distance != NEVER_NS {
                         self.choice.tails[client] = Tail {
-                            left: held.now.last.len(),
+                            left: memory.now.last.len(),
                             used_ones: true,
                         };
                         continue;
                     }
-                    (due.slot as usize, NEVER)
+                    (due.slot as usize, NEVER_NS)
                 };
-                if self.may_go(held, slot) {
+                if self.may_go(memory, slot) {
                     return Some(Victim { client, slot, key });
                 }
                 self.choice.tails[client].left = rank;
@@ -415,8 +412,8 @@ impl Planner {
         }
     }
 
-    /// The granule to give up for this need, and how. `None`: all are needed sooner or must stay.
-    fn victim_for(&mut self, need: Need) -> Option<(Victim, What)> {
+    /// The granule to give up for this one, and how. `None`: all are needed sooner or must stay.
+    fn victim_for(&mut self, need: MissingGranule) -> Option<(Victim, OrderKind)> {
         loop {
             let mut best: Option<Victim> = None;
             for client in 0..self.clients.len() {
@@ -432,8 +429,7 @@ impl Planner {
                 }
             }
             let Some(victim) = best else {
-                // A cursor may have passed over an arrival: look again, for the running client's
-                // sake.
+                // Look again for the running client: a cursor may have passed an arrival.
                 if !(self.choice.came && need.visit == 0) {
                     return None;
                 }
@@ -443,14 +439,14 @@ impl Planner {
             if self.options().victims == Victims::Opt && victim.key <= need.at {
                 return None;
             }
-            let what = self.way_out(victim);
+            let kind = self.way_out(victim);
             let full = self.totals.host >= self.config.host_limit || self.clients[victim.client].1.host_is_full();
-            if what == What::Evict && full {
-                // No room on the host or in the job's control group: skip it until the next switch.
+            if kind == OrderKind::Evict && full {
+                // No room on the host: skip it until the next switch.
                 self.pass_over(victim);
                 continue;
             }
-            return Some((victim, what));
+            return Some((victim, kind));
         }
     }
 
@@ -466,39 +462,38 @@ impl Planner {
         }
     }
 
-    fn way_out(&self, victim: Victim) -> What {
-        let held = &self.clients[victim.client].1;
+    fn way_out(&self, victim: Victim) -> OrderKind {
+        let memory = &self.clients[victim.client].1;
         let running = self
             .choice
             .planned
             .is_some_and(|(running, ..)| running == victim.client);
-        let order = if running { &held.after } else { &held.now };
-        let dead = order.away(victim.slot) != NEVER && order.access[victim.slot] == Access::Write;
+        let order = if running { &memory.after } else { &memory.now };
+        let dead = order.distance(victim.slot) != NEVER_NS && order.access[victim.slot] == Access::Write;
         if dead && self.options().discard {
-            What::Discard
-        } else if held.slots[victim.slot].copy {
-            What::Release
+            OrderKind::Discard
+        } else if memory.slots[victim.slot].copy {
+            OrderKind::Release
         } else {
-            What::Evict
+            OrderKind::Evict
         }
     }
 
-    fn way_in(&self, need: Need) -> What {
-        let held = &self.clients[need.client].1;
+    fn way_in(&self, need: MissingGranule) -> OrderKind {
+        let memory = &self.clients[need.client].1;
         let order = if self.choice.visits[need.visit].after {
-            &held.after
+            &memory.after
         } else {
-            &held.now
+            &memory.now
         };
         let dead = self.options().discard && order.access[need.slot] == Access::Write;
-        if dead || held.slots[need.slot].place == Place::Nowhere {
-            What::Populate
+        if dead || memory.slots[need.slot].place == GranulePlace::Nowhere {
+            OrderKind::Populate
         } else {
-            What::Prefetch
+            OrderKind::Prefetch
         }
     }
 
-    /// Whether the link has room for one more copy out.
     fn link_takes_out(&self) -> bool {
         let out = self.totals.copying_out;
         let busy = if self.config.link.duplex {
@@ -509,7 +504,6 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Whether the link has room for one more granule in.
     fn link_takes_in(&self) -> bool {
         let busy = if self.config.link.duplex {
             self.totals.arriving
@@ -519,8 +513,8 @@ impl Planner {
         busy < u64::from(self.config.in_flight)
     }
 
-    /// Gives orders while there is work and the link takes it.
-    pub(super) fn choose(&mut self, into: &mut Vec<Order>) {
+    /// Gives orders while there are some and the link takes them.
+    pub(super) fn choose(&mut self, into: &mut Vec<PagingOrder>) {
         if self.choice.stale {
             self.replan();
         }
@@ -531,7 +525,7 @@ impl Planner {
         }
     }
 
-    fn make_room(&mut self, into: &mut Vec<Order>) {
+    fn make_room(&mut self, into: &mut Vec<PagingOrder>) {
         let ahead = match self.options().overlap {
             Overlap::Nothing => usize::MAX,
             Overlap::Ahead | Overlap::AtSwitch => self.config.in_flight as usize,
@@ -547,13 +541,12 @@ impl Planner {
                 self.take_need(need);
                 continue;
             }
-            let Some((victim, what)) = self.victim_for(need) else {
+            let Some((victim, kind)) = self.victim_for(need) else {
                 self.choice.starved |=
                     need.visit == 0 && (self.choice.wanted.is_empty() || self.options().overlap == Overlap::Nothing);
                 break;
             };
-            // The next iteration sees whether that made room or only lowered an excess.
-            if !self.send_out(victim, what, &mut batch, into) {
+            if !self.send_out(victim, kind, &mut batch, into) {
                 break;
             }
         }
@@ -562,43 +555,43 @@ impl Planner {
 
     /// Evicts granules that faults brought in beyond the capacity, the one needed last first.
     ///
-    /// Otherwise the driver evicts the least recently used one. A service that loops over its
-    /// memory needs that granule next, and then all others.
-    fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
-        let nobody = Need {
+    /// The driver would evict the least recently used one, which a service that loops over its
+    /// memory needs next.
+    fn give_back(&mut self, batch: &mut Batch, into: &mut Vec<PagingOrder>) {
+        let nobody = MissingGranule {
             client: usize::MAX,
             slot: 0,
             at: 0,
             visit: 0,
         };
         while self.beyond() > self.totals.leaving
-            && let Some((victim, what)) = self.victim_for(nobody)
-            && self.send_out(victim, what, batch, into)
+            && let Some((victim, kind)) = self.victim_for(nobody)
+            && self.send_out(victim, kind, batch, into)
         {}
     }
 
     /// Orders a victim out. False: the link is busy.
-    fn send_out(&mut self, victim: Victim, what: What, batch: &mut Batch, into: &mut Vec<Order>) -> bool {
-        if what == What::Evict && !self.link_takes_out() {
+    fn send_out(&mut self, victim: Victim, kind: OrderKind, batch: &mut Batch, into: &mut Vec<PagingOrder>) -> bool {
+        if kind == OrderKind::Evict && !self.link_takes_out() {
             return false;
         }
         self.change(victim.client, victim.slot, |slot| {
-            slot.moving = if what == What::Discard {
-                Moving::Dropped
+            slot.moving = if kind == OrderKind::Discard {
+                Movement::Dropped
             } else {
-                Moving::Out
+                Movement::Out
             };
         });
-        self.add_to(batch, victim.client, victim.slot, what, into);
+        self.add_to(batch, victim.client, victim.slot, kind, into);
         true
     }
 
-    fn fetch(&mut self, into: &mut Vec<Order>) {
+    fn fetch(&mut self, into: &mut Vec<PagingOrder>) {
         let mut batch = Batch::default();
         while let Some(need) = self.choice.wanted.front().copied() {
             let slot = &self.clients[need.client].1.slots[need.slot];
-            if slot.place == Place::Device || slot.moving != Moving::No {
-                // The granule came by a fault meanwhile.
+            if slot.place == GranulePlace::Device || slot.moving != Movement::No {
+                // It came by a fault meanwhile.
                 self.choice.wanted.pop_front();
                 continue;
             }
@@ -606,25 +599,25 @@ impl Planner {
                 break;
             }
             self.choice.wanted.pop_front();
-            let what = self.way_in(need);
-            self.change(need.client, need.slot, |slot| slot.moving = Moving::In);
-            self.add_to(&mut batch, need.client, need.slot, what, into);
+            let kind = self.way_in(need);
+            self.change(need.client, need.slot, |slot| slot.moving = Movement::In);
+            self.add_to(&mut batch, need.client, need.slot, kind, into);
         }
         self.flush(&mut batch, into);
     }
 
-    fn add_to(&mut self, batch: &mut Batch, client: usize, slot: usize, what: What, into: &mut Vec<Order>) {
-        let (whose, held) = &self.clients[client];
-        let (whose, granule) = (*whose, held.granules[slot]);
-        if !batch.take(whose, what, granule, self.config.per_order) {
+    fn add_to(&mut self, batch: &mut Batch, client: usize, slot: usize, kind: OrderKind, into: &mut Vec<PagingOrder>) {
+        let (whose, memory) = &self.clients[client];
+        let (whose, granule) = (*whose, memory.granules[slot]);
+        if !batch.take(whose, kind, granule, self.config.per_order) {
             self.flush(batch, into);
-            batch.take(whose, what, granule, self.config.per_order);
+            batch.take(whose, kind, granule, self.config.per_order);
         }
     }
 
-    fn flush(&mut self, batch: &mut Batch, into: &mut Vec<Order>) {
-        if let Some((client, what, range)) = batch.0.take() {
-            self.give(client, what, range, into);
+    fn flush(&mut self, batch: &mut Batch, into: &mut Vec<PagingOrder>) {
+        if let Some((client, kind, range)) = batch.0.take() {
+            self.give(client, kind, range, into);
         }
     }
 
@@ -640,31 +633,35 @@ impl Planner {
         quiet && (self.choice.starved || self.next_need().is_none())
     }
 
-    /// Whether this missing slot of the running client will come in this turn.
+    /// Whether a missing slot of the running client will come in this turn.
     pub(super) fn intends(&self, client: usize, slot: usize) -> bool {
         let Some((running, length, _)) = self.choice.planned else {
             return false;
         };
-        let held = &self.clients[client].1;
+        let memory = &self.clients[client].1;
         let spent = self.choice.in_turn.get(slot) == Some(&InTurn::Spent);
-        running == client && !spent && !self.choice.starved && !held.slots[slot].refused && held.now.away(slot) < length
+        running == client
+            && !spent
+            && !self.choice.starved
+            && !memory.slots[slot].refused
+            && memory.now.distance(slot) < length
     }
 }
 
-/// Length of the part of a turn that is planned at once, ns.
+/// Part of a turn that is planned at once, ns.
 ///
-/// A client whose set exceeds its room evicts its own granules. A part ends when it has used half
-/// of the room's; the other half can be under way. Time is no measure: the forward half of a
+/// A client whose set exceeds its room evicts its own granules. A part ends when half of its room
+/// is used, so that the other half can be under way. Time is no measure: the forward half of a
 /// training step uses most granules in a third of it.
-fn planned_length(held: &Held, length: Ns, room: u64) -> Ns {
-    if held.used <= room {
+fn planned_length(memory: &ClientMemory, length: Ns, room: u64) -> Ns {
+    if memory.used <= room {
         return length;
     }
-    let next = &held.now.next;
+    let next = &memory.now.next;
     let rank = usize::try_from(room / 2).unwrap_or(usize::MAX);
-    let half = next.get(rank).map_or(length, |due| due.away);
+    let half = next.get(rank).map_or(length, |due| due.distance);
     // At least the kernel in progress.
-    let kernel = next.partition_point(|due| due.away == 0);
-    let first = next.get(kernel).map_or(length, |due| due.away);
+    let kernel = next.partition_point(|due| due.distance == 0);
+    let first = next.get(kernel).map_or(length, |due| due.distance);
     length.min(half.max(first).max(1))
 }

@@ -11,9 +11,9 @@ pub struct Link {
     pub inward: f64,
     /// Bytes a second to the host, alone.
     pub outward: f64,
-    /// Sum of both directions at once, bytes a second. Unused unless `duplex`.
+    /// Both directions at once, bytes a second. Unused unless `duplex`.
     pub both: f64,
-    /// Whether both directions go at once. Otherwise a byte out delays a byte in.
+    /// Whether both directions go at once.
     pub duplex: bool,
 }
 
@@ -36,7 +36,7 @@ impl Link {
         if !self.duplex {
             return alone_in + alone_out;
         }
-        // Both share `both` until one is through; the rest goes as if alone.
+        // Both share `both` until one is through.
         let slower = ((self.inward + self.outward) / self.both.max(1.0)).max(1.0);
         let together = alone_in.min(alone_out) as f64 * slower;
         alone_in.abs_diff(alone_out) + together as Ns
@@ -60,11 +60,9 @@ pub enum Victims {
 /// Overlap of moving memory and running kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// None ("without pipelining"): at a switch, victims go out, then the next set comes in, then
-    /// its client starts.
+    /// None: at a switch victims go out, then the next set comes in, then its client starts.
     Nothing,
-    /// At a switch, in both directions; a kernel starts once its own granules are in (as in
-    /// MSched).
+    /// At a switch, in both directions; a kernel starts once its own granules are in (as MSched).
     AtSwitch,
     /// As `AtSwitch`; the next clients' sets also come in during earlier turns, into free room.
     #[default]
@@ -100,7 +98,7 @@ impl Default for Options {
 
 /// Configuration of the planner.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Config {
+pub struct PagingConfig {
     /// Granules of device memory for jobs.
     pub capacity: u64,
     /// Granules of host memory for evicted granules and kept copies.
@@ -108,18 +106,18 @@ pub struct Config {
     /// The link.
     pub link: Link,
     /// Most granules out in each direction (on a one-way link, in both). Enough to keep the link
-    /// busy between orders, few enough to change plans cheaply: 64 take 2 to 3 ms.
+    /// busy between orders, few enough to change plans: 64 take 2 to 3 ms.
     pub in_flight: u32,
-    /// Most granules of one order. 16 take half a millisecond, far more than issuing an order.
+    /// Most granules of one order. 16 take half a millisecond, far more than issuing it.
     pub per_order: u32,
     /// See [`Options`].
     pub options: Options,
 }
 
-impl Config {
-    /// Defaults for a device and a host of so many bytes, and this link.
-    pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> Config {
-        Config {
+impl PagingConfig {
+    /// Defaults for a device and a host of these sizes.
+    pub fn new(device_bytes: u64, host_bytes: u64, link: Link) -> PagingConfig {
+        PagingConfig {
             capacity: device_bytes / GRANULE,
             host_limit: host_bytes / GRANULE,
             link,

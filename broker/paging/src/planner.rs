@@ -2,10 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Config, GRANULE, Link, Migration, Options, Order, OrderId, Outcome, Place, Range, Row, Turn, What, WorkingSet,
+    GRANULE, GranulePlace, GranuleRange, Link, Migration, Options, OrderId, OrderKind, OrderStatus, PagingConfig,
+    PagingOrder, PagingStats, ResidencySlot, WorkingSet,
     choice::Choice,
-    held::{Held, Moving, Slot},
-    slice,
+    client_memory::{ClientMemory, GranuleState, Movement},
+    turn_length,
 };
 use weft_protocol::{Client, Ns};
 
@@ -25,14 +26,14 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    fn count(&mut self, slot: &Slot, by: impl Fn(u64, u64) -> u64) {
-        let device = slot.place == Place::Device;
-        let leaving = matches!(slot.moving, Moving::Out | Moving::Dropped);
+    fn count(&mut self, slot: &GranuleState, by: impl Fn(u64, u64) -> u64) {
+        let device = slot.place == GranulePlace::Device;
+        let leaving = matches!(slot.moving, Movement::Out | Movement::Dropped);
         let one = |sum: &mut u64, what: bool| *sum = by(*sum, u64::from(what));
         one(&mut self.device, device);
-        one(&mut self.arriving, slot.moving == Moving::In);
+        one(&mut self.arriving, slot.moving == Movement::In);
         one(&mut self.leaving, leaving);
-        one(&mut self.copying_out, slot.moving == Moving::Out && !slot.copy);
+        one(&mut self.copying_out, slot.moving == Movement::Out && !slot.copy);
         self.host = by(self.host, slot.on_host());
     }
 }
@@ -45,25 +46,25 @@ fn part(of: u64, parts: u64, whole: u64) -> u64 {
     }
 }
 
-/// Plans what memory lies on the device; see the crate's documentation.
+/// Plans what memory lies on the device.
 #[derive(Debug)]
 pub struct Planner {
-    pub(super) config: Config,
+    pub(super) config: PagingConfig,
     /// Sorted by client.
-    pub(super) clients: Vec<(Client, Held)>,
-    pub(super) timeline: Vec<Turn>,
+    pub(super) clients: Vec<(Client, ClientMemory)>,
+    pub(super) timeline: Vec<ResidencySlot>,
     pub(super) totals: Totals,
     pub(super) choice: Choice,
-    out: Vec<Order>,
-    advice: Vec<(Client, Range, bool)>,
+    out: Vec<PagingOrder>,
+    advice: Vec<(Client, GranuleRange, bool)>,
     next_id: u64,
-    /// Time that all clients ran, up to the last switch, ns.
+    /// Time that all clients ran up to the last switch, ns.
     pub(super) clock: Ns,
 }
 
 impl Planner {
     /// A planner without clients.
-    pub fn new(config: Config) -> Planner {
+    pub fn new(config: PagingConfig) -> Planner {
         Planner {
             config,
             clients: Vec::new(),
@@ -88,8 +89,7 @@ impl Planner {
         self.config.host_limit = granules;
     }
 
-    /// Bounds this client's granules on the host; `None`: no bound of its own. What lies there
-    /// stays.
+    /// Bounds this client's granules on the host; `None`: no bound of its own.
     pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
             self.clients[at].1.host_limit = granules;
@@ -110,7 +110,7 @@ impl Planner {
     }
 
     /// The configuration in force.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &PagingConfig {
         &self.config
     }
 
@@ -125,7 +125,7 @@ impl Planner {
     /// Adds a client without memory; ignores a known one.
     pub fn join(&mut self, client: Client) {
         if let Err(at) = self.clients.binary_search_by_key(&client, |(known, _)| *known) {
-            self.clients.insert(at, (client, Held::default()));
+            self.clients.insert(at, (client, ClientMemory::default()));
             self.replan();
         }
     }
@@ -133,8 +133,8 @@ impl Planner {
     /// Removes a client and all its memory.
     pub fn leave(&mut self, client: Client) {
         let Some(at) = self.index(client) else { return };
-        let (_, held) = self.clients.remove(at);
-        for slot in &held.slots {
+        let (_, memory) = self.clients.remove(at);
+        for slot in &memory.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
         self.out.retain(|order| order.client != client);
@@ -143,22 +143,22 @@ impl Planner {
         self.replan();
     }
 
-    /// Notes where granules lie: newly allocated ones, and those that the driver moved. A granule
-    /// on its way in stays so unless `place` is the device.
-    pub fn placed(&mut self, client: Client, range: Range, place: Place) {
+    /// Notes where granules lie: new ones, and those that the driver moved. A granule on its way in
+    /// stays so unless `place` is the device.
+    pub fn placed(&mut self, client: Client, range: GranuleRange, place: GranulePlace) {
         let Some(at) = self.index(client) else { return };
-        let held = &mut self.clients[at].1;
-        held.note_allocation(range);
-        if held.add(range) {
-            held.index();
+        let memory = &mut self.clients[at].1;
+        memory.note_allocation(range);
+        if memory.add(range) {
+            memory.index();
             self.choice.forget_plan();
         }
         for slot in self.clients[at].1.slots_of(range) {
             self.change(at, slot, |slot| {
-                if slot.moving != Moving::In || place == Place::Device {
-                    slot.copy &= slot.place == Place::Device && place == Place::Device;
+                if slot.moving != Movement::In || place == GranulePlace::Device {
+                    slot.copy &= slot.place == GranulePlace::Device && place == GranulePlace::Device;
                     slot.place = place;
-                    slot.moving = Moving::No;
+                    slot.moving = Movement::No;
                 }
             });
         }
@@ -166,34 +166,34 @@ impl Planner {
     }
 
     /// Notes granules that came by faults.
-    pub fn faulted(&mut self, client: Client, range: Range) {
+    pub fn faulted(&mut self, client: Client, range: GranuleRange) {
         let Some(at) = self.index(client) else { return };
-        let held = &mut self.clients[at].1;
-        held.row.faulted += u64::from(range.count) * GRANULE;
-        if held.add(range) {
-            held.index();
+        let memory = &mut self.clients[at].1;
+        memory.stats.faulted += u64::from(range.count) * GRANULE;
+        if memory.add(range) {
+            memory.index();
             self.choice.forget_plan();
         }
         for slot in self.clients[at].1.slots_of(range) {
             self.change(at, slot, |slot| {
-                slot.copy &= slot.place == Place::Device;
-                slot.place = Place::Device;
-                slot.moving = Moving::No;
+                slot.copy &= slot.place == GranulePlace::Device;
+                slot.place = GranulePlace::Device;
+                slot.moving = Movement::No;
             });
         }
         self.choice.something_came();
     }
 
     /// Notes freed granules.
-    pub fn freed(&mut self, client: Client, range: Range) {
+    pub fn freed(&mut self, client: Client, range: GranuleRange) {
         let Some(at) = self.index(client) else { return };
-        let held = &mut self.clients[at].1;
-        for slot in held.slots_of(range) {
-            self.totals.count(&held.slots[slot], u64::saturating_sub);
+        let memory = &mut self.clients[at].1;
+        for slot in memory.slots_of(range) {
+            self.totals.count(&memory.slots[slot], u64::saturating_sub);
         }
-        held.remove(range);
-        held.count_host();
-        held.index();
+        memory.remove(range);
+        memory.count_host();
+        memory.index();
         self.replan();
     }
 
@@ -201,18 +201,17 @@ impl Planner {
     pub fn learn(&mut self, client: Client, set: WorkingSet, position: Ns) {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
-        let held = &mut self.clients[at].1;
-        // A first write makes the host's copy stale, which changes the totals.
-        for slot in &held.slots {
+        let memory = &mut self.clients[at].1;
+        for slot in &memory.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
-        held.learn(set, options.whole_allocations);
-        held.position = position % held.period;
-        held.ran = 0;
-        for slot in &held.slots {
+        memory.learn(set, options.whole_allocations);
+        memory.position = position % memory.period;
+        memory.ran = 0;
+        for slot in &memory.slots {
             self.totals.count(slot, u64::wrapping_add);
         }
-        held.count_host();
+        memory.count_host();
         if options.read_duplication {
             self.advise(at);
         }
@@ -220,9 +219,9 @@ impl Planner {
     }
 
     fn advise(&mut self, at: usize) {
-        let (client, held) = &mut self.clients[at];
-        let mut last: Option<(Range, bool)> = None;
-        for (granule, slot) in held.granules.iter().zip(&mut held.slots) {
+        let (client, memory) = &mut self.clients[at];
+        let mut last: Option<(GranuleRange, bool)> = None;
+        for (granule, slot) in memory.granules.iter().zip(&mut memory.slots) {
             if slot.advised == slot.unwritten {
                 continue;
             }
@@ -230,7 +229,7 @@ impl Planner {
             match &mut last {
                 Some((range, advice)) if range.end() == *granule && *advice == slot.advised => range.count += 1,
                 _ => {
-                    let new = Range {
+                    let new = GranuleRange {
                         first: *granule,
                         count: 1,
                     };
@@ -245,8 +244,8 @@ impl Planner {
         }
     }
 
-    /// Pins a client: what it is known to use is not evicted. For the foreground job, unless it is
-    /// idle for long.
+    /// Pins a client: what it is known to use stays. For a foreground job that is not idle for
+    /// long.
     pub fn pin(&mut self, client: Client, pinned: bool) {
         if let Some(at) = self.index(client)
             && self.clients[at].1.pinned != pinned
@@ -256,32 +255,32 @@ impl Planner {
         }
     }
 
-    /// Sets the timeline: element 0 runs from now on, then element 1, and so on.
+    /// Sets the timeline: element 0 runs from now on, then element 1, and so on. Unknown clients
+    /// are skipped.
     ///
-    /// [`Planner::ran`] must have told the last client's position. Turns of unknown clients are
-    /// skipped.
-    pub fn switch(&mut self, timeline: &[Turn]) {
+    /// [`Planner::ran`] must have told the last client's position.
+    pub fn switch(&mut self, timeline: &[ResidencySlot]) {
         self.advance();
         let before = self.timeline.first().map(|turn| turn.client);
         self.timeline.clear();
         for turn in timeline {
             if let Some(at) = self.index(turn.client) {
-                // From the begin of its last turn's kernel in progress.
+                // From the begin of its kernel in progress.
                 let length = turn.length.saturating_add(self.clients[at].1.ran);
-                self.timeline.push(Turn { length, ..*turn });
+                self.timeline.push(ResidencySlot { length, ..*turn });
             }
         }
         let running = self.timeline.first().map(|turn| turn.client);
         if running != before
             && let Some(at) = running.and_then(|client| self.index(client))
         {
-            let held = &mut self.clients[at].1;
-            held.migration = std::mem::take(&mut held.moved);
-            held.turn = std::mem::take(&mut held.turned);
+            let memory = &mut self.clients[at].1;
+            memory.migration = std::mem::take(&mut memory.moved);
+            memory.turn = std::mem::take(&mut memory.turned);
         }
-        for (_, held) in &mut self.clients {
+        for (_, memory) in &mut self.clients {
             if self.choice.any_refused {
-                held.slots.iter_mut().for_each(|slot| slot.refused = false);
+                memory.slots.iter_mut().for_each(|slot| slot.refused = false);
             }
         }
         self.choice.any_refused = false;
@@ -291,9 +290,9 @@ impl Planner {
     /// Corrects a client's position, ns, from the next switch on.
     pub fn stands(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
-            let held = &mut self.clients[at].1;
-            held.position = position % held.period.max(1);
-            held.ran = 0;
+            let memory = &mut self.clients[at].1;
+            memory.position = position % memory.period.max(1);
+            memory.ran = 0;
         }
     }
 
@@ -301,7 +300,7 @@ impl Planner {
     pub fn is_short(&self) -> bool {
         self.clients
             .iter()
-            .map(|(_, held)| held.slots.len() as u64)
+            .map(|(_, memory)| memory.slots.len() as u64)
             .sum::<u64>()
             > self.config.capacity
     }
@@ -309,9 +308,9 @@ impl Planner {
     /// Adds `by` ns to what the running client ran.
     pub fn ran(&mut self, client: Client, by: Ns) {
         let Some(at) = self.index(client) else { return };
-        let held = &mut self.clients[at].1;
-        held.ran = held.ran.saturating_add(by);
-        if self.choice.outrun(at, held.ran) {
+        let memory = &mut self.clients[at].1;
+        memory.ran = memory.ran.saturating_add(by);
+        if self.choice.outrun(at, memory.ran) {
             self.replan();
         }
     }
@@ -321,18 +320,18 @@ impl Planner {
         self.plan();
     }
 
-    /// Moves all positions on by what ran, and shortens the present turn by as much. A kernel in
-    /// progress counts from its begin: it needs its granules to its end.
+    /// Moves positions on by what ran, and shortens the present turn by it. A kernel in progress
+    /// counts from its begin: it needs its granules to its end.
     fn advance(&mut self) {
         let mut ran = 0;
         let running = self.timeline.first().map(|turn| turn.client);
-        for (client, held) in &mut self.clients {
-            let by = held.run_on();
+        for (client, memory) in &mut self.clients {
+            let by = memory.run_on();
             if by == 0 {
                 continue;
             }
             ran += by;
-            held.ended = self.clock + ran;
+            memory.ended = self.clock + ran;
             if running == Some(*client)
                 && let Some(turn) = self.timeline.first_mut()
             {
@@ -342,23 +341,23 @@ impl Planner {
         self.clock += ran;
     }
 
-    /// Changes one slot and the books with it.
-    pub(super) fn change(&mut self, client: usize, slot: usize, how: impl FnOnce(&mut Slot)) {
-        let held = &mut self.clients[client].1;
-        let slot = &mut held.slots[slot];
+    /// Changes one slot and the totals.
+    pub(super) fn change(&mut self, client: usize, slot: usize, how: impl FnOnce(&mut GranuleState)) {
+        let memory = &mut self.clients[client].1;
+        let slot = &mut memory.slots[slot];
         self.totals.count(slot, u64::saturating_sub);
         let before = slot.on_host();
         how(slot);
         self.totals.count(slot, u64::wrapping_add);
-        held.host = (held.host + slot.on_host()).saturating_sub(before);
+        memory.host = (memory.host + slot.on_host()).saturating_sub(before);
     }
 
-    /// Granules beyond the capacity on the device or on their way: faults ask for no room.
+    /// Granules beyond the capacity: faults ask for no room.
     pub(super) fn beyond(&self) -> u64 {
         (self.totals.device + self.totals.arriving).saturating_sub(self.config.capacity)
     }
 
-    /// Granules of the device still free and unclaimed.
+    /// Free granules that are not promised.
     pub(super) fn room(&self) -> u64 {
         self.config
             .capacity
@@ -366,25 +365,25 @@ impl Planner {
     }
 
     /// Appends what is to be done now, in order.
-    pub fn orders(&mut self, into: &mut Vec<Order>) {
+    pub fn orders(&mut self, into: &mut Vec<PagingOrder>) {
         for (client, range, advice) in std::mem::take(&mut self.advice) {
             let id = self.number();
-            into.push(Order {
+            into.push(PagingOrder {
                 id,
                 client,
-                what: What::Advise(advice),
+                kind: OrderKind::Advise(advice),
                 range,
             });
         }
         self.choose(into);
     }
 
-    /// Numbers and remembers an order that is in the books.
-    pub(super) fn give(&mut self, client: Client, what: What, range: Range, into: &mut Vec<Order>) {
-        let order = Order {
+    /// Numbers and remembers an order.
+    pub(super) fn give(&mut self, client: Client, kind: OrderKind, range: GranuleRange, into: &mut Vec<PagingOrder>) {
+        let order = PagingOrder {
             id: self.number(),
             client,
-            what,
+            kind,
             range,
         };
         self.out.push(order);
@@ -397,7 +396,7 @@ impl Planner {
     }
 
     /// Ends an order; ignores an unknown one.
-    pub fn done(&mut self, id: OrderId, outcome: Outcome) {
+    pub fn done(&mut self, id: OrderId, outcome: OrderStatus) {
         let Some(at) = self.out.iter().position(|order| order.id == id) else {
             return;
         };
@@ -408,92 +407,92 @@ impl Planner {
         for slot in self.clients[at].1.slots_of(order.range) {
             let room = self.config.host_limit > self.totals.host && !self.clients[at].1.host_is_full();
             self.change(at, slot, |slot| {
-                let fits = match order.what {
-                    What::Prefetch | What::Populate => slot.moving == Moving::In,
-                    What::Evict | What::Release => slot.moving == Moving::Out,
-                    What::Discard => slot.moving == Moving::Dropped,
-                    What::Advise(_) => false,
+                let fits = match order.kind {
+                    OrderKind::Prefetch | OrderKind::Populate => slot.moving == Movement::In,
+                    OrderKind::Evict | OrderKind::Release => slot.moving == Movement::Out,
+                    OrderKind::Discard => slot.moving == Movement::Dropped,
+                    OrderKind::Advise(_) => false,
                 };
                 if !fits {
                     return;
                 }
-                slot.moving = Moving::No;
-                if outcome == Outcome::Refused {
+                slot.moving = Movement::No;
+                if outcome == OrderStatus::Refused {
                     slot.refused = true;
                     refused += 1;
                     return;
                 }
                 moved += 1;
-                match order.what {
-                    What::Prefetch => {
-                        slot.copy = duplicate && slot.unwritten && slot.place == Place::Host && room;
-                        slot.place = Place::Device;
+                match order.kind {
+                    OrderKind::Prefetch => {
+                        slot.copy = duplicate && slot.unwritten && slot.place == GranulePlace::Host && room;
+                        slot.place = GranulePlace::Device;
                     }
-                    What::Populate => {
+                    OrderKind::Populate => {
                         slot.copy = false;
-                        slot.place = Place::Device;
+                        slot.place = GranulePlace::Device;
                     }
-                    What::Evict | What::Release => {
+                    OrderKind::Evict | OrderKind::Release => {
                         slot.copy = false;
-                        slot.place = Place::Host;
+                        slot.place = GranulePlace::Host;
                     }
-                    What::Discard => {
+                    OrderKind::Discard => {
                         slot.copy = false;
-                        slot.place = Place::Nowhere;
+                        slot.place = GranulePlace::Nowhere;
                     }
-                    What::Advise(_) => {}
+                    OrderKind::Advise(_) => {}
                 }
             });
         }
         self.choice.any_refused |= refused > 0;
-        if matches!(order.what, What::Prefetch | What::Populate) {
+        if matches!(order.kind, OrderKind::Prefetch | OrderKind::Populate) {
             self.choice.something_came();
         } else {
             self.choice.something_left();
         }
-        let held = &mut self.clients[at].1;
+        let memory = &mut self.clients[at].1;
         let bytes = moved * GRANULE;
-        held.row.refused += u64::from(refused > 0);
-        match order.what {
-            What::Prefetch => {
-                held.row.prefetched += bytes;
-                held.moved.inward += moved;
+        memory.stats.refused += u64::from(refused > 0);
+        match order.kind {
+            OrderKind::Prefetch => {
+                memory.stats.prefetched += bytes;
+                memory.moved.inward += moved;
             }
-            What::Evict => {
-                held.row.evicted += bytes;
-                held.moved.outward += moved;
+            OrderKind::Evict => {
+                memory.stats.evicted += bytes;
+                memory.moved.outward += moved;
             }
-            What::Release => held.row.released += bytes,
-            What::Discard => held.row.discarded += bytes,
-            What::Populate | What::Advise(_) => {}
+            OrderKind::Release => memory.stats.released += bytes,
+            OrderKind::Discard => memory.stats.discarded += bytes,
+            OrderKind::Populate | OrderKind::Advise(_) => {}
         }
     }
 
-    /// Whether the running client may start: always with pipelining, else once its turn's needs are
-    /// there.
+    /// Whether the running client may start: always with pipelining, else once its turn's granules
+    /// are there.
     pub fn may_start(&mut self, client: Client) -> bool {
         self.ready(client)
     }
 
-    /// Whether this granule is on its way or surely comes in this turn: a launch had better wait
-    /// than fault.
+    /// Whether this granule surely comes in this turn: a launch had better wait than fault.
     pub fn promised(&self, client: Client, granule: u64) -> bool {
         let Some(at) = self.index(client) else { return false };
-        let held = &self.clients[at].1;
-        let Some(slot) = held.slot(granule) else { return false };
-        match held.slots[slot].moving {
-            Moving::In => true,
-            Moving::Out | Moving::Dropped => false,
-            Moving::No => held.slots[slot].place != Place::Device && self.intends(at, slot),
+        let memory = &self.clients[at].1;
+        let Some(slot) = memory.slot(granule) else { return false };
+        match memory.slots[slot].moving {
+            Movement::In => true,
+            Movement::Out | Movement::Dropped => false,
+            Movement::No => memory.slots[slot].place != GranulePlace::Device && self.intends(at, slot),
         }
     }
 
     /// Whether this granule is on the device, as far as known.
     pub fn is_there(&self, client: Client, granule: u64) -> bool {
         self.index(client).is_some_and(|at| {
-            let held = &self.clients[at].1;
-            held.slot(granule)
-                .is_some_and(|slot| held.slots[slot].place == Place::Device)
+            let memory = &self.clients[at].1;
+            memory
+                .slot(granule)
+                .is_some_and(|slot| memory.slots[slot].place == GranulePlace::Device)
         })
     }
 
@@ -503,13 +502,12 @@ impl Planner {
         known.map(|at| self.clients[at].1.used).sum()
     }
 
-    /// Migration of each client of the timeline in a round of turns of `length` ns:
-    /// `max(expected, last round's part)`.
+    /// Migration of each client in a round of turns of `length` ns: `max(expected, last round's
+    /// part)`.
     pub fn migrations(&self, length: Ns) -> Vec<Migration> {
         self.migrations_of(length, |moved| moved)
     }
 
-    /// [`Planner::migrations`] with the last round's amounts weighed.
     fn migrations_of(&self, length: Ns, weighed: impl Fn(u64) -> u64) -> Vec<Migration> {
         let mut clients: Vec<Client> = self.timeline.iter().map(|turn| turn.client).collect();
         clients.sort_unstable();
@@ -518,12 +516,12 @@ impl Planner {
         clients
             .into_iter()
             .filter_map(|client| Some(&self.clients[self.index(client)?].1))
-            .map(|held| {
-                let expected = self.expected(held, all, length);
-                let last = |moved: u64| weighed(part(moved, length.min(held.turn), held.turn));
+            .map(|memory| {
+                let expected = self.expected(memory, all, length);
+                let last = |moved: u64| weighed(part(moved, length.min(memory.turn), memory.turn));
                 Migration {
-                    inward: last(held.migration.inward).max(expected.inward),
-                    outward: last(held.migration.outward).max(expected.outward),
+                    inward: last(memory.migration.inward).max(expected.inward),
+                    outward: last(memory.migration.outward).max(expected.outward),
                 }
             })
             .collect()
@@ -532,28 +530,36 @@ impl Planner {
     /// Expected migration of a turn of `length` ns.
     ///
     /// `missing = used * (1 - left / others)`: while the client ran last, it left `left` granules
-    /// of room to the others' sets, and they did so for its own. Unwritten granules leave without a
-    /// copy. Derived from MSched's figures (arXiv 2512.24637).
-    fn expected(&self, held: &Held, all: u64, length: Ns) -> Migration {
-        let others = all.saturating_sub(held.used);
-        let left = self.config.capacity.saturating_sub(held.used).min(others);
-        let used = held.used_in(length);
-        let missing = |of: u64| part(part(of, others - left, others), used, held.used);
+    /// of room to the others' sets. Unwritten granules leave without a copy. From MSched's figures
+    /// (arXiv 2512.24637).
+    fn expected(&self, memory: &ClientMemory, all: u64, length: Ns) -> Migration {
+        let others = all.saturating_sub(memory.used);
+        let left = self.config.capacity.saturating_sub(memory.used).min(others);
+        let used = memory.used_in(length);
+        let missing = |of: u64| part(part(of, others - left, others), used, memory.used);
         let kept = self.options().read_duplication;
         Migration {
-            inward: missing(held.used),
-            outward: missing(if kept { held.written } else { held.used }),
+            inward: missing(memory.used),
+            outward: missing(if kept { memory.written } else { memory.used }),
         }
     }
 
-    /// Length of turns for what they move, ns: see [`fn@slice`].
-    pub fn slice(&self, efficiency: f64, least: Ns, away: Ns) -> Ns {
+    /// Length of turns for what they move, ns: see [`fn@turn_length`].
+    pub fn turn_length(&self, efficiency: f64, least: Ns, max_swapped_out: Ns) -> Ns {
         let overlap = self.options().overlap;
-        // An idle link moves more than it must. So the last round counts only where it is far above
-        // expectation: granules that came several times, say.
+        // An idle link moves more than it must. So the last round counts only far above
+        // expectation, as when granules came several times.
         let sure = |length| self.migrations_of(length, |moved| moved / 2);
         let whole = self.migrations(Ns::MAX);
-        slice(&self.config.link, overlap, &whole, sure, efficiency, least, away)
+        turn_length(
+            &self.config.link,
+            overlap,
+            &whole,
+            sure,
+            efficiency,
+            least,
+            max_swapped_out,
+        )
     }
 
     /// Granules on the device and on their way to it.
@@ -567,19 +573,20 @@ impl Planner {
     }
 
     /// Statistics of each client.
-    pub fn rows(&self) -> Vec<Row> {
-        let count =
-            |held: &Held, what: fn(&Slot) -> bool| GRANULE * held.slots.iter().filter(|slot| what(slot)).count() as u64;
+    pub fn rows(&self) -> Vec<PagingStats> {
+        let count = |memory: &ClientMemory, what: fn(&GranuleState) -> bool| {
+            GRANULE * memory.slots.iter().filter(|slot| what(slot)).count() as u64
+        };
         self.clients
             .iter()
-            .map(|(client, held)| Row {
+            .map(|(client, memory)| PagingStats {
                 client: Some(*client),
-                allocated: held.slots.len() as u64 * GRANULE,
-                working_set: held.used * GRANULE,
-                resident: count(held, |slot| slot.place == Place::Device),
-                arriving: count(held, |slot| slot.moving == Moving::In),
-                leaving: count(held, |slot| matches!(slot.moving, Moving::Out | Moving::Dropped)),
-                ..held.row
+                allocated: memory.slots.len() as u64 * GRANULE,
+                working_set: memory.used * GRANULE,
+                resident: count(memory, |slot| slot.place == GranulePlace::Device),
+                arriving: count(memory, |slot| slot.moving == Movement::In),
+                leaving: count(memory, |slot| matches!(slot.moving, Movement::Out | Movement::Dropped)),
+                ..memory.stats
             })
             .collect()
     }
@@ -588,10 +595,13 @@ impl Planner {
     #[cfg(test)]
     pub(super) fn recounted(&self) -> Totals {
         let mut totals = Totals::default();
-        for (_, held) in &self.clients {
-            let host = held.slots.iter().map(Slot::on_host).sum::<u64>();
-            assert_eq!(held.host, host, "each client's part of the host");
-            held.slots.iter().for_each(|slot| totals.count(slot, u64::wrapping_add));
+        for (_, memory) in &self.clients {
+            let host = memory.slots.iter().map(GranuleState::on_host).sum::<u64>();
+            assert_eq!(memory.host, host, "each client's part of the host");
+            memory
+                .slots
+                .iter()
+                .for_each(|slot| totals.count(slot, u64::wrapping_add));
         }
         totals
     }

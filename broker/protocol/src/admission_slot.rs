@@ -1,7 +1,7 @@
 //! Admission slot: whether a client may begin, and how much memory it may have.
 //!
-//! The broker writes [`AdmissionSlot`], the client writes [`Moves`]. Without a broker all of it is
-//! zero: nothing was said, nothing is forbidden.
+//! The broker writes [`AdmissionSlot`], the client [`Moves`]. 0 everywhere: nothing was said,
+//! nothing is forbidden.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -24,7 +24,7 @@ pub enum AdmissionState {
 /// Memory of an admitted job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Memory {
+pub enum SlotBacking {
     /// Device memory.
     Device = 1,
     /// Managed memory.
@@ -39,21 +39,21 @@ pub struct AdmissionSlot {
     pub state: AtomicU32,
     /// Counts answers to requests for more bytes; a shared futex too.
     pub answers: AtomicU32,
-    /// Bytes that the client may have, without contexts; 0: nothing was said.
+    /// Bytes that the client may have, without contexts; 0: not said.
     pub quota: AtomicU64,
-    /// Bytes that a job that sizes itself will ever get; 0: nothing was said.
+    /// Bytes that a job that sizes itself will ever get; 0: not said.
     pub limit: AtomicU64,
-    /// 1: a user or profile declared the need; the device is shown as that large.
+    /// 1: the need was declared; the device is shown as that large.
     pub declared: AtomicU32,
     /// Place in the queue; 1 is next.
     pub position: AtomicU32,
     /// Moves while the broker keeps the queue.
     pub heartbeat: AtomicU64,
-    /// Counts probes to be repeated, since other clients took or freed memory meanwhile.
+    /// Counts probes to repeat: other clients took or freed memory meanwhile.
     pub probe_requests: AtomicU32,
     /// 1: bytes asked for are not free; the client waits.
     pub growing: AtomicU32,
-    /// A [`Memory`], set before [`AdmissionState::Admitted`]; 0: nothing was said.
+    /// A [`SlotBacking`], set before [`AdmissionState::Admitted`]; 0: not said.
     pub backing: AtomicU32,
 }
 
@@ -70,12 +70,12 @@ impl AdmissionSlot {
 
     /// Whether an admitted client with auto backing is to be managed.
     pub fn is_managed(&self) -> bool {
-        self.backing.load(Ordering::Acquire) == Memory::Managed as u32
+        self.backing.load(Ordering::Acquire) == SlotBacking::Managed as u32
     }
 }
 
-/// Changes of the client's device memory. A change begins before the driver is called and ends once
-/// the lane's `memory` has the result. While none is under way, `memory` is exact.
+/// Changes of the client's device memory. A change begins before the driver's call and ends once
+/// the lane's `memory` has the result. Between changes `memory` is exact.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Moves {
@@ -96,7 +96,7 @@ impl Moves {
         self.done.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// If a change is under way, how many have ended. An equal number later means the same change.
+    /// Number of ended changes, if one is under way. An equal number later means the same change.
     pub fn under_way(&self) -> Option<u64> {
         let done = self.done.load(Ordering::Acquire);
         (self.begun.load(Ordering::Acquire) != done).then_some(done)

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 /// Below this the unit was forgotten: no job takes so few bytes.
-const BARE: f64 = 1_048_576.0;
+const MIN_PLAIN_BYTES: f64 = 1_048_576.0;
 
 /// Bytes of `12GiB`, `500MB`, `1.5g` or `1048576`. `g` and `GiB`: powers of 1024; `GB`: of 1000.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let bytes = figure * factor;
-    if unit.is_empty() && (1.0..BARE).contains(&bytes) {
+    if unit.is_empty() && (1.0..MIN_PLAIN_BYTES).contains(&bytes) {
         return Err(format!(
             "{trimmed} is {trimmed} bytes: write {trimmed}GiB, or {trimmed}MiB"
         ));

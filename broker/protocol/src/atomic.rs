@@ -1,7 +1,7 @@
 //! Atomics that loom watches, under the standard library's names.
 //!
-//! A word is made at its first use, since a static table needs constant functions and loom's are
-//! not. `{:?}` uses a word too, so a model prints its shared words before it starts threads.
+//! A word is made at its first use, as loom's constructors are not constant. `{:?}` uses a word: a
+//! model prints its shared words before it starts threads.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, OnceCell};

@@ -1,6 +1,4 @@
-//! Messages of the control plane.
-//!
-//! A few a second travel over the transport. A launch never waits for one.
+//! Messages of the control plane: a few a second. A launch never waits for one.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +8,7 @@ use weft_profiles::working_set::KernelWorkingSet;
 
 use super::Ns;
 
-/// Bytes of a granule of [`GranuleUse`]: what a unified-memory driver moves as one.
+/// Bytes of a granule: what a unified-memory driver moves as one.
 pub const GRANULE: u64 = 2 << 20;
 
 /// Neighbouring granules that a launch uses.
@@ -31,7 +29,7 @@ pub struct GranuleUse {
 pub struct Hello {
     /// [`super::VERSION`] of the client.
     pub version: u32,
-    /// Process id as the client sees it. The broker believes the socket's credentials.
+    /// Process id in the client's namespace. The broker believes the socket's credentials.
     pub pid: u32,
     /// 0 (most important) to 9.
     pub priority: u8,
@@ -70,8 +68,7 @@ pub enum ToBroker {
         memory: u64,
         /// As `cuDriverGetVersion` says.
         driver: u32,
-        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: the process is under NVIDIA's multi-process service.
-        /// `None`: unknown to the driver.
+        /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`; `None`: the driver does not know it.
         mps: Option<bool>,
     },
     /// A range of the client's memory became managed.
@@ -81,18 +78,18 @@ pub enum ToBroker {
         /// Bytes.
         bytes: u64,
     },
-    /// A freed managed range is kept for reuse. Its content is dead until [`ToBroker::Backed`].
+    /// A freed managed range is kept for reuse: its content is dead until [`ToBroker::Backed`].
     Resting {
         /// First address.
         start: u64,
     },
-    /// Managed ranges named by launches, copies and fills since the last such message.
+    /// Managed ranges named by calls since the last such message.
     Touched {
         /// First addresses. `None`: unknown, so all ranges.
         starts: Option<Vec<u64>>,
     },
-    /// What the job touches in each period, in order, in parts that fit one packet. A forecast
-    /// without uses withdraws the one before it.
+    /// What the job touches in each period, in order, in parts of one packet. No uses: withdraws
+    /// the forecast before it.
     Forecast {
         /// Number of the forecast, which the lane's page operations repeat.
         number: u32,
@@ -110,22 +107,23 @@ pub enum ToBroker {
         /// First address.
         start: u64,
     },
-    /// The job asks to begin, before it touches the device. Sent anew to each broker.
+    /// The job asks to begin, before it touches the device. Sent to each new broker.
     Wants(Wants),
     /// Asks for bytes beyond the quota. The admission slot has the answer.
     More {
         /// Bytes.
         bytes: u64,
-        /// Longest wait for bytes that are not free. 0: none.
+        /// Longest wait for them. 0: none.
         patience: Ns,
     },
-    /// The client no longer waits for the bytes of `ToBroker::More`.
+    /// The client no longer waits for [`ToBroker::More`].
     NoMore,
-    /// A job with auto backing ([`Wants::either`]) began on device memory, without a timely answer.
+    /// A job with auto backing ([`Wants::either`]) began on device memory, for want of a timely
+    /// answer.
     OnDevice,
     /// The client runs without waiting for admission.
     WaitsNoMore,
-    /// The first context is there, and the device's free memory is probed.
+    /// The first context is there; the device's free memory is probed.
     Context {
         /// Free bytes.
         free: u64,
@@ -142,7 +140,7 @@ pub enum ToBroker {
     Goodbye,
 }
 
-/// Length of the longest plausible device name.
+/// Bytes of the longest plausible device name.
 const LONGEST_NAME: usize = 256;
 
 impl ToBroker {
@@ -156,8 +154,7 @@ impl ToBroker {
     }
 }
 
-/// Whether this is the UUID of a device or MIG instance (`cuDeviceGetUuid` in hexadecimal), or
-/// empty.
+/// Whether this is a UUID as of `cuDeviceGetUuid`, in hexadecimal, or empty.
 pub fn is_uuid(text: &str) -> bool {
     text.is_empty() || (text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -169,7 +166,7 @@ pub struct Wants {
     pub uuid: String,
     /// Memory of the device, bytes.
     pub total: u64,
-    /// 0: the first device of this process; else a further one, with its own attachment.
+    /// 0: the first device of this process; else a further one, attached by itself.
     pub further: u32,
     /// Number of devices that the process sees.
     pub devices: u32,
@@ -186,13 +183,12 @@ pub struct Wants {
     /// Whether its memory is managed.
     pub managed: bool,
     /// Auto backing: the broker chooses on admission
-    /// ([`super::admission_slot::AdmissionSlot::backing`]). Managed memory if device memory would
-    /// mean waiting.
+    /// ([`super::admission_slot::AdmissionSlot::backing`]).
     pub either: bool,
-    /// Host memory that its control groups leave a job that is or may become managed, bytes.
-    /// Evicted memory is charged there. `None`: no limit, or not relevant.
+    /// Host memory that its control groups leave, bytes: evicted memory is charged there. `None`:
+    /// no limit, or never managed.
     pub host: Option<u64>,
-    /// Bytes that a running job has or may have, for a restarted broker. `None`: not running.
+    /// Bytes that a running job has or may have, for a new broker. `None`: not running.
     pub runs: Option<u64>,
 }
 
@@ -208,7 +204,7 @@ pub enum ToClient {
     },
     /// Not attached: run as without weft.
     Refused(Refusal),
-    /// A line for stderr at any log level, no warning: why the job waits, say.
+    /// A line for stderr at any log level: why the job waits, say.
     Said(String),
     /// What kernels touch, from the job's profile.
     WorkingSets(Vec<KernelWorkingSet>),
@@ -217,7 +213,7 @@ pub enum ToClient {
     /// The profile is of another GPU: forget the costs of [`ToClient::Welcome`].
     ForgetCosts,
     /// Upper times of kernels that may far exceed their cost: (hash, ns). Under a run-ahead window
-    /// such a kernel goes only if this time fits.
+    /// this time must fit.
     MayTake(Vec<(u64, Ns)>),
 }
 

@@ -1,13 +1,12 @@
 //! The credit word: all changes of it, by both sides.
 //!
-//! At every instruction, `credit given = credit taken + credit taken back + credit in the word`:
-//! the word changes by single atomic steps, never by a store. A word below zero is a debt from work
-//! let through without credit.
+//! `given = taken + taken back + word` at every instruction: the word changes by single atomic
+//! steps, never by a store. Below zero it is a debt, from work let through without credit.
 //!
-//! Under a [`RunAheadWindow`], completed work returns its credit, which counts as given. A
+//! Under a [`RunAheadWindow`] completed work returns its credit, which counts as given: a
 //! background job goes on without the broker, and its outstanding work stays bounded.
 //!
-//! `tests/memory-model` compiles this file and checks its orderings in every interleaving.
+//! `tests/memory-model` compiles this file and tries every interleaving.
 #![forbid(unsafe_code)]
 
 use super::Ns;
@@ -15,21 +14,19 @@ use super::atomic::Ordering;
 use super::epoch_page::EpochPage;
 use super::lane::{Orders, Reports, flags};
 
-/// What a background job may do with its credit without asking the broker.
-///
-/// The broker says when it expects the foreground job. The background job keeps the device free by
-/// then.
+/// What a background job may do with its credit without asking the broker: it keeps the device free
+/// by when the foreground job is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAheadWindow {
-    /// Work predicted to end by this time may launch at once.
+    /// Work predicted to end by then may launch at once.
     pub safe_until: Ns,
     /// Work predicted to end later may not launch. Never 0.
     pub deadline: Ns,
-    /// The most work on the device, ns, at the launch of a kernel that ends after `safe_until`:
-    /// enough that the device does not run dry.
+    /// Most work on the device, ns, at the launch of a kernel that ends after `safe_until`: the
+    /// device does not run dry.
     pub max_backlog: Ns,
-    /// Completed work that does not come back as credit, ns in all. It bounds
-    /// `credit + outstanding` to `given - taken back - non_refundable`.
+    /// Completed work that does not come back as credit, ns in all: `credit + outstanding <= given
+    /// - taken back - non_refundable`.
     pub non_refundable: Ns,
 }
 
@@ -38,9 +35,9 @@ pub struct RunAheadWindow {
 pub enum MayLaunch {
     /// The launch may go.
     Now,
-    /// Not earlier: the device has work until then.
+    /// Not earlier: until then the device has work.
     At(Ns),
-    /// Not under this window: the end would be too late.
+    /// Not under this window: it would end too late.
     Never,
 }
 
@@ -85,8 +82,8 @@ impl Orders {
         }
     }
 
-    /// Client: the run-ahead window, if any. Its words are read one by one: each is a promise by
-    /// itself.
+    /// Client: the run-ahead window, if any. Each word is a promise by itself, so they are read one
+    /// by one.
     #[inline]
     pub fn window(&self) -> Option<RunAheadWindow> {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -106,9 +103,9 @@ impl Orders {
             self.max_backlog.store(window.max_backlog, Ordering::Relaxed);
             self.non_refundable.store(window.non_refundable, Ordering::Relaxed);
             self.deadline.store(window.deadline, Ordering::Release);
-            self.flags.store(flags | flags::CREDIT_RENEWS, Ordering::Release);
+            self.flags.store(flags | flags::CREDIT_REPLENISHES, Ordering::Release);
         } else {
-            self.flags.store(flags & !flags::CREDIT_RENEWS, Ordering::Release);
+            self.flags.store(flags & !flags::CREDIT_REPLENISHES, Ordering::Release);
             self.deadline.store(0, Ordering::Release);
         }
     }
@@ -120,21 +117,20 @@ impl Orders {
             || epoch_page.sum_above(self.epoch.load(Ordering::Relaxed) as usize) == self.epochs.load(Ordering::Acquire)
     }
 
-    /// Client: returns the credit of completed, reported work under a run-ahead window that holds.
+    /// Client: returns the credit of completed, reported work under a window that holds.
     ///
-    /// `renewed` is counted before the credit comes back. So a reader of `issued` and then
-    /// `renewed` has counted all credit that was issued. An end that several threads find counts
-    /// once.
+    /// `replenished` is counted before the credit comes back. So `issued`, read before
+    /// `replenished`, is covered by it. An end that several threads find counts once.
     #[inline]
-    pub fn renew(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
-        const BOTH: u32 = flags::CREDIT_RENEWS | flags::CREDIT_BOUND_TO_EPOCHS;
+    pub fn replenish(&self, reports: &Reports, epoch_page: &EpochPage) -> bool {
+        const BOTH: u32 = flags::CREDIT_REPLENISHES | flags::CREDIT_BOUND_TO_EPOCHS;
         if self.flags.load(Ordering::Acquire) & BOTH != BOTH || !self.holds(epoch_page) {
             return false;
         }
-        let settled = reports.settled.load(Ordering::Acquire);
-        let total = settled.saturating_sub(self.non_refundable.load(Ordering::Relaxed));
+        let completed = reports.completed.load(Ordering::Acquire);
+        let total = completed.saturating_sub(self.non_refundable.load(Ordering::Relaxed));
         let counted = reports
-            .renewed
+            .replenished
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
                 (total > before).then_some(total)
             });
@@ -154,8 +150,8 @@ impl Orders {
 
     /// Broker: gives credit, bound to these launch epochs or to none.
     ///
-    /// Credit left from other launch epochs is first taken back and returned, so that it never
-    /// comes back to life. A debt stays, and the new credit pays it.
+    /// Credit of other launch epochs is taken back first and returned: it must not come back to
+    /// life. The new credit pays a debt.
     pub fn grant(&self, credit: i64, bound_to: Option<u64>) -> i64 {
         let flags = self.flags.load(Ordering::Relaxed);
         let was_bound = flags & flags::CREDIT_BOUND_TO_EPOCHS != 0;
@@ -219,16 +215,16 @@ mod tests {
         let (lane, epoch_page) = (Box::<Lane>::default(), Box::<EpochPage>::default());
         let (orders, reports) = (&lane.orders, &lane.reports);
         orders.epoch.store(5, Ordering::Relaxed);
-        reports.settled.store(250, Ordering::Relaxed);
-        assert!(!orders.renew(reports, &epoch_page), "no run-ahead window");
+        reports.completed.store(250, Ordering::Relaxed);
+        assert!(!orders.replenish(reports, &epoch_page), "no run-ahead window");
         orders.set_window(Some(WINDOW));
         orders.grant(500, Some(epoch_page.sum_above(5)));
-        assert!(orders.renew(reports, &epoch_page));
-        assert!(!orders.renew(reports, &epoch_page), "the same end");
+        assert!(orders.replenish(reports, &epoch_page));
+        assert!(!orders.replenish(reports, &epoch_page), "the same end");
         assert_eq!(orders.credit.load(Ordering::Relaxed), 550, "200 of it are surplus");
-        reports.settled.store(300, Ordering::Relaxed);
+        reports.completed.store(300, Ordering::Relaxed);
         epoch_page.bump(0);
-        assert!(!orders.renew(reports, &epoch_page), "the foreground job is back");
+        assert!(!orders.replenish(reports, &epoch_page), "the foreground job is back");
         orders.set_window(None);
         assert_eq!(orders.window(), None);
     }

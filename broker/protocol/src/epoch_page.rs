@@ -1,26 +1,25 @@
-//! Epoch page: one page a broker, mapped by all its clients. It has a row of launch epochs a
-//! device, one a priority.
+//! Epoch page: one page a user, mapped by all clients: for each device a row of launch epochs, one
+//! a priority.
 //!
 //! A launch in [`super::lane::Mode::Foreground`] bumps the launch epoch of its priority on its
-//! device. A background job's credit may be bound to the launch epochs above its priority. When one
-//! moves, the credit is void at once, without the broker: waking a sleeping core costs 25-65 us,
-//! reading a posted word 20-30 ns.
+//! device. Credit of background jobs may be bound to the launch epochs above their priority. When
+//! one moves, the credit is void at once, without the broker: waking a sleeping core costs 25-65
+//! us, reading a posted word 20-30 ns.
 //!
-//! The broker writes a launch epoch's place on the page ([`epoch`]) into the lane, so a launch
-//! looks up nothing else.
+//! The broker writes the place of a launch epoch ([`epoch`]) into the lane: a launch looks up
+//! nothing else.
 //!
-//! A client that writes nonsense makes background jobs wait (bounded) or launch early. It can hurt
-//! only jobs of the same user.
+//! A client that writes nonsense makes background jobs of its user wait (bounded) or launch early.
 #![forbid(unsafe_code)]
 
 use super::PRIORITIES;
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Rows of launch epochs. With more devices (rare; MIG instances count), devices share rows and
-/// background jobs ask the broker more often.
+/// Rows of launch epochs. More devices (MIG instances count) share rows: background jobs then ask
+/// the broker more often.
 pub const ROWS: usize = 16;
 
-/// Launch epochs between rows. A power of two: one instruction finds a row's begin.
+/// Launch epochs between rows: a power of two, so that one instruction finds a row's begin.
 const STRIDE: usize = 16;
 
 const _: () = assert!(STRIDE.is_power_of_two() && PRIORITIES <= STRIDE);
@@ -30,16 +29,15 @@ pub fn epoch(row: usize, priority: usize) -> usize {
     (row % ROWS) * STRIDE + priority.min(PRIORITIES - 1)
 }
 
-/// Marks memory as an epoch page: "weftBORD" as little-endian bytes.
+/// Marks memory as an epoch page, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftBORD");
 
-/// One counter on its own cache line: foreground jobs of different priorities do not slow each
-/// other.
+/// One counter on its own cache line: foreground jobs do not slow each other.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Epoch(AtomicU64);
 
-/// The page that all clients map. A client writes only its own priority's launch epoch.
+/// The page. A client writes only its own priority's launch epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct EpochPage {
@@ -47,7 +45,7 @@ pub struct EpochPage {
     pub magic: AtomicU64,
     /// [`super::VERSION`].
     pub version: AtomicU32,
-    /// Counts the broker's iterations: a stopped broker differs from a busy one.
+    /// Counts the broker's iterations: a stopped broker is told from a busy one.
     pub heartbeat: AtomicU32,
     epochs: [Epoch; ROWS * STRIDE],
 }
@@ -64,11 +62,11 @@ impl Default for EpochPage {
 }
 
 impl EpochPage {
-    /// Bumps a launch epoch, at a foreground job's launch. An unknown place changes nothing.
+    /// Bumps a launch epoch at a foreground job's launch. An unknown place changes nothing.
     ///
-    /// Release: a reader of the launch epoch sees what was written before, above all the launch's
-    /// record. Sequentially consistent: a later look at whether the broker sleeps stays later. On
-    /// x86 one instruction does both.
+    /// Release: a reader of the epoch sees what was written before, above all the launch's record.
+    /// Sequentially consistent: a later look at whether the broker sleeps stays later. On x86 one
+    /// instruction does both.
     #[inline]
     pub fn bump(&self, epoch: usize) {
         if let Some(epoch) = self.epochs.get(epoch) {

@@ -1,21 +1,19 @@
-//! Whether a profile fits its job: how many of the launched kernels it knows. The job's side says
-//! so, the broker shows it.
+//! Whether a profile fits its job: how many launched kernels it knows.
 #![forbid(unsafe_code)]
 
-/// Launches before a profile is judged. Until then a job may prepare with kernels that it never
-/// launches again.
-pub const ENOUGH: u64 = 512;
+/// Launches before a profile is judged: a job may prepare with kernels that it launches only once.
+pub const MIN_LAUNCHES: u64 = 512;
 
 /// How much of a job its profile knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fit {
+pub struct ProfileFit {
     /// Of those, with times in the profile.
     pub known: u64,
     /// Kernels and graphs launched so far.
     pub seen: u64,
 }
 
-impl Fit {
+impl ProfileFit {
     /// `known < seen / 2`: another job's profile, or other batch sizes.
     pub fn is_poor(&self) -> bool {
         self.known.saturating_mul(2) < self.seen
@@ -23,7 +21,7 @@ impl Fit {
 
     /// Line for people; `profile` is its name.
     pub fn line(&self, profile: &str) -> String {
-        let Fit { known, seen } = self;
+        let ProfileFit { known, seen } = self;
         let kernels = if *seen == 1 { "kernel" } else { "kernels" };
         let fits = format!("profile {profile} knows {known} of the {seen} {kernels} that this job has launched so far");
         match self.is_poor() {
@@ -46,9 +44,9 @@ mod tests {
             (10, 22, true),
             (22, 22, false),
         ] {
-            assert_eq!(Fit { known, seen }.is_poor(), poor, "{known} of {seen}");
+            assert_eq!(ProfileFit { known, seen }.is_poor(), poor, "{known} of {seen}");
         }
-        let line = Fit { known: 0, seen: 22 }.line("resnet");
+        let line = ProfileFit { known: 0, seen: 22 }.line("resnet");
         assert!(line.starts_with("profile resnet knows 0 of the 22 kernels"), "{line}");
     }
 }

@@ -1,40 +1,40 @@
 //! Host memory to spare for what is moved off devices.
 //!
-//! The kernel charges evicted managed pages to the control group of their process, and kills a
-//! process over its limit. The job's side reads the groups: only there the paths are right in a
+//! Evicted managed pages are charged to the control group of their process, and the kernel kills a
+//! process over its limit. The job's side reads the groups: only there paths are right in a
 //! container.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Host memory that this process could have now, within its control groups.
+/// Host memory that this process could have now, bytes.
 pub fn available() -> u64 {
     of_system().min(left_of_groups().unwrap_or(u64::MAX / 2))
 }
 
-/// Bytes that the machine has available now.
+/// Bytes that the machine has available.
 pub fn of_system() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").ok();
     // Unknown: the driver will refuse.
     text.as_deref().and_then(mem_available).unwrap_or(u64::MAX / 2)
 }
 
-/// Host memory in all; if unknown, more than any machine has.
+/// Host memory in all, bytes; if unknown, more than any machine has.
 pub fn total() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").ok();
     let total = text.as_deref().and_then(|text| figure(text, "MemTotal:"));
     total.unwrap_or(1 << 44)
 }
 
-/// Bytes that this process's control groups leave it. `None`: no visible limit.
+/// Bytes that this process's control groups leave it; `None`: no visible limit.
 pub fn left_of_groups() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let root = Path::new("/sys/fs/cgroup");
     left_of(&own, root, &root.join("memory"))
 }
 
-/// No limit from here on: version 1 writes nearly 2^63 for none.
+/// No limit from here on: version 1 writes nearly 2^63.
 const NONE: u64 = 1 << 60;
 
 fn mem_available(text: &str) -> Option<u64> {
@@ -47,8 +47,8 @@ fn figure(text: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Rest under the tightest limit between the process's groups and their roots, bytes. `own`: text
-/// of `/proc/PID/cgroup`; `second`, `first`: roots of version 2 and of version 1's memory groups.
+/// Least rest of the process's groups and those above them, bytes. `own`: text of
+/// `/proc/PID/cgroup`; `second`, `first`: roots of version 2 and of version 1's memory groups.
 fn left_of(own: &str, second: &Path, first: &Path) -> Option<u64> {
     let lines = own.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -84,7 +84,7 @@ const FIRST: Files = Files {
 };
 
 fn least(root: &Path, path: &str, files: &Files) -> Option<u64> {
-    // A container may see the host's path, which leads nowhere: its own group is then the root.
+    // A container may see the host's path: its own group is then the root.
     let group: PathBuf = root.join(path.trim_start_matches('/'));
     let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
     folders.filter_map(|folder| left(folder, files)).min()

@@ -5,19 +5,16 @@
 //! * [`credit`]: changes of the lane's credit word.
 //! * [`page_ops`]: page operations on the client's memory.
 //! * [`admission_slot`]: whether the client may begin, and how much memory it may have.
-//! * [`amount`]: amounts of memory as text.
-//! * [`fit`]: whether a profile is of the job's code.
-//! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches
-//!   without the broker.
-//! * [`control`]: messages of the control plane (attach, names, policy, death).
+//! * [`epoch_page`]: launch epochs, by which a background job sees a foreground job's launches.
+//! * [`control`]: messages of the control plane.
 //! * [`transport`]: the client's half of the way to a broker.
-//! * [`host`]: host memory to spare.
+//! * [`amount`], [`fit`], [`host`]: amounts of memory as text, whether a profile fits its job, host
+//!   memory to spare.
 //!
 //! The interposer links no other crate of the broker's.
 //!
-//! Times are nanoseconds of `CLOCK_MONOTONIC`, one clock for all processes; sizes are bytes.
-//! Nothing here waits, allocates on the hot path or panics. What the other side wrote is an
-//! allegation: copy it, check it, then use it.
+//! Times are nanoseconds of `CLOCK_MONOTONIC`, sizes bytes. Nothing here waits or allocates on the
+//! hot path, or panics. What the other side wrote is an allegation: copy, check, then use.
 #![deny(unsafe_code)]
 
 pub mod admission_slot;
@@ -42,7 +39,7 @@ pub mod transport;
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-/// Version of the protocol. A broker answers others with [`control::Refusal::Version`]; the client
+/// Version of the protocol. A broker refuses others ([`control::Refusal::Version`]); the client
 /// then runs as without weft.
 pub const VERSION: u32 = 11;
 
@@ -54,7 +51,7 @@ pub const PRIORITIES: usize = 10;
 #[cfg(loom)]
 pub const PRIORITIES: usize = 2;
 
-/// Records of a lane: at a launch each 2 us, it overflows after 8 ms of the broker's sleep.
+/// Records of a lane. With a launch each 2 us it overflows after 8 ms of the broker's sleep.
 #[cfg(not(loom))]
 pub const RECORDS: usize = 4096;
 
@@ -62,7 +59,7 @@ pub const RECORDS: usize = 4096;
 #[cfg(loom)]
 pub const RECORDS: usize = 2;
 
-/// Most page operations out: 64 granules in flight each way (the planner's bound), one each.
+/// Most page operations out: 64 granules in flight each way, one each.
 #[cfg(not(loom))]
 pub const PAGE_OPS: usize = 128;
 

@@ -1,11 +1,10 @@
 //! Page operations: orders to a client's memory thread, and how each ended.
 //!
-//! A short ring in the lane. The client's memory thread takes in order and ends in any order. A
-//! slot is used again once its outcome was read, so at most [`PAGE_OPS`] are out, whatever a client
-//! does.
+//! A short ring in the lane. The client takes in order and ends in any order. A slot is reused once
+//! its status was read, so at most [`PAGE_OPS`] are out.
 //!
-//! Neither side believes the other. The client touches no memory that it does not hold; an unknown
-//! outcome is a refusal.
+//! Neither side believes the other: the client touches only memory that it holds, and an unknown
+//! status is a refusal.
 #![forbid(unsafe_code)]
 
 pub use super::PAGE_OPS;
@@ -14,7 +13,7 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Kind of a page operation on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum What {
+pub enum PageOpKind {
     /// Move it to the device.
     Prefetch = 1,
     /// Give it room on the device; its content is dead.
@@ -33,31 +32,31 @@ pub enum What {
     Confirm = 8,
 }
 
-impl What {
-    fn from_word(word: u32) -> Option<What> {
+impl PageOpKind {
+    fn from_word(word: u32) -> Option<PageOpKind> {
         match word {
-            1 => Some(What::Prefetch),
-            2 => Some(What::Populate),
-            3 => Some(What::Evict),
-            4 => Some(What::Release),
-            5 => Some(What::Discard),
-            6 => Some(What::MostlyRead),
-            7 => Some(What::Written),
-            8 => Some(What::Confirm),
+            1 => Some(PageOpKind::Prefetch),
+            2 => Some(PageOpKind::Populate),
+            3 => Some(PageOpKind::Evict),
+            4 => Some(PageOpKind::Release),
+            5 => Some(PageOpKind::Discard),
+            6 => Some(PageOpKind::MostlyRead),
+            7 => Some(PageOpKind::Written),
+            8 => Some(PageOpKind::Confirm),
             _ => None,
         }
     }
 
     /// Whether it moves memory to the device.
     pub fn is_inward(self) -> bool {
-        matches!(self, What::Prefetch | What::Populate | What::Confirm)
+        matches!(self, PageOpKind::Prefetch | PageOpKind::Populate | PageOpKind::Confirm)
     }
 }
 
 /// How a page operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum Outcome {
+pub enum PageOpStatus {
     /// Carried out, to its end on the device.
     Done = 1,
     /// Refused by the driver or the helper.
@@ -70,7 +69,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageOp {
     /// Kind.
-    pub what: What,
+    pub kind: PageOpKind,
     /// First address, in the client's address space.
     pub start: u64,
     /// Bytes.
@@ -79,10 +78,10 @@ pub struct PageOp {
 
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-struct Slot {
-    what: AtomicU32,
+struct PageOpSlot {
+    kind: AtomicU32,
     /// 0: not ended.
-    outcome: AtomicU32,
+    status: AtomicU32,
     start: AtomicU64,
     bytes: AtomicU64,
     /// Device time of the operation alone, ns; 0: unknown.
@@ -102,7 +101,7 @@ pub struct PageOps {
     /// Number of the forecast that `position` refers to.
     pub forecast: AtomicU32,
     given: AtomicU64,
-    slots: [Slot; PAGE_OPS],
+    slots: [PageOpSlot; PAGE_OPS],
 }
 
 impl Default for PageOps {
@@ -113,37 +112,37 @@ impl Default for PageOps {
             position: AtomicU64::new(0),
             forecast: AtomicU32::new(0),
             given: AtomicU64::new(0),
-            slots: std::array::from_fn(|_| Slot::default()),
+            slots: std::array::from_fn(|_| PageOpSlot::default()),
         }
     }
 }
 
 impl PageOps {
-    fn slot(&self, number: u64) -> Option<&Slot> {
+    fn slot(&self, number: u64) -> Option<&PageOpSlot> {
         self.slots.get(number as usize % PAGE_OPS)
     }
 
     /// Client: ends a page operation.
-    pub fn end(&self, number: u64, outcome: Outcome) {
-        self.end_timed(number, outcome, 0);
+    pub fn end(&self, number: u64, status: PageOpStatus) {
+        self.end_timed(number, status, 0);
     }
 
-    /// Client: ends a page operation. `took`: device time of the operation alone, ns; 0: unknown.
-    pub fn end_timed(&self, number: u64, outcome: Outcome, took: u64) {
+    /// Client: ends a page operation. `took`: its device time, ns; 0: unknown.
+    pub fn end_timed(&self, number: u64, status: PageOpStatus, took: u64) {
         if let Some(slot) = self.slot(number) {
             slot.took.store(took, Ordering::Relaxed);
-            slot.outcome.store(outcome as u32, Ordering::Release);
+            slot.status.store(status as u32, Ordering::Release);
         }
     }
 }
 
 /// An ended page operation, as its client says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct PageOpEnd {
     /// Its number.
     pub number: u64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub status: PageOpStatus,
     /// Device time of the operation alone, ns; 0: unknown.
     pub took: u64,
 }
@@ -159,7 +158,7 @@ pub struct PageOpProducer {
 }
 
 impl PageOpProducer {
-    /// Gives a page operation. Returns its number, or `None` without a free slot. The caller rings
+    /// Gives a page operation, and returns its number; `None`: no free slot. The caller rings
     /// [`PageOps::bell`] once a batch.
     pub fn give(&mut self, page_ops: &PageOps, page_op: PageOp) -> Option<u64> {
         if self.given - self.read >= PAGE_OPS as u64 {
@@ -167,8 +166,8 @@ impl PageOpProducer {
         }
         let number = self.given;
         let slot = page_ops.slot(number)?;
-        slot.what.store(page_op.what as u32, Ordering::Relaxed);
-        slot.outcome.store(0, Ordering::Relaxed);
+        slot.kind.store(page_op.kind as u32, Ordering::Relaxed);
+        slot.status.store(0, Ordering::Relaxed);
         slot.took.store(0, Ordering::Relaxed);
         slot.start.store(page_op.start, Ordering::Relaxed);
         slot.bytes.store(page_op.bytes, Ordering::Relaxed);
@@ -184,21 +183,21 @@ impl PageOpProducer {
     }
 
     /// Page operations ended since the last call, each once.
-    pub fn ended(&mut self, page_ops: &PageOps) -> Vec<Ended> {
+    pub fn ended(&mut self, page_ops: &PageOps) -> Vec<PageOpEnd> {
         let mut found = Vec::new();
         for (number, ended) in (self.read..).zip(self.ended.iter_mut()) {
             let Some(slot) = page_ops.slot(number) else { continue };
-            let outcome = slot.outcome.load(Ordering::Acquire);
-            if *ended || outcome == 0 {
+            let status = slot.status.load(Ordering::Acquire);
+            if *ended || status == 0 {
                 continue;
             }
             *ended = true;
-            found.push(Ended {
+            found.push(PageOpEnd {
                 number,
-                outcome: match outcome {
-                    1 => Outcome::Done,
-                    3 => Outcome::Gone,
-                    _ => Outcome::Refused,
+                status: match status {
+                    1 => PageOpStatus::Done,
+                    3 => PageOpStatus::Gone,
+                    _ => PageOpStatus::Refused,
                 },
                 took: slot.took.load(Ordering::Relaxed),
             });
@@ -217,8 +216,7 @@ pub struct PageOpConsumer {
 }
 
 impl PageOpConsumer {
-    /// Returns the next page operation. Ends unknown kinds as refused. A lying count costs at most
-    /// one lap.
+    /// Returns the next page operation; refuses unknown kinds. A lying count costs at most one lap.
     pub fn next(&mut self, page_ops: &PageOps) -> Option<(u64, PageOp)> {
         loop {
             let given = page_ops.given.load(Ordering::Acquire);
@@ -232,16 +230,16 @@ impl PageOpConsumer {
             let number = self.next;
             self.next += 1;
             let slot = page_ops.slot(number)?;
-            match What::from_word(slot.what.load(Ordering::Relaxed)) {
-                Some(what) => {
+            match PageOpKind::from_word(slot.kind.load(Ordering::Relaxed)) {
+                Some(kind) => {
                     let page_op = PageOp {
-                        what,
+                        kind,
                         start: slot.start.load(Ordering::Relaxed),
                         bytes: slot.bytes.load(Ordering::Relaxed),
                     };
                     return Some((number, page_op));
                 }
-                None => page_ops.end(number, Outcome::Refused),
+                None => page_ops.end(number, PageOpStatus::Refused),
             }
         }
     }
@@ -256,14 +254,14 @@ impl PageOpConsumer {
 mod tests {
     use super::*;
 
-    fn ended(producer: &mut PageOpProducer, ring: &PageOps) -> Vec<(u64, Outcome)> {
+    fn ended(producer: &mut PageOpProducer, ring: &PageOps) -> Vec<(u64, PageOpStatus)> {
         let all = producer.ended(ring).into_iter();
-        all.map(|one| (one.number, one.outcome)).collect()
+        all.map(|one| (one.number, one.status)).collect()
     }
 
     fn page_op(start: u64) -> PageOp {
         PageOp {
-            what: What::Evict,
+            kind: PageOpKind::Evict,
             start,
             bytes: 2 << 20,
         }
@@ -278,12 +276,15 @@ mod tests {
         }
         let taken: Vec<_> = std::iter::from_fn(|| consumer.next(&ring)).collect();
         assert_eq!(taken, [(0, page_op(0)), (1, page_op(1)), (2, page_op(2))]);
-        ring.end(2, Outcome::Done);
-        assert_eq!(ended(&mut producer, &ring), [(2, Outcome::Done)]);
+        ring.end(2, PageOpStatus::Done);
+        assert_eq!(ended(&mut producer, &ring), [(2, PageOpStatus::Done)]);
         assert_eq!(ended(&mut producer, &ring), []);
-        ring.end(0, Outcome::Refused);
-        ring.end(1, Outcome::Gone);
-        assert_eq!(ended(&mut producer, &ring), [(0, Outcome::Refused), (1, Outcome::Gone)]);
+        ring.end(0, PageOpStatus::Refused);
+        ring.end(1, PageOpStatus::Gone);
+        assert_eq!(
+            ended(&mut producer, &ring),
+            [(0, PageOpStatus::Refused), (1, PageOpStatus::Gone)]
+        );
         assert!(!producer.awaits());
     }
 
@@ -295,9 +296,9 @@ mod tests {
         for round in 0..2 * PAGE_OPS as u64 {
             producer.give(&ring, page_op(round)).unwrap();
             if round % 2 == 0 {
-                ring.end_timed(round, Outcome::Done, 7 + round);
+                ring.end_timed(round, PageOpStatus::Done, 7 + round);
             } else {
-                ring.end(round, Outcome::Done);
+                ring.end(round, PageOpStatus::Done);
             }
             // A reused slot tells no old time.
             assert_eq!(took(&mut producer), [if round % 2 == 0 { 7 + round } else { 0 }]);
@@ -316,8 +317,8 @@ mod tests {
             assert_eq!(producer.give(&ring, page_op(0)), None);
             let (first, _) = consumer.next(&ring).unwrap();
             assert_eq!(first, number + 1 - PAGE_OPS as u64);
-            ring.end(first, Outcome::Done);
-            assert_eq!(ended(&mut producer, &ring), [(first, Outcome::Done)]);
+            ring.end(first, PageOpStatus::Done);
+            assert_eq!(ended(&mut producer, &ring), [(first, PageOpStatus::Done)]);
         }
     }
 
@@ -327,12 +328,12 @@ mod tests {
         let (mut producer, mut consumer) = (PageOpProducer::default(), PageOpConsumer::default());
         producer.give(&ring, page_op(1)).unwrap();
         producer.give(&ring, page_op(2)).unwrap();
-        ring.slots[0].what.store(99, Ordering::Relaxed);
+        ring.slots[0].kind.store(99, Ordering::Relaxed);
         assert_eq!(consumer.next(&ring), Some((1, page_op(2))));
-        assert_eq!(ended(&mut producer, &ring), [(0, Outcome::Refused)]);
+        assert_eq!(ended(&mut producer, &ring), [(0, PageOpStatus::Refused)]);
         ring.given.store(u64::MAX, Ordering::Relaxed);
         assert_eq!(consumer.next(&ring), None);
-        ring.slots[1].outcome.store(77, Ordering::Relaxed);
-        assert_eq!(ended(&mut producer, &ring), [(1, Outcome::Refused)]);
+        ring.slots[1].status.store(77, Ordering::Relaxed);
+        assert_eq!(ended(&mut producer, &ring), [(1, PageOpStatus::Refused)]);
     }
 }

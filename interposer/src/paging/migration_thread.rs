@@ -20,7 +20,7 @@ use rustix::thread::futex;
 use weft_protocol::Ns;
 use weft_protocol::control::ToBroker;
 use weft_protocol::host;
-use weft_protocol::page_ops::{Outcome, PageOp, PageOpConsumer, PageOps, What};
+use weft_protocol::page_ops::{PageOp, PageOpConsumer, PageOpKind, PageOpStatus, PageOps};
 
 use super::mem_advise::{self, Again, HOST};
 use super::period_detector::Forecast;
@@ -197,7 +197,7 @@ struct Streams {
 #[derive(Debug)]
 struct Out {
     number: u64,
-    what: What,
+    kind: PageOpKind,
     /// Ordered range: address and bytes.
     range: (u64, u64),
     /// Bytes of it that are moved.
@@ -337,7 +337,7 @@ impl Mover {
             self.streams.clear();
             self.events.clear();
             for out in std::mem::take(&mut self.out) {
-                page_ops.end(out.number, Outcome::Gone);
+                page_ops.end(out.number, PageOpStatus::Gone);
             }
         }
     }
@@ -372,9 +372,9 @@ impl Mover {
         {
             match self.begin(number, &page_op) {
                 Ok(Some(out)) => self.out.push(out),
-                Ok(None) => self.finish(page_ops, number, Outcome::Done, 0),
+                Ok(None) => self.finish(page_ops, number, PageOpStatus::Done, 0),
                 Err(outcome) => {
-                    if page_op.what.is_inward() {
+                    if page_op.kind.is_inward() {
                         evicted::came(page_op.start, page_op.bytes);
                         evicted::wake();
                     }
@@ -384,8 +384,8 @@ impl Mover {
         }
     }
 
-    fn finish(&self, page_ops: &PageOps, number: u64, outcome: Outcome, took: Ns) {
-        if outcome == Outcome::Refused {
+    fn finish(&self, page_ops: &PageOps, number: u64, outcome: PageOpStatus, took: Ns) {
+        if outcome == PageOpStatus::Refused {
             self.link.lane.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
         page_ops.end_timed(number, outcome, took);
@@ -393,12 +393,12 @@ impl Mover {
     }
 
     /// Begins a page operation. `None`: it was advice, and is done.
-    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, Outcome> {
+    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, PageOpStatus> {
         let end = page_op.start.saturating_add(page_op.bytes);
-        if page_op.what == What::MostlyRead {
+        if page_op.kind == PageOpKind::MostlyRead {
             residency_probe::copies_remain();
         }
-        if page_op.what == What::Discard {
+        if page_op.kind == PageOpKind::Discard {
             let borrowed = pool::borrow(page_op.start, end);
             if let Some(first) = borrowed.first() {
                 let context = first.range.context;
@@ -407,15 +407,15 @@ impl Mover {
         }
         let mut parts = ranges::within(page_op.start, end);
         // Freed blocks are moved out too, but never in.
-        if !page_op.what.is_inward() {
+        if !page_op.kind.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
         let Some((_, first)) = parts.first() else {
-            return Err(Outcome::Gone);
+            return Err(PageOpStatus::Gone);
         };
         let context = first.context;
         let streams = self.enter(context)?;
-        let stream = if page_op.what.is_inward() {
+        let stream = if page_op.kind.is_inward() {
             streams.inward
         } else {
             streams.outward
@@ -423,17 +423,17 @@ impl Mover {
         let (mut bytes, mut again) = (0, Vec::new());
         for (part, range) in &parts {
             let length = part.end - part.start;
-            let result = match page_op.what {
-                What::Prefetch | What::Populate | What::Confirm => {
+            let result = match page_op.kind {
+                PageOpKind::Prefetch | PageOpKind::Populate | PageOpKind::Confirm => {
                     prefetch(part.start, length, Some(range.device), stream)
                 }
                 // Not certainly dead, so moved.
-                What::Evict | What::Release | What::Discard => {
+                PageOpKind::Evict | PageOpKind::Release | PageOpKind::Discard => {
                     again.extend(mem_advise::leaves(part.start, length, range.device));
                     prefetch(part.start, length, None, stream)
                 }
-                What::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
-                What::Written => {
+                PageOpKind::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
+                PageOpKind::Written => {
                     for out in &mut self.out {
                         mem_advise::without(&mut out.again, part.start, length);
                     }
@@ -446,24 +446,24 @@ impl Mover {
                 _ if ranges::of(part.start).is_none() => {}
                 _ => {
                     mem_advise::left(again);
-                    return Err(Outcome::Refused);
+                    return Err(PageOpStatus::Refused);
                 }
             }
         }
-        if matches!(page_op.what, What::MostlyRead | What::Written) {
+        if matches!(page_op.kind, PageOpKind::MostlyRead | PageOpKind::Written) {
             return Ok(None);
         }
         let Some(event) = self.mark(context, stream) else {
             mem_advise::left(again);
-            return Err(Outcome::Refused);
+            return Err(PageOpStatus::Refused);
         };
-        if !page_op.what.is_inward() || page_op.what == What::Confirm {
+        if !page_op.kind.is_inward() || page_op.kind == PageOpKind::Confirm {
             evicted::leaves(page_op.start, page_op.bytes);
         }
         let follows = self.follows(stream);
         Ok(Some(Out {
             number,
-            what: page_op.what,
+            kind: page_op.kind,
             range: (page_op.start, page_op.bytes),
             bytes,
             event,
@@ -479,7 +479,7 @@ impl Mover {
     }
 
     /// Discards the contents of freed blocks.
-    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, Outcome> {
+    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, PageOpStatus> {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
@@ -489,12 +489,12 @@ impl Mover {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
             let event = result.ok().then(|| self.mark(context, streams.outward)).flatten();
-            event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
+            event.map(|event| (event, streams.outward)).ok_or(PageOpStatus::Refused)
         });
         match begun {
             Ok((event, stream)) => Ok(Out {
                 number,
-                what: What::Discard,
+                kind: PageOpKind::Discard,
                 range: (0, 0),
                 bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
                 event,
@@ -515,12 +515,12 @@ impl Mover {
     }
 
     /// Makes a context current, with this thread's streams in it.
-    fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
+    fn enter(&mut self, context: CuContext) -> Result<Streams, PageOpStatus> {
         if self.current != context {
             // SAFETY: a context in which the job took memory; if it is gone, the driver returns an
             // error.
             if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
-                return Err(Outcome::Gone);
+                return Err(PageOpStatus::Gone);
             }
             self.current = context;
         }
@@ -531,7 +531,7 @@ impl Mover {
         for stream in &mut made {
             // SAFETY: the out-parameter is valid.
             if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
-                return Err(Outcome::Refused);
+                return Err(PageOpStatus::Refused);
             }
         }
         let [inward, outward] = made;
@@ -580,9 +580,9 @@ impl Mover {
         for mut out in std::mem::take(&mut self.out) {
             // SAFETY: our event.
             let outcome = match unsafe { calls::cuEventQuery(out.event) } {
-                CuResult::SUCCESS => Some(Outcome::Done),
+                CuResult::SUCCESS => Some(PageOpStatus::Done),
                 CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
-                _ => Some(Outcome::Refused),
+                _ => Some(PageOpStatus::Refused),
             };
             let Some(outcome) = outcome else {
                 if !out.late && now.saturating_sub(out.since) > LATE {
@@ -592,19 +592,19 @@ impl Mover {
                 going.push(out);
                 continue;
             };
-            if out.what.is_inward() {
+            if out.kind.is_inward() {
                 match outcome {
-                    Outcome::Done => evicted::brought(out.range.0, out.range.1),
+                    PageOpStatus::Done => evicted::brought(out.range.0, out.range.1),
                     // The memory will not arrive.
                     _ => evicted::came(out.range.0, out.range.1),
                 }
                 evicted::wake();
             }
             let mut took = 0;
-            if outcome == Outcome::Done {
+            if outcome == PageOpStatus::Done {
                 // `slowed`: events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
-                if out.what == What::Prefetch && took > 0 {
+                if out.kind == PageOpKind::Prefetch && took > 0 {
                     evicted::carried(out.bytes, took);
                 }
                 if !out.followed {
@@ -622,11 +622,11 @@ impl Mover {
 
     fn count(&self, out: &Out) {
         let counters = &self.link.lane.counters;
-        let counter = match out.what {
-            What::Prefetch | What::Populate => &counters.prefetched,
-            What::Discard if !out.borrowed.is_empty() => &counters.discarded,
-            What::Evict | What::Release | What::Discard => &counters.evicted,
-            What::MostlyRead | What::Written | What::Confirm => return,
+        let counter = match out.kind {
+            PageOpKind::Prefetch | PageOpKind::Populate => &counters.prefetched,
+            PageOpKind::Discard if !out.borrowed.is_empty() => &counters.discarded,
+            PageOpKind::Evict | PageOpKind::Release | PageOpKind::Discard => &counters.evicted,
+            PageOpKind::MostlyRead | PageOpKind::Written | PageOpKind::Confirm => return,
         };
         counter.fetch_add(out.bytes, Ordering::Relaxed);
     }

@@ -382,8 +382,8 @@ impl Session {
     pub fn report_settled(&self, gained: Ns, now: Ns) {
         if gained > 0 {
             let lane = self.link.lane;
-            lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            lane.orders.renew(&lane.reports, self.link.epoch_page);
+            lane.reports.completed.fetch_add(gained, Ordering::AcqRel);
+            lane.orders.replenish(&lane.reports, self.link.epoch_page);
             // The device has at most the outstanding work.
             let left = now.saturating_add(self.streams.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {

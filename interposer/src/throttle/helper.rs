@@ -396,12 +396,12 @@ impl Helper {
         let Some(called) = session.link.settings.profile.as_deref() else {
             return;
         };
-        if self.judged || !self.profiled || launches < fit::ENOUGH {
+        if self.judged || !self.profiled || launches < fit::MIN_LAUNCHES {
             return;
         }
         self.judged = true;
         let knows = |hash: &u64| session.link.costs.get(*hash).is_some();
-        let mut fit = fit::Fit::default();
+        let mut fit = fit::ProfileFit::default();
         for message in self.known.values() {
             let known = match message {
                 ToBroker::Kernel { hash, .. } => knows(hash),

@@ -77,29 +77,29 @@ pub fn renewed_once() {
     }));
     lane.orders.grant(2, Some(0));
     assert_eq!(launch(&lane, &epoch_page, 2), 2);
-    lane.reports.settled.fetch_add(2, Ordering::AcqRel);
+    lane.reports.completed.fetch_add(2, Ordering::AcqRel);
     let launcher = {
         let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
         thread::spawn(move || {
-            lane.orders.renew(&lane.reports, &epoch_page);
+            lane.orders.replenish(&lane.reports, &epoch_page);
             launch(&lane, &epoch_page, 1)
         })
     };
     let other = {
         let (lane, epoch_page) = (Arc::clone(&lane), Arc::clone(&epoch_page));
-        thread::spawn(move || lane.orders.renew(&lane.reports, &epoch_page))
+        thread::spawn(move || lane.orders.replenish(&lane.reports, &epoch_page))
     };
     lane.orders.set_window(None);
     let back = lane.orders.take_back();
     let issued = lane.reports.issued.load(Ordering::Acquire) as i64;
-    let renewed = lane.reports.renewed.load(Ordering::Acquire) as i64;
+    let renewed = lane.reports.replenished.load(Ordering::Acquire) as i64;
     assert!(
         2 + renewed - back >= issued,
         "{issued} told of 2 and {renewed} that came back"
     );
     launcher.join().expect("it ends");
     other.join().expect("it ends");
-    let renewed = lane.reports.renewed.load(Ordering::Relaxed) as i64;
+    let renewed = lane.reports.replenished.load(Ordering::Relaxed) as i64;
     assert!(renewed <= 1, "the rest is surplus");
     let word = lane.orders.take_back();
     let issued = lane.reports.issued.load(Ordering::Relaxed) as i64;

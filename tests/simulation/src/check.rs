@@ -312,7 +312,7 @@ impl Books {
                     .waiting
                     .is_some_and(|wait| word < i64::try_from(wait.cost).unwrap_or(i64::MAX));
                 let usable = if waits { 0 } else { word.max(0) };
-                let settled = lane.reports.settled.load(Ordering::Relaxed);
+                let settled = lane.reports.completed.load(Ordering::Relaxed);
                 out += usable + process.taken - settled as i64;
                 excused = excused.saturating_add(view.written_off);
             }
@@ -376,7 +376,7 @@ fn let_go_as_foreground_jobs(snapshot: &Snapshot) -> Ns {
 /// The books of one client against its memory.
 fn credit(process: &SimProcess, view: &ClientView, word: i64) -> Check {
     // What came back meanwhile is in the word and not in the books yet.
-    let renewed = process.lane().reports.renewed.load(Ordering::Relaxed);
+    let renewed = process.lane().reports.replenished.load(Ordering::Relaxed);
     let given = i128::from(view.granted) - i128::from(view.renewed) + i128::from(renewed) - i128::from(view.revoked);
     if given - i128::from(process.taken) != i128::from(word) {
         return broken(name::CREDIT, || {

@@ -28,7 +28,7 @@ pub(crate) fn tell(process: &mut SimProcess, chance: &mut SeededChance) {
     let (reports, orders) = (&lane.reports, &lane.orders);
     match chance.between(0, 12) {
         0 => reports.issued.store(any(chance), Ordering::Relaxed),
-        1 => reports.settled.store(any(chance), Ordering::Relaxed),
+        1 => reports.completed.store(any(chance), Ordering::Relaxed),
         2 => reports.wanted_cost.store(any(chance), Ordering::Relaxed),
         3 => {
             reports.waiting_since.store(any(chance), Ordering::Relaxed);

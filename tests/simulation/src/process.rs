@@ -336,8 +336,8 @@ impl SimProcess {
 
     pub(crate) fn report_settled(&self, gained: Ns) {
         if gained > 0 {
-            self.lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
-            self.lane.orders.renew(&self.lane.reports, &self.host.epoch_page);
+            self.lane.reports.completed.fetch_add(gained, Ordering::AcqRel);
+            self.lane.orders.replenish(&self.lane.reports, &self.host.epoch_page);
         }
     }
 

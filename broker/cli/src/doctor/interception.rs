@@ -1,20 +1,20 @@
-//! Rows about weft's library: whether it exists, and whether a process under it reaches it on every
-//! way to the driver.
+//! Rows about weft's library: whether it is there, and whether a process reaches it on every way to
+//! the driver.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
 
-use super::Row;
-use super::device::answer;
+use super::row::ReportRow;
 use crate::environment::{self, Wishes};
-use crate::libraries::{self, Driver};
-use crate::probe;
+use crate::libraries::{self, DriverLibrary};
+use crate::probe::WaysReport;
+use crate::probe_child;
 use weft_daemon::places::Places;
 
 /// Adds the rows.
-pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
+pub fn rows(places: &Places, driver: Option<&DriverLibrary>, rows: &mut Vec<ReportRow>) {
     let Some(weft) = libraries::find_weft() else {
-        rows.push(Row::fail(
+        rows.push(ReportRow::fail(
             "libweft",
             "libweft.so is not beside the weft command",
             "put both in one folder, or name it with WEFT_LIBRARY",
@@ -24,14 +24,14 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
     let glibc = libraries::glibc_of(&weft).map_or(String::new(), |(major, minor)| {
         format!(", for glibc {major}.{minor} or newer, in containers too")
     });
-    rows.push(Row::ok("libweft", format!("{}{glibc}", weft.display())));
+    rows.push(ReportRow::ok("libweft", format!("{}{glibc}", weft.display())));
     let Some(driver) = driver else {
         return;
     };
     let mut environment = match environment::assemble(places, &Wishes::default()) {
         Ok(environment) => environment,
         Err(error) => {
-            rows.push(Row::fail(
+            rows.push(ReportRow::fail(
                 "interception",
                 format!("{error:#}"),
                 "see the rows about sockets",
@@ -54,13 +54,13 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
                 .args(["probe", "--ways"])
                 .arg(&driver.path)
                 .envs(environment.set.iter().cloned());
-            answer(&mut command)
+            probe_child::run(&mut command)
         });
     environment.tidy();
-    let ways: probe::Ways = match asked {
+    let ways: WaysReport = match asked {
         Ok(ways) => ways,
         Err(why) => {
-            rows.push(Row::fail(
+            rows.push(ReportRow::fail(
                 "interception",
                 why,
                 "run the job without weft and report this",
@@ -71,31 +71,31 @@ pub fn rows(places: &Places, driver: Option<&Driver>, rows: &mut Vec<Row>) {
     for way in &ways.ways {
         let what = format!("interception: {}", way.way);
         rows.push(match &way.library {
-            Some(path) if libraries::same_file(path, &weft) => Row::ok(&what, "reaches weft"),
-            Some(path) => Row::fail(
+            Some(path) if libraries::same_file(path, &weft) => ReportRow::ok(&what, "reaches weft"),
+            Some(path) => ReportRow::fail(
                 &what,
                 format!("reaches {} past weft", path.display()),
                 "a launch on this way is not seen; is LD_PRELOAD honoured (static or set-user-id program)?",
             ),
-            None => Row::fail(&what, "reaches nothing", "the function is not found on this way"),
+            None => ReportRow::fail(&what, "reaches nothing", "the function is not found on this way"),
         });
     }
     rows.push(match ways.init {
-        Some(0) => Row::ok("cuInit through weft", "works"),
-        Some(code) => Row::fail(
+        Some(0) => ReportRow::ok("cuInit through weft", "works"),
+        Some(code) => ReportRow::fail(
             "cuInit through weft",
             format!("says {code}"),
             "if it works without weft (row driver version), report this",
         ),
-        None => Row::fail("cuInit through weft", "was not found", "the preload did not happen"),
+        None => ReportRow::fail("cuInit through weft", "was not found", "the preload did not happen"),
     });
     if let Some(beyond) = &ways.beyond {
         rows.push(if beyond.is_empty() {
-            Row::ok("symbol table", "knows every function of this driver")
+            ReportRow::ok("symbol table", "knows every function of this driver")
         } else {
             let some: Vec<&str> = beyond.iter().take(5).map(String::as_str).collect();
             let more = if beyond.len() > some.len() { ", ..." } else { "" };
-            Row::warn(
+            ReportRow::warn(
                 "symbol table",
                 format!(
                     "lacks {} functions of this driver: {}{more}",

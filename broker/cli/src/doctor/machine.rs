@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use super::Row;
+use super::row::ReportRow;
 use crate::{outside, text};
 use weft_daemon::admin::{self, Answer, Question};
 use weft_daemon::places::Places;
@@ -16,7 +16,7 @@ use weft_protocol::VERSION;
 use weft_protocol::transport::{self, path};
 
 /// Adds the rows.
-pub fn rows(places: &Places, rows: &mut Vec<Row>) {
+pub fn rows(places: &Places, rows: &mut Vec<ReportRow>) {
     rows.push(sockets(places));
     rows.push(broker(places));
     rows.extend(dilation(places));
@@ -30,51 +30,50 @@ pub fn rows(places: &Places, rows: &mut Vec<Row>) {
     rows.push(past_weft(places));
 }
 
-fn sockets(places: &Places) -> Row {
+fn sockets(places: &Places) -> ReportRow {
     let directory = places.directory();
     let shown = directory.display().to_string();
     if places.is_shared() {
-        // The folder is another user's by intent. What counts is that only root can have put it
-        // there.
+        // Another user's folder by intent: what counts is that only root can have put it there.
         return match path::trusted(places.socket()) {
-            Ok(owner) => Row::ok(
+            Ok(owner) => ReportRow::ok(
                 "sockets",
                 format!("{shown} (of the broker of all users, user {owner}'s)"),
             ),
-            Err(error) => Row::fail("sockets", error.to_string(), "jobs will not attach to a broker there"),
+            Err(error) => ReportRow::fail("sockets", error.to_string(), "jobs will not attach to a broker there"),
         };
     }
     match path::check_folder(places.socket(), false) {
-        Ok(()) => Row::ok("sockets", shown),
+        Ok(()) => ReportRow::ok("sockets", shown),
         Err(transport::Error::NoBroker(_)) => match nearest(&directory).map(|parent| writable(&parent)) {
-            Some(true) => Row::ok("sockets", format!("{shown} (not there yet; it will be made)")),
-            _ => Row::fail(
+            Some(true) => ReportRow::ok("sockets", format!("{shown} (not there yet; it will be made)")),
+            _ => ReportRow::fail(
                 "sockets",
                 format!("{shown} is not there and cannot be made"),
                 "set WEFT_SOCKET to a path in a folder of your own",
             ),
         },
-        Err(error) => Row::fail("sockets", error.to_string(), "weft will not put its socket there"),
+        Err(error) => ReportRow::fail("sockets", error.to_string(), "weft will not put its socket there"),
     }
 }
 
-fn broker(places: &Places) -> Row {
+fn broker(places: &Places) -> ReportRow {
     match admin::ask(places, &Question::Ping) {
-        Ok(Answer::Pong { pid, protocol, version }) if protocol == VERSION => Row::ok(
+        Ok(Answer::Pong { pid, protocol, version }) if protocol == VERSION => ReportRow::ok(
             "broker",
             format!(
                 "process {pid}, version {version}, protocol {protocol}, at {}",
                 places.socket().display()
             ),
         ),
-        Ok(Answer::Pong { pid, protocol, .. }) => Row::fail(
+        Ok(Answer::Pong { pid, protocol, .. }) => ReportRow::fail(
             "broker",
             format!("process {pid} speaks protocol {protocol}, this weft {}", VERSION),
             "weft stop, then start your jobs again",
         ),
-        Ok(_) => Row::fail("broker", "gives an answer to another question", "weft stop"),
-        Err(error) if error.is_nobody() => Row::ok("broker", "none runs; weft run starts one"),
-        Err(error) => Row::fail(
+        Ok(_) => ReportRow::fail("broker", "gives an answer to another question", "weft stop"),
+        Err(error) if error.is_nobody() => ReportRow::ok("broker", "none runs; weft run starts one"),
+        Err(error) => ReportRow::fail(
             "broker",
             format!("{error:#}"),
             "end it; jobs go on as without weft meanwhile",
@@ -83,16 +82,16 @@ fn broker(places: &Places) -> Row {
 }
 
 /// Checks a simulated GPU's dilation. A broker that does not know it takes each kernel for a long
-/// one, and protects no job.
-fn dilation(places: &Places) -> Option<Row> {
+/// one.
+fn dilation(places: &Places) -> Option<ReportRow> {
     let said = std::env::var("SIMGPU_DILATION").ok()?;
     let device: f64 = said.trim().parse().ok().filter(|factor| *factor != 1.0)?;
     let start = format!("weft stop; weft broker --background --dilation {device}");
     Some(match admin::ask(places, &Question::Status) {
         Ok(Answer::Status(status)) if (status.broker.dilation - device).abs() < 1e-3 * device => {
-            Row::ok("dilation", format!("{device}, of device and broker"))
+            ReportRow::ok("dilation", format!("{device}, of device and broker"))
         }
-        Ok(Answer::Status(status)) => Row::warn(
+        Ok(Answer::Status(status)) => ReportRow::warn(
             "dilation",
             format!(
                 "the simulated GPU is {device} times slower (SIMGPU_DILATION), and the broker counts with {}: it protects nobody",
@@ -100,7 +99,7 @@ fn dilation(places: &Places) -> Option<Row> {
             ),
             &start,
         ),
-        _ => Row::warn(
+        _ => ReportRow::warn(
             "dilation",
             format!(
                 "the simulated GPU is {device} times slower (SIMGPU_DILATION); a broker that weft run starts does not know it"
@@ -111,11 +110,11 @@ fn dilation(places: &Places) -> Option<Row> {
 }
 
 /// Devices that some jobs share under MPS and others do not.
-fn mps(status: &Status) -> Vec<Row> {
+fn mps(status: &Status) -> Vec<ReportRow> {
     let devices = status.broker.devices.iter();
     let apart = devices.filter(|device| device.under_mps > 0 && device.not_under_mps > 0);
     let rows = apart.map(|device| {
-        Row::warn(
+        ReportRow::warn(
             "mps, jobs",
             format!(
                 "{} of the jobs on {} share it under MPS, {} do not: they take turns, and the device counts as one that switches",
@@ -130,10 +129,10 @@ fn mps(status: &Status) -> Vec<Row> {
 }
 
 /// Other brokers that serve one of this broker's devices.
-fn elsewhere(status: &Status) -> Vec<Row> {
+fn elsewhere(status: &Status) -> Vec<ReportRow> {
     let others = status.broker.others.iter();
     let rows = others.map(|other| {
-        Row::warn(
+        ReportRow::warn(
             "other broker",
             other.to_string(),
             "jobs of two brokers get no gaps and no room from one another: have all of them use one socket",
@@ -142,15 +141,15 @@ fn elsewhere(status: &Status) -> Vec<Row> {
     rows.collect()
 }
 
-/// Warns if the socket's folder is private to this job or container: Slurm's job_container/tmpfs
-/// gives each job its own `/tmp`.
-fn private_mount(places: &Places) -> Option<Row> {
+/// Warns if the socket's folder is private to this job: Slurm's job_container/tmpfs gives each its
+/// own `/tmp`.
+fn private_mount(places: &Places) -> Option<ReportRow> {
     let socket = places.directory();
     let folder = nearest(&socket)?;
     let own = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let machines = fs::read_to_string("/proc/1/mountinfo").ok()?;
     is_private(&own, &machines, &folder).then(|| {
-        Row::warn(
+        ReportRow::warn(
             "sockets, mount",
             format!(
                 "{} is not the machine's {0}: this job has it for itself, and jobs elsewhere do not meet the broker there",
@@ -161,7 +160,7 @@ fn private_mount(places: &Places) -> Option<Row> {
     })
 }
 
-/// Whether a folder is on another file system than for process 1, or on another part of it.
+/// Whether a folder is on another file system than for process 1, or another part of it.
 fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     match (mounted(own, folder), mounted(machines, folder)) {
         (Some(here), Some(there)) => here != there,
@@ -169,8 +168,8 @@ fn is_private(own: &str, machines: &str, folder: &Path) -> bool {
     }
 }
 
-/// The device mounted at a folder and the part of it (fields 3 and 4 of proc_pid_mountinfo(5)). Of
-/// several mounts at one place the last counts.
+/// Device and part of it that are mounted at a folder (fields 3 and 4 of proc_pid_mountinfo(5)). Of
+/// several the last counts.
 fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     let mut found: Option<(usize, (String, String))> = None;
     for line in mounts.lines() {
@@ -187,21 +186,21 @@ fn mounted(mounts: &str, folder: &Path) -> Option<(String, String)> {
     found.map(|(_, what)| what)
 }
 
-fn cores() -> Row {
+fn cores() -> ReportRow {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match cores {
-        0..4 => Row::warn(
+        0..4 => ReportRow::warn(
             "cores",
             cores.to_string(),
             "jobs and broker take each other's core: filling gaps shorter than about 0.2 ms will not pay",
         ),
-        _ => Row::ok("cores", cores.to_string()),
+        _ => ReportRow::ok("cores", cores.to_string()),
     }
 }
 
-fn profiles(directory: &Path) -> Row {
+fn profiles(directory: &Path) -> ReportRow {
     if directory.as_os_str().is_empty() {
-        return Row::warn(
+        return ReportRow::warn(
             "profiles",
             "there is no place for them: neither WEFT_PROFILE_DIR nor HOME is set",
             "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
@@ -218,10 +217,10 @@ fn profiles(directory: &Path) -> Row {
             let count = weft_profiles::Store::at(directory)
                 .names()
                 .map_or(0, |names| names.len());
-            Row::ok("profiles", format!("{shown} ({count})"))
+            ReportRow::ok("profiles", format!("{shown} ({count})"))
         }
-        (false, true) => Row::ok("profiles", format!("{shown} (not there yet; it will be made)")),
-        (_, false) => Row::warn(
+        (false, true) => ReportRow::ok("profiles", format!("{shown} (not there yet; it will be made)")),
+        (_, false) => ReportRow::warn(
             "profiles",
             format!("{shown} cannot be written"),
             "set WEFT_PROFILE_DIR; weft profile cannot keep what it learns",
@@ -229,7 +228,7 @@ fn profiles(directory: &Path) -> Row {
     }
 }
 
-fn past_weft(places: &Places) -> Row {
+fn past_weft(places: &Places) -> ReportRow {
     let attached = match admin::ask(places, &Question::Status) {
         Ok(Answer::Status(status)) => status.clients.iter().map(|client| client.pid).collect(),
         _ => Vec::new(),
@@ -239,8 +238,8 @@ fn past_weft(places: &Places) -> Row {
         .map(|process| format!("{} ({})", process.pid, text::cut(&process.command, text::COMMAND)))
         .collect();
     match outside.is_empty() {
-        true => Row::ok("past weft", "no process of yours has opened the driver past weft"),
-        false => Row::warn(
+        true => ReportRow::ok("past weft", "no process of yours has opened the driver past weft"),
+        false => ReportRow::warn(
             "past weft",
             format!(
                 "opened the driver and are no jobs of this broker: {}",

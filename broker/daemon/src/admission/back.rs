@@ -12,7 +12,7 @@ use super::book::{Book, Gang, Member, stated};
 use super::ledger::{Ledger, Page};
 use super::process::Process;
 use crate::clock;
-use weft_admission::{Admission, Config, DeviceId, Event, Job};
+use weft_admission::{Admission, AdmissionConfig, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 
@@ -33,9 +33,9 @@ pub struct Absent {
 
 impl Book {
     /// Goes on from the last broker's page.
-    pub fn go_on(config: Config, ledger: Option<Ledger>, page: Page) -> Book {
+    pub fn go_on(config: AdmissionConfig, ledger: Option<Ledger>, page: Page) -> Book {
         let mut book = Book::new(config.clone(), ledger);
-        book.machine = Admission::go_on(config, page.machine);
+        book.machine = Admission::restore(config, page.machine);
         book.devices = page.devices;
         book.users = page.users;
         book.weights = page.weights;

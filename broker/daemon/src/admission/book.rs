@@ -24,9 +24,11 @@ use super::watch::Reading;
 use crate::clock;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User};
+use weft_admission::{
+    Admission, AdmissionConfig, Ask, Backing, Decision, Device, DeviceId, DurationClass, Event, Job, Need, User,
+};
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::{AdmissionState, Memory};
+use weft_protocol::admission_slot::{AdmissionState, SlotBacking};
 use weft_protocol::control::{ToClient, Wants};
 
 /// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
@@ -95,7 +97,7 @@ impl Gang {
 
 #[derive(Debug)]
 pub struct Book {
-    pub config: Config,
+    pub config: AdmissionConfig,
     pub machine: Admission,
     pub gangs: HashMap<Job, Gang>,
     pub clients: HashMap<u64, Job>,
@@ -141,7 +143,7 @@ pub const REFUSED: usize = 2;
 pub const DENIED: usize = 3;
 
 impl Book {
-    pub fn new(config: Config, ledger: Option<Ledger>) -> Book {
+    pub fn new(config: AdmissionConfig, ledger: Option<Ledger>) -> Book {
         Book {
             machine: Admission::new(config.clone()),
             config,
@@ -314,7 +316,7 @@ impl Book {
                 working_set: peak.min(wants.total),
             },
             // Evicted memory is charged to the job's control group, all of it at worst.
-            false if wants.either && cramped(wants, peak).is_none() => Backing::Either {
+            false if wants.either && cramped(wants, peak).is_none() => Backing::Auto {
                 working_set: peak.min(wants.total),
             },
             false => Backing::Device,
@@ -326,7 +328,7 @@ impl Book {
             need: Need {
                 peak,
                 processes,
-                expected: said.unwrap_or(Class::Medium.expected()),
+                expected: said.unwrap_or(DurationClass::Medium.expected()),
                 backing,
             },
             devices: vec![device],
@@ -380,8 +382,8 @@ impl Book {
         admission_slot.limit.store(ceiling, Ordering::Relaxed);
         admission_slot.declared.store(u32::from(gang.stated), Ordering::Relaxed);
         let backing = match gang.managed {
-            true => Memory::Managed,
-            false => Memory::Device,
+            true => SlotBacking::Managed,
+            false => SlotBacking::Device,
         };
         admission_slot.backing.store(backing as u32, Ordering::Relaxed);
         admission_slot
@@ -573,7 +575,7 @@ impl Book {
             jobs: self.gangs.iter().map(kept).collect(),
             next: self.next,
             sums: self.sums,
-            ..Page::new(self.machine.keep())
+            ..Page::new(self.machine.save())
         })
     }
 
@@ -588,9 +590,9 @@ impl Book {
 /// Declared run time, or the profile's, ns.
 fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
     match wants.duration.as_deref() {
-        Some("short") => Some(Class::Short.expected()),
-        Some("long") => Some(Class::Long.expected()),
-        Some(_) => Some(Class::Medium.expected()),
+        Some("short") => Some(DurationClass::Short.expected()),
+        Some("long") => Some(DurationClass::Long.expected()),
+        Some(_) => Some(DurationClass::Medium.expected()),
         None => entry.loaded.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0),
     }
 }

@@ -59,7 +59,7 @@ impl Book {
 
     /// Tells a job whose memory did not fit what was chosen.
     pub fn tells_choice(&self, job: Job) {
-        if !matches!(self.machine.backing(job), Some(Backing::Beyond { .. })) {
+        if !matches!(self.machine.backing(job), Some(Backing::AutoManaged { .. })) {
             return;
         }
         let Some(gang) = self.gangs.get(&job) else { return };
@@ -89,9 +89,9 @@ impl Book {
     /// A running job's backing, and why, for people.
     pub fn memory_of(backing: Backing) -> &'static str {
         match backing {
-            Backing::Device | Backing::Either { .. } => "device",
+            Backing::Device | Backing::Auto { .. } => "device",
             Backing::Managed { .. } => "managed",
-            Backing::Beyond { .. } => "managed: did not fit",
+            Backing::AutoManaged { .. } => "managed: did not fit",
         }
     }
 }

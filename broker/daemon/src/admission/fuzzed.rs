@@ -12,7 +12,7 @@ use super::watch::Watch;
 use super::{AdmissionHandle, Look, known, report};
 use crate::registry::{Entry, Newcomer};
 use crate::server::ToTheClient;
-use weft_admission::{Admission, Ask, Config, Device, DeviceId, Event, Job, Need, User};
+use weft_admission::{Admission, AdmissionConfig, Ask, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::control::ToBroker;
 use weft_protocol::transport::map::SharedLane;
 
@@ -26,7 +26,7 @@ pub fn ledger(text: &[u8]) -> bool {
         return false;
     };
     let jobs: Vec<Job> = page.jobs.iter().map(|kept| kept.job).take(8).collect();
-    let mut book = Book::go_on(Config::default(), None, page);
+    let mut book = Book::go_on(AdmissionConfig::default(), None, page);
     look(&book);
     for job in jobs {
         book.tell(Event::Ends(job));
@@ -42,9 +42,9 @@ pub fn ledger(text: &[u8]) -> bool {
 fn look(book: &Book) {
     let mut queue = book.queue();
     report::foresee(&book.machine, &mut queue);
-    let kept = serde_json::to_vec(&book.machine.keep()).expect("a machine can be written");
+    let kept = serde_json::to_vec(&book.machine.save()).expect("a machine can be written");
     assert!(
-        serde_json::from_slice::<weft_admission::Kept>(&kept).is_ok(),
+        serde_json::from_slice::<weft_admission::SavedState>(&kept).is_ok(),
         "a book is not read again"
     );
 }
@@ -52,7 +52,7 @@ fn look(book: &Book) {
 /// A ledger with a running and a waiting job of this process.
 pub fn a_ledger() -> Vec<u8> {
     const GB: u64 = 1 << 30;
-    let mut machine = Admission::new(Config::default());
+    let mut machine = Admission::new(AdmissionConfig::default());
     let mut out = Vec::new();
     machine.handle(1, Event::Device(Device::new(DeviceId(0), 8 * GB)), &mut out);
     for (job, peak) in [(1, 5 * GB), (2, 6 * GB)] {
@@ -84,7 +84,7 @@ pub fn a_ledger() -> Vec<u8> {
         users: vec!["u".into()],
         jobs: vec![kept(1), kept(2)],
         next: 3,
-        ..Page::new(machine.keep())
+        ..Page::new(machine.save())
     };
     serde_json::to_vec(&page).unwrap_or_default()
 }
@@ -155,7 +155,7 @@ impl Room {
 
 fn empty() -> AdmissionHandle {
     AdmissionHandle {
-        book: Arc::new(Mutex::new(Book::new(Config::default(), None))),
+        book: Arc::new(Mutex::new(Book::new(AdmissionConfig::default(), None))),
         watch: Watch::none(),
     }
 }

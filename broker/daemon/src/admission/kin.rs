@@ -130,7 +130,7 @@ impl Book {
             return;
         };
         change(&mut ask);
-        if let Backing::Managed { working_set } | Backing::Either { working_set } = &mut ask.need.backing {
+        if let Backing::Managed { working_set } | Backing::Auto { working_set } = &mut ask.need.backing {
             *working_set = (*working_set).min(ask.need.peak);
         }
         let present = self.gangs.get(&job).map_or(1, |gang| gang.there());
@@ -178,7 +178,7 @@ impl Book {
             waits.push(Wait {
                 family: family(&row.ask.job),
                 needs,
-                since: row.came,
+                since: row.arrived,
                 who: Tied::Begins(row.ask.job),
             });
         }

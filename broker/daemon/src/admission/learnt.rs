@@ -16,7 +16,7 @@ use weft_profiles::Gpu;
 use super::book::brief;
 use super::rows::LearntRow;
 use crate::registry::Entry;
-use weft_admission::{Class, Job};
+use weft_admission::{DurationClass, Job};
 use weft_protocol::Ns;
 
 /// Jobs that are kept.
@@ -140,7 +140,7 @@ impl Learnt {
             uid: took.uid,
             peak: took.peak,
             ran_s: took.ran as f64 / 1e9,
-            duration: Class::of(took.ran).name().to_string(),
+            duration: DurationClass::from_expected(took.ran).name().to_string(),
             denied: took.denied,
             command: took.command.clone(),
         };

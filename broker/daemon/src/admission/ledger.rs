@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::process::{self, Process};
-use weft_admission::{DeviceId, Job, Kept};
+use weft_admission::{DeviceId, Job, SavedState};
 
 /// Version of the format. Others are not read.
 const FORMAT: u32 = 2;
@@ -46,7 +46,7 @@ pub struct Page {
     pub format: u32,
     /// The machine's boot, which its times belong to.
     pub boot: String,
-    pub machine: Kept,
+    pub machine: SavedState,
     /// UUIDs by device number.
     pub devices: Vec<String>,
     /// Users by number.
@@ -92,7 +92,7 @@ fn nobody() -> u32 {
 }
 
 impl Page {
-    pub fn new(machine: Kept) -> Page {
+    pub fn new(machine: SavedState) -> Page {
         Page {
             format: FORMAT,
             boot: process::boot(),
@@ -296,7 +296,7 @@ impl LedgerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_admission::{Admission, Ask, Config, Decision, Device, Event, Need, User};
+    use weft_admission::{Admission, AdmissionConfig, Ask, Decision, Device, Event, Need, User};
 
     const GB: u64 = 1 << 30;
 
@@ -312,7 +312,7 @@ mod tests {
 
     /// A core with one running and two waiting jobs.
     fn machine() -> Admission {
-        let mut machine = Admission::new(Config::default());
+        let mut machine = Admission::new(AdmissionConfig::default());
         let mut out = Vec::new();
         machine.handle(1, Event::Device(Device::new(DeviceId(0), 8 * GB)), &mut out);
         machine.handle(1, Event::Weight(User(1), 3), &mut out);
@@ -331,13 +331,13 @@ mod tests {
         let before = machine();
         let page = Page {
             devices: vec!["a".into()],
-            ..Page::new(before.keep())
+            ..Page::new(before.save())
         };
         ledger.put(Some(&page));
         ledger.finish();
         let read = Page::read(&path).expect("it was written");
         assert_eq!(read.devices, page.devices);
-        let (mut old, mut new) = (before, Admission::go_on(Config::default(), read.machine));
+        let (mut old, mut new) = (before, Admission::restore(AdmissionConfig::default(), read.machine));
         assert_eq!(new.view(), old.view());
         let ends = |machine: &mut Admission| {
             let mut out = Vec::new();
@@ -358,7 +358,7 @@ mod tests {
     fn what_makes_no_sense_counts_as_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("book");
-        let good = serde_json::to_string(&Page::new(machine().keep())).expect("a page");
+        let good = serde_json::to_string(&Page::new(machine().save())).expect("a page");
         std::fs::write(&path, &good).expect("a file");
         assert!(Page::read(&path).is_some());
         for bad in [

@@ -30,7 +30,7 @@ use std::time::Duration;
 use super::clock;
 use super::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{Config, Event, Never, Policy};
+use weft_admission::{AdmissionConfig, AdmissionPolicy, Event, Never};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::Wants;
@@ -89,11 +89,11 @@ const LOOKS: Ns = 250_000_000;
 
 impl AdmissionHandle {
     /// Admission with the jobs that the last broker left in `file`; without one, nothing is kept.
-    pub fn new(policy: Policy, file: Option<PathBuf>) -> AdmissionHandle {
-        let config = Config {
+    pub fn new(policy: AdmissionPolicy, file: Option<PathBuf>) -> AdmissionHandle {
+        let config = AdmissionConfig {
             policy,
             host_memory: host_memory(),
-            ..Config::default()
+            ..AdmissionConfig::default()
         };
         let page = file.as_deref().and_then(Page::read);
         let ledger = file.and_then(|file| match Ledger::begin(file) {
@@ -277,7 +277,7 @@ impl AdmissionHandle {
                 .get(&row.ask.job)
                 .into_iter()
                 .flat_map(|gang| gang.members.keys());
-            members.map(|client| (*client, row.came))
+            members.map(|client| (*client, row.arrived))
         });
         arrivals
             .chain(growers)

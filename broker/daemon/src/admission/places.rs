@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::book::{Book, MOST_PROCESSES, UNKNOWN};
 use super::process::Process;
 use crate::clock;
-use weft_admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
+use weft_admission::{Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.
@@ -144,9 +144,9 @@ impl Book {
         let most = seeker.devices.iter().map(|it| it.memory).max().unwrap_or(0);
         let peak = seeker.memory.unwrap_or(least / UNKNOWN);
         let expected = match seeker.duration.as_deref() {
-            Some("short") => Class::Short,
-            Some("long") => Class::Long,
-            _ => Class::Medium,
+            Some("short") => DurationClass::Short,
+            Some("long") => DurationClass::Long,
+            _ => DurationClass::Medium,
         };
         let ask = Ask {
             job: Job(u64::MAX),
@@ -160,7 +160,7 @@ impl Book {
                     true => Backing::Managed {
                         working_set: peak.min(most),
                     },
-                    false if seeker.either => Backing::Either {
+                    false if seeker.either => Backing::Auto {
                         working_set: peak.min(most),
                     },
                     false => Backing::Device,
@@ -178,7 +178,7 @@ impl Book {
         let promises = self.promises.asks(number);
         let candidate = Candidate {
             ask,
-            stated: seeker.memory.is_some(),
+            declared: seeker.memory.is_some(),
         };
         let placed = machine.best_place(now, &candidate, &promises, &strangers)?;
         let uuid = numbers

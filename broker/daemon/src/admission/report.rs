@@ -7,7 +7,7 @@ use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
 use super::either;
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
-use weft_admission::{Admission, Class, DeviceId, Job, Lack};
+use weft_admission::{Admission, DeviceId, DurationClass, Job, Lack};
 use weft_protocol::Ns;
 
 impl Book {
@@ -70,8 +70,8 @@ impl Book {
         });
         let waiting = view.waiting.iter().map(|row| {
             let (clients, pid, (user, uid), command) = about(row.ask.job);
-            let reason = match (row.lack, row.behind) {
-                _ if row.away => "is suspended: others go first until it goes on".to_string(),
+            let reason = match (row.lack, row.blocked_by) {
+                _ if row.suspended => "is suspended: others go first until it goes on".to_string(),
                 (Some(Lack::Device), _) => format!(
                     "needs {} of device memory, {} are free",
                     size(row.needs),
@@ -102,8 +102,8 @@ impl Book {
                 command,
                 priority: row.ask.priority,
                 needs: row.needs,
-                duration: Class::of(row.ask.need.expected).name().to_string(),
-                waited_s: seconds(now.saturating_sub(row.came)),
+                duration: DurationClass::from_expected(row.ask.need.expected).name().to_string(),
+                waited_s: seconds(now.saturating_sub(row.arrived)),
                 reason,
                 begins_s: None,
                 guess: row.ask.devices.iter().copied().any(guesses),

@@ -78,12 +78,12 @@ impl Book {
                     member.entry.lane.admission_slot.quota.store(1, Ordering::Release);
                 }
             }
-            self.tell(Event::Away(job));
+            self.tell(Event::Suspends(job));
             self.waits(job);
             self.carry_out();
         }
         for job in back {
-            self.tell(Event::Back(job));
+            self.tell(Event::Resumes(job));
             self.carry_out();
         }
     }

@@ -1,7 +1,7 @@
 //! Measured rates of a device's link.
 //!
 //! A client reports each move's device time, without host time
-//! ([`Ended::took`](weft_protocol::page_ops::Ended::took)). A move does not count if:
+//! ([`PageOpEnd::took`](weft_protocol::page_ops::PageOpEnd::took)). A move does not count if:
 //!
 //! * its time is not known;
 //! * it is smaller than [`LEAST`]: fixed costs would be measured;

@@ -9,10 +9,10 @@ use super::granules::granules;
 use super::thread::Thread;
 use crate::clock;
 use crate::trace::Memory;
-use weft_paging::{GRANULE, Range, What};
+use weft_paging::{GRANULE, GranuleRange, OrderKind};
 use weft_protocol::Ns;
 use weft_protocol::host;
-use weft_protocol::page_ops::Outcome;
+use weft_protocol::page_ops::PageOpStatus;
 use weft_scheduler::Client;
 
 /// How often the whole known memory of an active client without a period counts as touched: as
@@ -66,15 +66,20 @@ impl Thread {
     }
 
     /// Enters an ended page operation.
-    pub(super) fn moved(&mut self, client: u64, what: What, range: Range, outcome: Outcome) {
+    pub(super) fn moved(&mut self, client: u64, what: OrderKind, range: GranuleRange, outcome: PageOpStatus) {
         let residency = &mut self.residency;
         match (what, outcome) {
-            (What::Advise(_), _) => {}
-            (What::Prefetch | What::Populate, Outcome::Done) => residency.came(client, range),
-            (What::Prefetch | What::Populate, Outcome::Refused | Outcome::Gone) => residency.stays(client, range),
-            (What::Evict | What::Release, Outcome::Done) => residency.went(client, range),
-            (What::Discard, Outcome::Done) => residency.gone(client, range.granules()),
-            (What::Evict | What::Release | What::Discard, Outcome::Refused | Outcome::Gone) => {}
+            (OrderKind::Advise(_), _) => {}
+            (OrderKind::Prefetch | OrderKind::Populate, PageOpStatus::Done) => residency.came(client, range),
+            (OrderKind::Prefetch | OrderKind::Populate, PageOpStatus::Refused | PageOpStatus::Gone) => {
+                residency.stays(client, range)
+            }
+            (OrderKind::Evict | OrderKind::Release, PageOpStatus::Done) => residency.went(client, range),
+            (OrderKind::Discard, PageOpStatus::Done) => residency.gone(client, range.granules()),
+            (
+                OrderKind::Evict | OrderKind::Release | OrderKind::Discard,
+                PageOpStatus::Refused | PageOpStatus::Gone,
+            ) => {}
         }
     }
 

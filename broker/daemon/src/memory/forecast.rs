@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use weft_paging::{Range, Use, WorkingSet};
+use weft_paging::{GranuleRange, Use, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 use weft_protocol::page_ops::PageOps;
@@ -74,9 +74,9 @@ impl Forecast {
     }
 
     /// The forecast for the planner; `holds` cuts a range to what the client has.
-    pub fn working_set(&self, holds: impl Fn(Range) -> Vec<Range>) -> WorkingSet {
+    pub fn working_set(&self, holds: impl Fn(GranuleRange) -> Vec<GranuleRange>) -> WorkingSet {
         let used = |one: &GranuleUse| {
-            let range = Range {
+            let range = GranuleRange {
                 first: one.first,
                 count: one.count,
             };

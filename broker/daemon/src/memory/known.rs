@@ -10,7 +10,7 @@ use super::forecast::Forecast;
 use super::granules::{granules, held};
 use crate::registry::Entry;
 use crate::trace;
-use weft_paging::{Access, Order, OrderId, Range, Use, What, WorkingSet};
+use weft_paging::{Access, GranuleRange, OrderId, OrderKind, PagingOrder, Use, WorkingSet};
 use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
@@ -29,8 +29,8 @@ pub(super) const IDLE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Out {
     pub order: OrderId,
-    pub what: What,
-    pub range: Range,
+    pub what: OrderKind,
+    pub range: GranuleRange,
     pub since: Instant,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Known {
     /// here.
     pub confirms: VecDeque<PageOp>,
     /// Orders that do not fit into the lane yet.
-    pub waiting: VecDeque<Order>,
+    pub waiting: VecDeque<PagingOrder>,
     pub out: HashMap<u64, Out>,
     /// Until when it gets no page operations.
     pub penance: Option<Instant>,
@@ -69,7 +69,7 @@ pub(super) struct Known {
     pub ran_at: Option<Instant>,
     pub forecast: Forecast,
     /// Confirmations that are out.
-    pub confirming: HashMap<u64, Range>,
+    pub confirming: HashMap<u64, GranuleRange>,
     /// Without a forecast: time and launches when its working set last counted as touched.
     pub counted: Option<Instant>,
     pub launched: u64,
@@ -115,7 +115,7 @@ impl Known {
             lane.written(),
             read(&lane.counters.launches),
             read(&lane.counters.graph_launches),
-            read(&lane.reports.settled),
+            read(&lane.reports.completed),
         ];
         if std::mem::replace(&mut self.epochs, epochs) != epochs || lane.reports.waiting.load(Ordering::Relaxed) != 0 {
             self.active_at = now;

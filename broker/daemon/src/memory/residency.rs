@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use weft_paging::{GRANULE, Range};
+use weft_paging::{GRANULE, GranuleRange};
 
 /// Place of a known granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Residency {
     }
 
     /// Marks granules as coming by a page operation.
-    pub fn ordered(&mut self, client: u64, range: Range) {
+    pub fn ordered(&mut self, client: u64, range: GranuleRange) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
         };
@@ -75,7 +75,7 @@ impl Residency {
     }
 
     /// Marks granules as brought by a page operation.
-    pub fn came(&mut self, client: u64, range: Range) {
+    pub fn came(&mut self, client: u64, range: GranuleRange) {
         for granule in range.granules() {
             let book = self.clients.entry(client).or_default();
             if !matches!(book.places.get(&granule), Some(Place::Device(_))) {
@@ -86,7 +86,7 @@ impl Residency {
     }
 
     /// Enters the refusal of a page operation: coming granules stay on the host.
-    pub fn stays(&mut self, client: u64, range: Range) {
+    pub fn stays(&mut self, client: u64, range: GranuleRange) {
         if let Some(book) = self.clients.get_mut(&client) {
             for granule in range.granules() {
                 if let Some(place @ Place::Coming) = book.places.get_mut(&granule) {
@@ -97,7 +97,7 @@ impl Residency {
     }
 
     /// Marks granules as evicted.
-    pub fn went(&mut self, client: u64, range: Range) {
+    pub fn went(&mut self, client: u64, range: GranuleRange) {
         let Some(book) = self.clients.get_mut(&client) else {
             return;
         };
@@ -200,8 +200,8 @@ fn is_there(clients: &HashMap<u64, Book>, client: u64, granule: u64, number: u64
 mod tests {
     use super::*;
 
-    fn range(first: u64, count: u32) -> Range {
-        Range { first, count }
+    fn range(first: u64, count: u32) -> GranuleRange {
+        GranuleRange { first, count }
     }
 
     fn touch(residency: &mut Residency, client: u64, granules: std::ops::Range<u64>) {

@@ -1,7 +1,7 @@
 //! The room to plan with: on the device, on the host, and the link's rates.
 #![forbid(unsafe_code)]
 
-use weft_paging::{Config, GRANULE, Link};
+use weft_paging::{GRANULE, Link, PagingConfig};
 
 /// Part of each device that stays free of the plan, for demand paging.
 pub(super) const RESERVE: u64 = 64;
@@ -27,13 +27,13 @@ const LINK: Link = Link {
 
 /// Planner settings for a device of `bytes` with this many contexts, `plain` bytes of unmanaged
 /// memory, and `dilation` times slower than a real one.
-pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> Config {
+pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> PagingConfig {
     let context = CONTEXT.min(bytes / CONTEXT_PART);
     let beside = context
         .saturating_mul(contexts as u64)
         .saturating_add(plain)
         .saturating_add(bytes / RESERVE);
-    Config::new(
+    PagingConfig::new(
         bytes.saturating_sub(beside),
         weft_protocol::host::of_system(),
         link(dilation),

@@ -58,7 +58,7 @@ impl Scene {
     }
 
     /// Iterates until nothing is given any more. Returns clients' page operations in order.
-    fn settle(&mut self, outcome: page_ops::Outcome) -> Vec<(u64, PageOp)> {
+    fn settle(&mut self, outcome: page_ops::PageOpStatus) -> Vec<(u64, PageOp)> {
         let mut seen = Vec::new();
         loop {
             self.thread.learn();
@@ -88,7 +88,7 @@ impl Scene {
 }
 
 fn sum(seen: &[(u64, PageOp)], client: u64, inward: bool) -> u64 {
-    let of = |(whose, page_op): &&(u64, PageOp)| *whose == client && page_op.what.is_inward() == inward;
+    let of = |(whose, page_op): &&(u64, PageOp)| *whose == client && page_op.kind.is_inward() == inward;
     seen.iter().filter(of).map(|(_, page_op)| page_op.bytes).sum()
 }
 
@@ -98,12 +98,12 @@ fn who_runs_has_his_memory_on_the_device_and_the_others_make_room() {
     let base = 1 << 40;
     scene.thread.take(MemoryMessage::Backed(1, base, 100 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(scene.resident(1), 100 * MB);
     let there = scene.resident(2);
     assert!(there <= 24 * MB, "{there}");
     scene.thread.take(MemoryMessage::Runs(2));
-    let seen = scene.settle(page_ops::Outcome::Done);
+    let seen = scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(scene.resident(2), 100 * MB);
     assert_eq!(sum(&seen, 2, true), 100 * MB - there);
     assert!(sum(&seen, 1, false) >= 76 * MB);
@@ -120,10 +120,10 @@ fn clients_that_fit_together_are_left_where_they_are() {
     for client in [1, 2] {
         scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 100 * MB));
     }
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     for turn in 0..6 {
         scene.thread.take(MemoryMessage::Runs(1 + turn % 2));
-        assert_eq!(scene.settle(page_ops::Outcome::Done), []);
+        assert_eq!(scene.settle(page_ops::PageOpStatus::Done), []);
     }
     assert_eq!((scene.resident(1), scene.resident(2)), (100 * MB, 100 * MB));
 }
@@ -135,11 +135,11 @@ fn a_client_that_refuses_or_has_no_helper_holds_up_nobody() {
     scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
     scene.thread.take(MemoryMessage::Backed(2, 1 << 40, 100 * MB));
     scene.thread.take(MemoryMessage::Runs(2));
-    let seen = scene.settle(page_ops::Outcome::Done);
+    let seen = scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(sum(&seen, 1, true) + sum(&seen, 1, false), 0);
     assert_eq!(scene.resident(2), 100 * MB);
     scene.thread.take(MemoryMessage::Runs(1));
-    scene.settle(page_ops::Outcome::Refused);
+    scene.settle(page_ops::PageOpStatus::Refused);
     assert_eq!(scene.resident(1), 0);
 }
 
@@ -150,13 +150,13 @@ fn shared_granules_go_with_the_last_of_them() {
     for part in 0..4 {
         scene.thread.take(MemoryMessage::Backed(1, base + part * MB, MB));
     }
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(scene.resident(1), 4 * MB);
     scene.thread.take(MemoryMessage::Unbacked(1, base));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(scene.resident(1), 4 * MB);
     scene.thread.take(MemoryMessage::Unbacked(1, base + MB));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     assert_eq!(scene.resident(1), 2 * MB);
     scene.thread.take(MemoryMessage::Left(1));
     assert!(scene.thread.planner.is_none());
@@ -169,17 +169,17 @@ fn what_is_not_named_any_more_does_not_come_in() {
     scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     for _ in 0..=ROUNDS {
         scene.thread.take(MemoryMessage::Touched(1, Some(vec![base, 77])));
         scene.thread.take(MemoryMessage::Touched(1, Some(Vec::new())));
     }
     scene.thread.take(MemoryMessage::Runs(2));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     scene.thread.take(MemoryMessage::Runs(1));
-    let seen = scene.settle(page_ops::Outcome::Done);
+    let seen = scene.settle(page_ops::PageOpStatus::Done);
     assert!(sum(&seen, 1, true) > 0);
-    let inward = |(client, page_op): &&(u64, PageOp)| *client == 1 && page_op.what.is_inward();
+    let inward = |(client, page_op): &&(u64, PageOp)| *client == 1 && page_op.kind.is_inward();
     assert!(
         seen.iter()
             .filter(inward)
@@ -188,7 +188,7 @@ fn what_is_not_named_any_more_does_not_come_in() {
     );
     // A graph may touch all.
     scene.thread.take(MemoryMessage::Touched(1, None));
-    let seen = scene.settle(page_ops::Outcome::Done);
+    let seen = scene.settle(page_ops::PageOpStatus::Done);
     assert!(
         seen.iter()
             .filter(inward)
@@ -206,7 +206,7 @@ fn nonsense_about_memory_is_not_believed() {
     scene.thread.take(MemoryMessage::Backed(7, 1 << 30, MB));
     scene.thread.take(MemoryMessage::Unbacked(1, 5));
     scene.thread.take(MemoryMessage::Runs(9));
-    assert_eq!(scene.settle(page_ops::Outcome::Done), []);
+    assert_eq!(scene.settle(page_ops::PageOpStatus::Done), []);
 }
 
 /// Makes a client active at this time by a launch.
@@ -222,7 +222,7 @@ fn jobs_at_work_that_find_no_room_together_take_turns_and_no_others() {
     for client in [1, 2, 3] {
         scene.thread.take(MemoryMessage::Backed(client, 1 << 40, 40 * MB));
     }
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     let turns = |scene: &Scene| [1, 2, 3].map(|client| scene.thread.turns.of(client).is_some());
     // A context takes a quarter of the device, so 60 MB are left: for one of them.
     for client in [1, 2, 3] {
@@ -252,12 +252,12 @@ fn room_that_has_just_come_is_believed_after_a_while() {
     scene.thread.take(MemoryMessage::Backed(1, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base + 64 * MB, 60 * MB));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     works(&mut scene, 1, now);
     works(&mut scene, 2, now);
     assert!(scene.thread.turns.of(1).is_some());
     scene.thread.take(MemoryMessage::Unbacked(2, base));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     for (after, still) in [(0, true), (500, true), (1_100, false)] {
         now += Duration::from_millis(after);
         works(&mut scene, 1, now);
@@ -300,7 +300,7 @@ fn a_turn_is_as_long_as_its_migration_asks_for_and_as_the_bound_on_being_away_le
 fn what_the_host_has_to_spare_is_seen_anew() {
     let mut scene = Scene::new(512 * MB, 1);
     scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
-    scene.settle(page_ops::Outcome::Done);
+    scene.settle(page_ops::PageOpStatus::Done);
     let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
     let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
     stale(&mut scene);

@@ -18,10 +18,10 @@ use super::turns::Turns;
 use super::{MemoryMessage, Settings};
 use crate::mailbox::{Notice, SchedulerHandle};
 use crate::trace::Trace;
-use weft_paging::{GRANULE, Order, Outcome, Place, Planner, Range, Turn, What};
+use weft_paging::{GRANULE, GranulePlace, GranuleRange, OrderKind, OrderStatus, PagingOrder, Planner, ResidencySlot};
 use weft_protocol::Ns;
 use weft_protocol::host;
-use weft_protocol::page_ops::{self, Ended};
+use weft_protocol::page_ops::{self, PageOpEnd};
 use weft_scheduler::Client;
 
 /// Interval of checks while page operations are out: the shortest takes about as long.
@@ -62,7 +62,7 @@ pub(super) struct Thread {
     pub host: u64,
     /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
     pub beside: (usize, u64),
-    pub orders: Vec<Order>,
+    pub orders: Vec<PagingOrder>,
     /// When the host's spare memory was last read.
     pub surveyed: Instant,
     pub residency: Residency,
@@ -217,7 +217,7 @@ impl Thread {
         }
         self.residency.gone(client, first..end);
         if let (Some(planner), Ok(count)) = (&mut self.planner, u32::try_from(end.saturating_sub(first))) {
-            planner.freed(Client(client), Range { first, count });
+            planner.freed(Client(client), GranuleRange { first, count });
         }
     }
 
@@ -297,9 +297,9 @@ impl Thread {
             (*client != running, later)
         });
         let length = |client| self.turns.of(client).unwrap_or(self.settings.turn);
-        let timeline: Vec<Turn> = order
+        let timeline: Vec<ResidencySlot> = order
             .into_iter()
-            .map(|(client, _)| Turn {
+            .map(|(client, _)| ResidencySlot {
                 client: Client(client),
                 length: length(client),
             })
@@ -397,7 +397,7 @@ impl Thread {
                 .collect();
             known.told.extend(&new);
             for range in joined(new.into_iter()) {
-                planner.placed(Client(*client), range, Place::Nowhere);
+                planner.placed(Client(*client), range, GranulePlace::Nowhere);
             }
             let at = known.forecast.position(&known.entry.lane.page_ops);
             if let Some(at) = at {
@@ -454,22 +454,29 @@ impl Thread {
         let mut ended = Vec::new();
         let mut measured = false;
         for (client, known) in &mut self.clients {
-            for Ended { number, outcome, took } in known.producer.ended(&known.entry.lane.page_ops) {
+            for PageOpEnd {
+                number,
+                status: outcome,
+                took,
+            } in known.producer.ended(&known.entry.lane.page_ops)
+            {
                 if let Some(out) = known.out.remove(&number) {
                     planner.done(
                         out.order,
                         match outcome {
-                            page_ops::Outcome::Done => Outcome::Done,
-                            page_ops::Outcome::Refused | page_ops::Outcome::Gone => Outcome::Refused,
+                            page_ops::PageOpStatus::Done => OrderStatus::Done,
+                            page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone => OrderStatus::Refused,
                         },
                     );
-                    if matches!(out.what, What::Prefetch | What::Evict) && outcome == page_ops::Outcome::Done {
+                    if matches!(out.what, OrderKind::Prefetch | OrderKind::Evict)
+                        && outcome == page_ops::PageOpStatus::Done
+                    {
                         let bytes = u64::from(out.range.count) * GRANULE;
                         measured |= carried.moved(way(out.what), bytes, took, now);
                     }
                     ended.push((*client, out.what, out.range, outcome));
                 } else if let Some(range) = known.confirming.remove(&number) {
-                    ended.push((*client, What::Prefetch, range, outcome));
+                    ended.push((*client, OrderKind::Prefetch, range, outcome));
                 }
             }
             if known.out.values().any(|out| now - out.since > PATIENCE) {
@@ -479,8 +486,8 @@ impl Thread {
                 );
                 known.penance = Some(now + PENANCE);
                 for (_, out) in known.out.drain() {
-                    planner.done(out.order, Outcome::Refused);
-                    ended.push((*client, out.what, out.range, page_ops::Outcome::Refused));
+                    planner.done(out.order, OrderStatus::Refused);
+                    ended.push((*client, out.what, out.range, page_ops::PageOpStatus::Refused));
                 }
             }
         }
@@ -510,7 +517,7 @@ impl Thread {
             if !served || known.penance.is_some_and(|until| now < until) {
                 known.confirms.clear();
                 for order in known.waiting.drain(..) {
-                    planner.done(order.id, Outcome::Refused);
+                    planner.done(order.id, OrderStatus::Refused);
                 }
                 continue;
             }
@@ -529,13 +536,13 @@ impl Thread {
                 let Some(number) = known.producer.give(&lane.page_ops, page_op(order)) else {
                     break;
                 };
-                if !matches!(order.what, What::Advise(_)) {
-                    if matches!(order.what, What::Prefetch | What::Populate) {
+                if !matches!(order.kind, OrderKind::Advise(_)) {
+                    if matches!(order.kind, OrderKind::Prefetch | OrderKind::Populate) {
                         self.residency.ordered(*client, order.range);
                     }
                     let out = Out {
                         order: order.id,
-                        what: order.what,
+                        what: order.kind,
                         range: order.range,
                         since: now,
                     };
@@ -576,9 +583,9 @@ impl Thread {
 }
 
 /// The direction of an order.
-fn way(what: What) -> Way {
+fn way(what: OrderKind) -> Way {
     match what {
-        What::Prefetch | What::Populate => Way::Inward,
-        What::Evict | What::Release | What::Discard | What::Advise(_) => Way::Outward,
+        OrderKind::Prefetch | OrderKind::Populate => Way::Inward,
+        OrderKind::Evict | OrderKind::Release | OrderKind::Discard | OrderKind::Advise(_) => Way::Outward,
     }
 }

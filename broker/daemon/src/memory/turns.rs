@@ -70,7 +70,7 @@ impl Turns {
 
     /// Computes the length anew, after a turn.
     pub(super) fn measure(&mut self, planner: &Planner) {
-        let wanted = planner.slice(1.0 / PART, LEAST, self.away);
+        let wanted = planner.turn_length(1.0 / PART, LEAST, self.away);
         self.length = wanted.max(self.length - self.length / 8).min(self.away);
     }
 

@@ -19,7 +19,7 @@ use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::lane::Lane;
 use weft_protocol::transport::map::SharedLane;
 use weft_protocol::transport::wire::{LONGEST, Packet, Up};
-use weft_protocol::transport::{Error, HANDSHAKE, LARGEST_PROFILE, fds};
+use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, fds};
 
 /// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Pending {
     /// The profile's bytes, or why there are none. For clients of a shared broker that name one and
     /// take no samples.
     ///
-    /// At most [`LARGEST_PROFILE`] bytes in [`HANDSHAKE`]. After an error the connection is
+    /// At most [`MAX_PROFILE_BYTES`] bytes in [`HANDSHAKE`]. After an error the connection is
     /// unusable.
     pub fn profile(&self) -> Result<Result<Vec<u8>, &'static str>, Error> {
         let deadline = Instant::now() + HANDSHAKE;
@@ -102,7 +102,7 @@ impl Pending {
             let Packet::Profile { bytes, last } = packet else {
                 return Err(Error::Nonsense("a client sent something else than its profile"));
             };
-            fits &= all.len() + bytes.len() <= LARGEST_PROFILE;
+            fits &= all.len() + bytes.len() <= MAX_PROFILE_BYTES;
             if fits {
                 all.extend_from_slice(&bytes);
             }

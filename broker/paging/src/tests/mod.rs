@@ -26,8 +26,8 @@ fn link(duplex: bool) -> Link {
     }
 }
 
-fn config(capacity: u64, options: Options) -> Config {
-    Config {
+fn config(capacity: u64, options: Options) -> PagingConfig {
+    PagingConfig {
         capacity,
         host_limit: 1 << 30,
         link: link(true),
@@ -44,7 +44,7 @@ fn sweep(count: u64, each: Ns, access: Access) -> WorkingSet {
         uses: (0..count)
             .map(|granule| Use {
                 at: granule * each,
-                range: Range {
+                range: GranuleRange {
                     first: granule,
                     count: 1,
                 },
@@ -73,17 +73,17 @@ fn what_a_running_kernel_uses_is_not_taken_from_it() {
     // All granules of a kernel are in use until the next kernel begins.
     let mut set = sweep(4, 4_000, Access::Read);
     for one in &mut set.uses {
-        one.range = Range {
+        one.range = GranuleRange {
             first: one.at / 4_000 * 10,
             count: 10,
         };
     }
     let sets = vec![set; 4];
     let mut world = World::new(config(80, Options::default()), sets);
-    let timeline: Vec<Turn> = world
+    let timeline: Vec<ResidencySlot> = world
         .clients()
         .iter()
-        .map(|client| Turn {
+        .map(|client| ResidencySlot {
             client: *client,
             length: 16_000,
         })
@@ -114,7 +114,7 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
     let sets = vec![sweep(20, 100, Access::ReadWrite); 2];
     let mut world = World::new(config(30, Options::default()), sets);
     world.rounds(2, 6_000);
-    let turn = |client| Turn {
+    let turn = |client| ResidencySlot {
         client: Client(client),
         length: 6_000,
     };
@@ -140,16 +140,16 @@ fn what_a_turn_has_used_for_the_last_time_is_not_brought_back() {
 }
 
 /// A foreground job that uses 10 of its 20 granules, a background job of 20, and room for 30.
-fn beside_a_foreground() -> (World, Vec<Turn>) {
+fn beside_a_foreground() -> (World, Vec<ResidencySlot>) {
     let mut world = World::new(
         config(30, Options::default()),
         vec![sweep(10, 100, Access::ReadWrite), sweep(20, 100, Access::ReadWrite)],
     );
-    let unused = Range { first: 10, count: 10 };
-    world.planner.placed(Client(0), unused, Place::Device);
+    let unused = GranuleRange { first: 10, count: 10 };
+    world.planner.placed(Client(0), unused, GranulePlace::Device);
     world.planner.pin(Client(0), true);
     world.pinned.insert(Client(0));
-    let turn = |client| Turn {
+    let turn = |client| ResidencySlot {
         client: Client(client),
         length: 10_000,
     };
@@ -179,11 +179,11 @@ fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
     let (mut world, timeline) = beside_a_foreground();
     world.planner.learn(Client(0), WorkingSet::default(), 0);
     for granule in 0..10 {
-        let one = Range {
+        let one = GranuleRange {
             first: granule,
             count: 1,
         };
-        world.planner.placed(Client(0), one, Place::Device);
+        world.planner.placed(Client(0), one, GranulePlace::Device);
     }
     // `World::pump` checks that no pinned granule leaves.
     world.planner.switch(&[timeline[1], timeline[0]]);
@@ -200,13 +200,13 @@ fn what_came_by_faults_beyond_the_capacity_is_given_back() {
         config(40, Options::default()),
         vec![sweep(40, 100, Access::ReadWrite), sweep(30, 100, Access::ReadWrite)],
     );
-    let turn = |client| Turn {
+    let turn = |client| ResidencySlot {
         client: Client(client),
         length: 4_000,
     };
     world.turn(&[turn(0), turn(1)]);
     for granule in 0..30 {
-        let one = Range {
+        let one = GranuleRange {
             first: granule,
             count: 1,
         };
@@ -219,7 +219,7 @@ fn what_came_by_faults_beyond_the_capacity_is_given_back() {
         orders.clear();
         world.planner.orders(&mut orders);
         for order in &orders {
-            world.planner.done(order.id, Outcome::Done);
+            world.planner.done(order.id, OrderStatus::Done);
         }
         world.planner.ran(Client(1), 100);
     }
@@ -231,13 +231,13 @@ fn a_kernel_keeps_what_it_uses_however_often_the_plan_is_made_anew() {
     // Three kernels of ten granules on room for 15: each gives way to the next.
     let mut set = sweep(3, 9_000, Access::ReadWrite);
     for one in &mut set.uses {
-        one.range = Range {
+        one.range = GranuleRange {
             first: one.at / 9_000 * 10,
             count: 10,
         };
     }
     let mut world = World::new(config(15, Options::default()), vec![set]);
-    let turn = Turn {
+    let turn = ResidencySlot {
         client: Client(0),
         length: 90_000,
     };
@@ -268,7 +268,7 @@ fn prefetches_come_in_the_order_of_first_use() {
         one.range.first = 100 - at as u64;
     }
     let mut world = World::new(config(40, Options::default()), vec![set]);
-    world.turn(&[Turn {
+    world.turn(&[ResidencySlot {
         client: Client(0),
         length: 2_000,
     }]);
@@ -293,7 +293,7 @@ fn weights_are_copied_out_never_and_dead_data_is_dropped() {
         let mut world = World::new(config(60, options), vec![sweep(40, 200, access); 3]);
         world.rounds(4, 8_000);
         let rows = world.planner.rows();
-        let sum = |what: fn(&Row) -> u64| rows.iter().map(what).sum::<u64>() / GRANULE;
+        let sum = |kind: fn(&PagingStats) -> u64| rows.iter().map(kind).sum::<u64>() / GRANULE;
         assert!(sum(|row| row.evicted) <= world.copied_out);
         (
             world.copied_out,
@@ -330,22 +330,22 @@ fn advice_follows_what_is_written() {
     planner.learn(Client(1), set.clone(), 0);
     let mut orders = Vec::new();
     planner.orders(&mut orders);
-    let advice = |orders: &[Order]| -> Vec<(u64, u32, What)> {
+    let advice = |orders: &[PagingOrder]| -> Vec<(u64, u32, OrderKind)> {
         orders
             .iter()
-            .filter(|order| matches!(order.what, What::Advise(_)))
-            .map(|order| (order.range.first, order.range.count, order.what))
+            .filter(|order| matches!(order.kind, OrderKind::Advise(_)))
+            .map(|order| (order.range.first, order.range.count, order.kind))
             .collect()
     };
     assert_eq!(
         advice(&orders),
-        [(0, 2, What::Advise(true)), (3, 1, What::Advise(true))]
+        [(0, 2, OrderKind::Advise(true)), (3, 1, OrderKind::Advise(true))]
     );
     orders.clear();
     set.uses[3].access = Access::ReadWrite;
     planner.learn(Client(1), set, 0);
     planner.orders(&mut orders);
-    assert_eq!(advice(&orders), [(3, 1, What::Advise(false))]);
+    assert_eq!(advice(&orders), [(3, 1, OrderKind::Advise(false))]);
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn a_job_larger_than_the_device_goes_round_in_it() {
     // By default, granules in flight would be a fifth of this device.
     (config.in_flight, config.per_order) = (2, 1);
     let mut world = World::new(config, vec![set.clone()]);
-    let turn = [Turn {
+    let turn = [ResidencySlot {
         client: Client(0),
         length: 50_000,
     }];
@@ -394,15 +394,15 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
     let client = Client(1);
     planner.join(client);
     planner.learn(client, sweep(4, 10, Access::ReadWrite), 0);
-    planner.placed(client, Range { first: 0, count: 4 }, Place::Host);
-    let turn = [Turn { client, length: 40 }];
+    planner.placed(client, GranuleRange { first: 0, count: 4 }, GranulePlace::Host);
+    let turn = [ResidencySlot { client, length: 40 }];
     planner.switch(&turn);
     let mut orders = Vec::new();
     planner.orders(&mut orders);
     assert_eq!(orders.len(), 1);
     assert!(planner.promised(client, 2));
-    planner.done(orders[0].id, Outcome::Refused);
-    planner.done(orders[0].id, Outcome::Done);
+    planner.done(orders[0].id, OrderStatus::Refused);
+    planner.done(orders[0].id, OrderStatus::Done);
     orders.clear();
     planner.orders(&mut orders);
     assert!(orders.is_empty(), "not again in this turn");
@@ -452,7 +452,7 @@ fn what_was_freed_or_left_is_forgotten() {
         vec![sweep(40, 200, Access::ReadWrite); 3],
     );
     world.rounds(1, 8_000);
-    world.planner.freed(Client(1), Range { first: 0, count: 10 });
+    world.planner.freed(Client(1), GranuleRange { first: 0, count: 10 });
     world.pump();
     world.planner.leave(Client(2));
     world.pump();
@@ -516,7 +516,7 @@ fn wild_sets() -> impl Strategy<Value = Vec<WorkingSet>> {
     let access = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite)];
     let one = (0u64..12, 0u64..16, 1u32..4, access).prop_map(|(at, first, count, access)| Use {
         at: at * 100,
-        range: Range { first, count },
+        range: GranuleRange { first, count },
         access,
     });
     let set = prop::collection::vec(one, 1..12).prop_map(|mut uses| {
@@ -558,7 +558,7 @@ proptest! {
         }
         world.rounds(3, length * 100);
         let allocated: u64 = world.planner.rows().iter().map(|row| row.allocated).sum();
-        let there: u64 = world.planner.clients.iter().map(|(_, held)| held.slots.len() as u64).sum();
+        let there: u64 = world.planner.clients.iter().map(|(_, memory)| memory.slots.len() as u64).sum();
         prop_assert_eq!(allocated, there * GRANULE);
     }
 

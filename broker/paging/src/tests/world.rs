@@ -16,7 +16,7 @@ pub struct World {
     pub planner: Planner,
     pub now: Ns,
     /// Orders out with their ends, by direction. A one-way link uses the first.
-    pub queues: [VecDeque<(Order, Ns)>; 2],
+    pub queues: [VecDeque<(PagingOrder, Ns)>; 2],
     pub sets: BTreeMap<Client, WorkingSet>,
     pub position: BTreeMap<Client, Ns>,
     pub pinned: BTreeSet<Client>,
@@ -34,7 +34,7 @@ pub fn begun(set: &WorkingSet, position: Ns) -> Option<Ns> {
 }
 
 impl World {
-    pub fn new(config: Config, sets: Vec<WorkingSet>) -> World {
+    pub fn new(config: PagingConfig, sets: Vec<WorkingSet>) -> World {
         let mut planner = Planner::new(config);
         let mut by_client = BTreeMap::new();
         let mut position = BTreeMap::new();
@@ -42,7 +42,7 @@ impl World {
             let client = Client(number);
             planner.join(client);
             for one in &set.uses {
-                planner.placed(client, one.range, Place::Host);
+                planner.placed(client, one.range, GranulePlace::Host);
             }
             planner.learn(client, set.clone(), 0);
             by_client.insert(client, set);
@@ -74,27 +74,27 @@ impl World {
         let config = *self.planner.config();
         for order in orders {
             assert!(order.range.count >= 1, "{order:?}");
-            let (queue, cost) = match order.what {
-                What::Advise(_) => continue,
-                What::Prefetch => (0, STEP),
-                What::Evict => (usize::from(config.link.duplex), STEP),
-                What::Populate => (0, 0),
-                What::Release | What::Discard => (usize::from(config.link.duplex), 0),
+            let (queue, cost) = match order.kind {
+                OrderKind::Advise(_) => continue,
+                OrderKind::Prefetch => (0, STEP),
+                OrderKind::Evict => (usize::from(config.link.duplex), STEP),
+                OrderKind::Populate => (0, 0),
+                OrderKind::Release | OrderKind::Discard => (usize::from(config.link.duplex), 0),
             };
             assert!(order.range.count <= config.per_order);
-            match order.what {
-                What::Prefetch | What::Populate => {
+            match order.kind {
+                OrderKind::Prefetch | OrderKind::Populate => {
                     self.asked
                         .extend(order.range.granules().map(|granule| (order.client, granule)));
                     self.prefetched += u64::from(order.range.count);
                 }
-                What::Evict | What::Release | What::Discard => {
+                OrderKind::Evict | OrderKind::Release | OrderKind::Discard => {
                     assert!(!self.pinned.contains(&order.client), "a pinned client lost {order:?}");
-                    if order.what == What::Evict {
+                    if order.kind == OrderKind::Evict {
                         self.copied_out += u64::from(order.range.count);
                     }
                 }
-                What::Advise(_) => {}
+                OrderKind::Advise(_) => {}
             }
             let begin = self.queues[queue]
                 .back()
@@ -126,7 +126,7 @@ impl World {
             Some((end, queue)) if end <= until => {
                 self.now = self.now.max(end);
                 let (order, _) = self.queues[queue].pop_front().unwrap();
-                self.planner.done(order.id, Outcome::Done);
+                self.planner.done(order.id, OrderStatus::Done);
                 self.pump();
                 true
             }
@@ -141,7 +141,7 @@ impl World {
 
     pub fn fault(&mut self, client: Client, granule: u64) {
         self.faults += 1;
-        let range = Range {
+        let range = GranuleRange {
             first: granule,
             count: 1,
         };
@@ -167,8 +167,8 @@ impl World {
                 .find(there)
                 .or_else(|| all().find(there));
             if let Some((other, there)) = victim {
-                let lost = Range { first: there, count: 1 };
-                self.planner.placed(other, lost, Place::Host);
+                let lost = GranuleRange { first: there, count: 1 };
+                self.planner.placed(other, lost, GranulePlace::Host);
             } else {
                 assert!(self.link_until(Ns::MAX), "the device is full of nothing");
             }
@@ -180,10 +180,10 @@ impl World {
     }
 
     /// One turn of the timeline's first client.
-    pub fn turn(&mut self, timeline: &[Turn]) {
+    pub fn turn(&mut self, timeline: &[ResidencySlot]) {
         self.planner.switch(timeline);
         self.pump();
-        let Turn { client, length } = timeline[0];
+        let ResidencySlot { client, length } = timeline[0];
         let mut looks = 0;
         while !self.planner.may_start(client) {
             let before = self.now;
@@ -227,9 +227,9 @@ impl World {
     pub fn rounds(&mut self, rounds: usize, length: Ns) {
         let mut clients: VecDeque<Client> = self.clients().into();
         for _ in 0..rounds * clients.len() {
-            let timeline: Vec<Turn> = clients
+            let timeline: Vec<ResidencySlot> = clients
                 .iter()
-                .map(|client| Turn {
+                .map(|client| ResidencySlot {
                     client: *client,
                     length,
                 })

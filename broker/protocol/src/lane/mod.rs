@@ -1,16 +1,14 @@
-//! Lane: the memory that one client process shares with the broker, which makes it as a sealed
-//! memfd so that neither side can truncate it. It holds
+//! Lane: the memory that one client shares with the broker, which makes it as a sealed memfd:
+//! neither side can truncate it. It holds
 //!
 //! * what the broker orders: the [`Mode`], the credit, the bounds of a wait;
 //! * what the client reports: what it waits for, work issued and completed, counters;
 //! * a flight recorder: a ring of [`Record`]s ([`ring`]).
 //!
-//! Credit is predicted GPU time (ns) that a background job may still issue, in one atomic number.
-//! The broker adds, the client takes, a revocation swaps it to zero. At every instruction:
-//! `credit given = credit taken + credit revoked + credit left`.
+//! Credit is predicted GPU time, ns. The broker adds, the client takes, a revocation swaps it to
+//! zero: `given = taken + revoked + left` at every instruction.
 //!
-//! Everything is an atomic, so a reference to a lane is sound whatever the other side does. Neither
-//! side trusts the other.
+//! Everything is an atomic, so a reference to a lane is sound whatever the other side does.
 #![forbid(unsafe_code)]
 
 mod ring;
@@ -23,14 +21,14 @@ use super::admission_slot::{AdmissionSlot, Moves};
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use super::page_ops::PageOps;
 
-/// Marks a lane: "weftLANE" as little-endian bytes.
+/// Marks a lane, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"weftLANE");
 
 /// What a client does with a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
-    /// No broker, or the broker let go: launch, write nothing.
+    /// No broker: launch, write nothing.
     Free = 0,
     /// No other client is attached: count, launch.
     Alone = 1,
@@ -54,21 +52,21 @@ impl Mode {
     }
 }
 
-/// Flags beside the mode, in [`Orders::flags`].
+/// Flags in [`Orders::flags`].
 pub mod flags {
-    /// Record stage-1 samples (kernel times and gaps).
+    /// Record stage-1 samples.
     pub const PROFILE: u32 = 1;
-    /// The credit holds while [`super::Orders::epochs`] equals the launch epochs above the client's
-    /// priority.
+    /// The credit holds while [`super::Orders::epochs`] is the sum of the launch epochs above the
+    /// client's priority.
     pub const CREDIT_BOUND_TO_EPOCHS: u32 = 2;
-    /// Beside other jobs, record a sample now and then, so that predictions follow what happens.
-    /// Takes at most 0.5 % of the time in which the job launches; rings no bell.
+    /// Beside other jobs, record a sample now and then, in at most 0.5 % of the time in which the
+    /// job launches; rings no bell.
     pub const SAMPLE: u32 = 4;
-    /// Credit comes back as its work ends: see [`super::super::credit::RunAheadWindow`].
-    pub const CREDIT_RENEWS: u32 = 8;
+    /// Credit comes back as its work ends ([`super::super::credit::RunAheadWindow`]).
+    pub const CREDIT_REPLENISHES: u32 = 8;
 }
 
-/// Records that ring the broker's bell, in [`Lane::broker_sleeps`].
+/// Records that ring the broker's bell: [`Lane::broker_sleeps`].
 pub mod bells {
     /// None: the broker is awake or looks soon.
     pub const NONE: u32 = 0;
@@ -88,29 +86,27 @@ pub struct Orders {
     pub flags: AtomicU32,
     /// Counts changes of orders; a shared futex for a waiting background job.
     pub bell: AtomicU32,
-    /// The client's [`epoch`](super::epoch_page::epoch): its present priority on its device.
+    /// The client's [`epoch`](super::epoch_page::epoch), for its present priority and device.
     pub epoch: AtomicU32,
-    /// Predicted GPU time (ns) that the background job may still issue. Negative after launches
-    /// without credit.
+    /// Credit, ns; negative after launches without credit.
     pub credit: AtomicI64,
     /// Sum of the launch epochs that the credit is bound to.
     pub epochs: AtomicU64,
-    /// Longest wait at the gate, ns. The launch then goes through and is counted.
+    /// Longest wait at the gate, ns. Then the launch goes, and is counted.
     pub longest_wait: AtomicU64,
     /// Charge for a kernel of unknown time, ns.
     pub unknown_cost: AtomicU64,
-    /// [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends earlier waits for no
-    /// others.
+    /// [`RunAheadWindow`](super::credit::RunAheadWindow): a kernel that ends earlier goes at once.
     pub safe_until: AtomicU64,
-    /// Run-ahead window: a kernel that ends later waits for the broker. 0: none.
+    /// Run-ahead window: a kernel that ends later waits for the broker. 0: no window.
     pub deadline: AtomicU64,
-    /// Run-ahead window: completed work that does not come back as credit, ns.
+    /// Run-ahead window: completed work that does not come back, ns.
     pub non_refundable: AtomicU64,
     /// Run-ahead window: most work on the device, ns, at a launch that ends after
     /// [`Orders::safe_until`].
     pub max_backlog: AtomicU64,
-    /// Factor, in [`DILATION_ONE`]ths, by which this (simulated) device's copies are slower than a
-    /// real one's. 0 counts as 1.
+    /// Factor, in [`DILATION_ONE`]ths, by which a simulated device's copies are slower than real
+    /// ones. 0 counts as 1.
     pub dilation: AtomicU32,
 }
 
@@ -134,9 +130,9 @@ pub struct Reports {
     /// Predicted work issued in the background, ns in all.
     pub issued: AtomicU64,
     /// Part of `issued` that was seen to end, ns.
-    pub settled: AtomicU64,
-    /// Part of `settled` that is back in the credit word, ns. Counted before it is back.
-    pub renewed: AtomicU64,
+    pub completed: AtomicU64,
+    /// Part of `completed` that is back in the credit word, ns. Counted before it is back.
+    pub replenished: AtomicU64,
     /// Last return of a synchronising call that left nothing of the process on the device; 0: none.
     /// Later records repeat it, which tells its place among them ([`Reader::next`]).
     pub last_idle: AtomicU64,
@@ -158,11 +154,11 @@ pub struct Counters {
     pub waited: AtomicU64,
     /// Waits that ended at their bound.
     pub waits_expired: AtomicU64,
-    /// Launches of kernels without a known name, and such graph nodes at each reading.
+    /// Launches of kernels without a known name; such graph nodes at each reading.
     pub unnamed: AtomicU64,
-    /// Launches into a capturing stream, neither held nor timed.
+    /// Launches into a capturing stream: not held, not timed.
     pub captured: AtomicU64,
-    /// Internal errors, with the call passed through.
+    /// Internal errors; the call went through.
     pub troubles: AtomicU64,
     /// Control messages dropped at a full queue.
     pub dropped_messages: AtomicU64,
@@ -195,14 +191,14 @@ pub struct Counters {
     pub memory_waited: AtomicU64,
     /// Launches whose memory came by demand instead.
     pub memory_waits_expired: AtomicU64,
-    /// Host memory left by a managed job's control groups at its last look, bytes. 0: no limit, or
-    /// no look yet.
+    /// Host memory left by a managed job's control groups at its last probe, bytes. 0: no limit, or
+    /// no probe yet.
     pub host_left: AtomicU64,
-    /// Managed memory that the job allocated itself, bytes. The driver moves it away for others.
+    /// Managed memory that the job allocated itself, bytes. The driver evicts it for others.
     pub managed_own: AtomicU64,
 }
 
-/// The memory that one client shares with the broker, about 260 KiB.
+/// Memory of one client and the broker, about 260 KiB.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Lane {
@@ -246,20 +242,19 @@ impl Default for Lane {
 }
 
 impl Lane {
-    /// Prepares zeroed shared memory as a lane. A reader that sees the magic sees the rest.
+    /// Prepares zeroed shared memory. A reader that sees the magic sees the rest.
     pub fn initialise(&self) {
         self.version.store(super::VERSION, Ordering::Relaxed);
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Writes a record, from any thread, without waiting: one locked instruction and a few stores.
+    /// Writes a record from any thread, without waiting: one locked instruction and a few stores.
     #[inline]
     pub fn record(&self, record: Record) {
         self.ring.write(record, &self.reports.last_idle);
     }
 
-    /// Marks the client as idle by a store. A caller that may ring makes a full barrier next, or
-    /// uses [`Lane::become_idle_fenced`].
+    /// Marks the client as idle by a store. A caller that may ring makes a full barrier next.
     #[inline]
     pub fn become_idle(&self, at: Ns) {
         self.reports.last_idle.store(at, Ordering::Release);

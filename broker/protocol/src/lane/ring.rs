@@ -1,5 +1,5 @@
 //! Flight recorder of a lane: a ring of records, written without waiting. A broker that lags loses
-//! the oldest records and knows how many.
+//! the oldest and knows how many.
 #![forbid(unsafe_code)]
 
 use super::super::Ns;
@@ -17,29 +17,28 @@ pub enum Kind {
     Graph = 2,
     /// A copy or memset. `a` = predicted ns, `b` = bytes.
     Transfer = 3,
-    /// A synchronising call left nothing of the process on the device. Takes no slot: see
-    /// [`Reports::last_idle`](super::Reports::last_idle).
+    /// A synchronising call left nothing of the process on the device. Takes no slot
+    /// ([`Reports::last_idle`](super::Reports::last_idle)).
     Idle = 4,
-    /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it ([`NO_GAP`]:
-    /// unknown).
+    /// A stage-1 sample of `kernel`: `a` = its ns, `b` = the device's idle ns after it, or
+    /// [`NO_GAP`].
     Sample = 5,
     /// A launch began to wait at the gate. `a` = predicted ns.
     Wait = 6,
-    /// First driver call of an idle client, no launch: an input copy, say.
+    /// First driver call of an idle client that is no launch: an input copy, say.
     Stir = 7,
-    /// A client in stage 1 launched `kernel` `a` times since its last such record, in the
-    /// foreground or alone.
+    /// A client in stage 1 launched `kernel` `a` times since its last such record.
     Counted = 8,
-    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. It comes again as a sample
-    /// once the rate is known, unless the client is killed before.
+    /// A [`Kind::Sample`] by the likeliest rate of the device's clock. It comes again once the rate
+    /// is known.
     Guess = 9,
 }
 
 /// Stands for a kernel: a memset, or a copy within the device.
 pub const DEVICE_COPY: u64 = 0;
 
-/// Stands for a kernel: a copy between host and device, which has its own engine. A kernel's hash
-/// equals it by a chance of 2^-64.
+/// Stands for a kernel: a copy between host and device, which has its own engine. A hash equals it
+/// by a chance of 2^-64.
 pub const HOST_COPY: u64 = u64::MAX;
 
 /// Whether `kernel` stands for a copy or memset.
@@ -84,10 +83,11 @@ pub struct Record {
     pub b: u64,
 }
 
-/// Slot: `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// `stamp` is `2n+1` while record `n` is being written, `2n+2` once it is whole.
+/// record `n` is being written, `2n+2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-struct Slot {
+struct RingSlot {
     stamp: AtomicU64,
     kind_thread: AtomicU64,
     at: AtomicU64,
@@ -102,7 +102,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Ring {
     head: Head,
-    slots: [Slot; RECORDS],
+    slots: [RingSlot; RECORDS],
 }
 
 /// Next record's number, on its own cache line.
@@ -114,7 +114,7 @@ impl Default for Ring {
     fn default() -> Ring {
         Ring {
             head: Head::default(),
-            slots: std::array::from_fn(|_| Slot::default()),
+            slots: std::array::from_fn(|_| RingSlot::default()),
         }
     }
 }
@@ -166,15 +166,15 @@ impl Reader {
     /// Returns the next whole record; counts and skips overwritten and malformed ones. A lying head
     /// costs at most one lap.
     ///
-    /// An idleness is returned once, as a record of [`Kind::Idle`]: before the first record that
-    /// follows it, or last.
+    /// A new idleness is returned once, as [`Kind::Idle`]: before the first record that follows it,
+    /// or last.
     pub fn next(&mut self, lane: &Lane) -> Option<Record> {
         if let Some(record) = self.held.take() {
             return Some(record);
         }
         let mut fell_back = false;
         loop {
-            // Read no earlier: each reading takes the head's cache line from the launching thread.
+            // No earlier: each reading takes the head's cache line from the launching thread.
             if self.next >= self.written && !self.look(lane) {
                 // All earlier records are read.
                 return self.newly_idle(self.idle);
@@ -183,7 +183,7 @@ impl Reader {
             let whole = self.next.wrapping_mul(2).wrapping_add(2);
             let before = slot.stamp.load(Ordering::Acquire);
             if before < whole {
-                // Being written, or its writer died: the next lap passes over it.
+                // Being written, or its writer died: the next lap passes it.
                 return None;
             }
             let kind_thread = slot.kind_thread.load(Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl Reader {
             if before != whole || after != whole {
                 self.fall_back(lane);
                 if std::mem::replace(&mut fell_back, true) {
-                    // The writer is too fast, or lies: go on to other lanes.
+                    // The writer is too fast, or lies: other lanes first.
                     return None;
                 }
                 continue;
@@ -224,7 +224,7 @@ impl Reader {
         }
     }
 
-    /// Returns a new idleness as a record. Of two told in the wrong order only the later counts.
+    /// A new idleness as a record. Of two in the wrong order the later counts.
     fn newly_idle(&mut self, at: Ns) -> Option<Record> {
         if at <= self.idle_told {
             return None;
@@ -242,11 +242,11 @@ impl Reader {
 
     /// Reads the head, and skips what was overwritten. False: nothing to read.
     fn look(&mut self, lane: &Lane) -> bool {
-        // Before the head, which then covers all records from before the idleness.
+        // Before the head: that covers all records from before the idleness.
         self.idle = lane.reports.last_idle.load(Ordering::Acquire);
         self.written = lane.written();
         if self.next > self.written {
-            // Only a lying client's head goes backwards. Start again from it.
+            // Only a lying client's head goes backwards.
             self.malformed += 1;
             self.next = self.written;
         }
@@ -258,8 +258,8 @@ impl Reader {
         self.next < self.written
     }
 
-    /// Gives up half a ring after an overwritten record. A reader right before faster writers finds
-    /// most records overwritten, and takes the cache line that they are about to write.
+    /// Gives up half a ring after an overwritten record. Right before faster writers, a reader
+    /// finds most records overwritten, and takes the cache line that they write next.
     fn fall_back(&mut self, lane: &Lane) {
         self.written = lane.written();
         let next = self.written.saturating_sub(RECORDS as u64 / 2).max(self.next + 1);

@@ -1,7 +1,7 @@
 //! The client's half: attach to a broker, or ask it a question.
 //!
-//! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job calls
-//! [`Channel`] on its helper thread alone, with all signals blocked.
+//! ipc-channel's send may block, and raises SIGPIPE when the broker is gone. A job uses its
+//! [`Channel`] on the helper thread alone, with all signals blocked.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -69,12 +69,12 @@ enum Way {
     Packets,
 }
 
-/// A shared broker with a message unread for longer counts as gone.
+/// A shared broker with a message unread for so long counts as gone.
 const UNREAD: Duration = Duration::from_secs(5);
 
 impl Channel {
-    /// Whether the socket is still ours. A program that closes foreign descriptors (daemons do) may
-    /// have reused its number. If false, nothing may be sent or closed by number.
+    /// Whether the socket is still ours: a program that closes foreign descriptors may have reused
+    /// its number. If not, nothing may be sent or closed by number.
     pub fn intact(&self) -> bool {
         inode(&self.socket) == Some(self.inode)
     }
@@ -84,8 +84,8 @@ impl Channel {
         match &self.way {
             Way::Ipc { up, .. } => up.send(Up::Say(message)).map_err(|_| Error::Gone),
             Way::Packets => match fds::send(&self.socket, &Packet::Say(message), &[], Instant::now() + UNREAD) {
-                // A message that fits no packet is dropped: a graph of thousands of kernels is
-                // known by its hash alone.
+                // Dropped, as it fits no packet: a graph of thousands of kernels is known by its
+                // hash alone.
                 Err(Error::Nonsense(_)) => Ok(()),
                 sent => sent,
             },
@@ -118,8 +118,7 @@ fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|facts| facts.st_ino)
 }
 
-/// Connects to the broker at `path`. Its user must own the folder: this user, or for a shared
-/// broker root or root's grantee.
+/// Connects to the broker at `path`. The folder's owner must be this user, root, or root's grantee.
 #[doc(hidden)]
 pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     let trusted = path::trusted(path)?;
@@ -133,7 +132,7 @@ pub fn reach(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     loop {
         match connect(&socket, &address) {
             Ok(()) => break,
-            // The queue is full, the broker not absent: many clients start at once.
+            // The queue is full: many clients start at once.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(FULL_QUEUE),
             Err(Errno::AGAIN) => return Err(Error::Late("the broker", super::HANDSHAKE)),
             Err(Errno::INTR) => {}
@@ -182,8 +181,8 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
             .unwrap_or(0);
         hello.command.truncate(end);
     }
-    // Until the channel stands, keeps weft's descriptors above 2: a program that closed its
-    // standard ones may write there.
+    // Keeps weft's descriptors above 2 meanwhile: a program that closed its standard ones may write
+    // there.
     let _standard = fds::standard_taken();
     let socket = reach(path, deadline)?;
     fds::enough(&socket)?;
@@ -195,7 +194,7 @@ pub fn attach(path: &Path, mut hello: Hello, within: Duration) -> Result<Attache
     fds::send(&socket, &Packet::Hello(hello), &[], deadline)?;
     if let Some(bytes) = profile {
         match bring(&socket, &bytes, deadline) {
-            // The broker's last packet says why it takes no more.
+            // The broker's last packet says why.
             Ok(()) | Err(Error::Gone) => {}
             Err(why) => return Err(why),
         }
@@ -288,8 +287,8 @@ fn carried(called: &str) -> Option<Vec<u8>> {
     };
     let file = File::open(store.path(name).ok()?).ok()?;
     let mut bytes = Vec::new();
-    // One byte more shows the broker that it is too large.
-    let most = super::LARGEST_PROFILE as u64 + 1;
+    // One byte more shows that it is too large.
+    let most = super::MAX_PROFILE_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

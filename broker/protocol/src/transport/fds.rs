@@ -23,8 +23,8 @@ use crate::control::Refusal;
 const MOST: usize = 3;
 
 /// Descriptors that attaching opens besides its socket: the packet's, three for the control
-/// channel, two by which ipc-channel measures the system once. Without those two it panics, and
-/// this process can never make a channel again.
+/// channel, two by which ipc-channel measures the system once. Without those two it panics, for
+/// ever.
 const TO_ATTACH: usize = MOST + 3 + 2;
 
 /// Takes the free numbers below 3 while the result lives.
@@ -39,7 +39,7 @@ pub fn standard_taken() -> Vec<OwnedFd> {
     taken
 }
 
-/// Errors if this process cannot open the descriptors to attach.
+/// Checks that this process can open the descriptors to attach.
 pub fn enough(socket: &OwnedFd) -> Result<(), Error> {
     let copies: Result<Vec<_>, _> = (0..TO_ATTACH).map(|_| fcntl_dupfd_cloexec(socket, 3)).collect();
     copies.map(drop).map_err(Error::system(
@@ -53,7 +53,7 @@ pub fn left(deadline: Instant) -> Timespec {
     Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 })
 }
 
-/// Waits until `socket` is ready or broken. False at the deadline.
+/// Waits until `socket` is ready or broken. False: the deadline passed.
 pub fn ready(socket: impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool, Error> {
     loop {
         let mut set = [PollFd::new(&socket, what)];
@@ -132,8 +132,8 @@ pub fn take_with(socket: impl AsFd, control: &mut RecvAncillaryBuffer<'_>) -> Re
     let mut bytes = vec![0u8; wire::LONGEST];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], control, flags);
-    // A peer that closes with unread data resets the connection. The kernel reports that once,
-    // before the peer's last packets.
+    // A peer that closes with unread data resets the connection, reported once and before its last
+    // packets.
     let received = match receive() {
         Err(Errno::CONNRESET) => receive(),
         received => received,

@@ -1,13 +1,12 @@
 //! Shared memory: the one place that turns a descriptor into a [`Lane`] or an [`EpochPage`].
 //!
-//! * The broker makes a memfd of the exact size and maps it: [`Shared`]. Its size is sealed: a
-//!   client that truncates it would cause a SIGBUS.
+//! * The broker makes a memfd of the exact size, seals and maps it: [`Shared`]. A client that
+//!   truncates it would cause a SIGBUS.
 //! * A client maps it into a [`Place`]: one readable address for the life of the process. Without a
-//!   broker, zeroed private memory is there, whose mode is [`Mode::Free`](crate::lane::Mode::Free).
-//!   So a launch never asks whether a lane exists. One system call swaps the memory.
+//!   broker zeroed private memory is there, with [`Mode::Free`](crate::lane::Mode::Free). So a
+//!   launch never asks whether a lane exists. One system call swaps the memory.
 //!
-//! Only types made of atomics live here, so a reference stays sound whatever the other process
-//! writes.
+//! Only types made of atomics live here: a reference stays sound whatever the other process writes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -28,8 +27,8 @@ const PAGE: usize = 4096;
 /// Types that may be shared.
 ///
 /// # Safety
-/// The type consists of atomics (and padding) alone, valid for every pattern of bytes, zeroes
-/// included. Its alignment divides the page's.
+/// The type consists of atomics and padding alone, valid for every pattern of bytes. Its alignment
+/// divides the page's.
 pub unsafe trait Plain: Sync + Send + 'static {
     /// Name of the memory in `/proc/PID/maps`.
     const NAME: &'static CStr;
@@ -149,7 +148,7 @@ unsafe impl<T: Plain> Send for Place<T> {}
 unsafe impl<T: Plain> Sync for Place<T> {}
 
 impl<T: Plain> Place<T> {
-    /// Reserves an address, with zeroed private memory.
+    /// Reserves an address with zeroed private memory.
     pub fn reserve() -> Result<Place<T>, Error> {
         // SAFETY: a null hint lets the kernel choose the address, so nothing that exists is
         // replaced.
@@ -174,7 +173,7 @@ impl<T: Plain> Place<T> {
         unsafe { self.address.as_ref() }
     }
 
-    /// Maps a broker's memory there. Errors if it is too small or can shrink.
+    /// Maps a broker's memory there, unless it is too small or can shrink.
     pub fn put(&self, memory: &OwnedFd) -> Result<(), Error> {
         let facts = fstat(memory).map_err(Error::system("looking at shared memory"))?;
         if usize::try_from(facts.st_size).unwrap_or(0) < length::<T>() {
@@ -193,7 +192,7 @@ impl<T: Plain> Place<T> {
             .map_err(Error::system("mapping the broker's shared memory"))
     }
 
-    /// Maps zeroed private memory there by one system call: a fork's child may call it.
+    /// Maps zeroed private memory there by one system call: the child of a fork may call it.
     pub fn clear(&self) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let at = self.address.as_ptr().cast();

@@ -1,28 +1,25 @@
 //! How a client attaches to a broker, and the channel for messages that are not urgent.
 //!
-//! 1. The broker listens on a unix socket ([`path::socket`]; 0600 in a folder of the same user;
-//!    sequenced packets).
-//! 2. A client sends its [`Hello`](crate::control::Hello). Both sides check with the kernel that
-//!    the other belongs to the same user.
+//! 1. The broker listens on a unix socket of sequenced packets ([`path::socket`]; 0600 in a folder
+//!    of the same user).
+//! 2. A client sends its [`Hello`](crate::control::Hello). Both sides ask the kernel whether the
+//!    other belongs to the same user.
 //! 3. The broker answers with the descriptors of lane, epoch page and doorbell, and the name of an
-//!    ipc-channel one-shot server for this client alone.
+//!    ipc-channel one-shot server for this client.
 //! 4. The client connects to that server, which carries `Welcome` and all control messages.
 //!
 //! A shared broker's socket is 0666 or 0660, in a folder of root's or of a service account's by
 //! root's gift. It serves any client that may connect, by the kernel's word for its user and
 //! process. The rendezvous socket is its control channel, a message a packet.
 //!
-//! The client's half is [`client`]; the broker's is `server` in `weft-daemon`. Both use the hidden
-//! modules here. Only these two name ipc-channel.
-//!
-//! The rendezvous socket stays open. It and a pidfd tell of a death that a forked child with the
+//! The rendezvous socket stays open: it and a pidfd tell of a death that a forked child with the
 //! channel's descriptors would hide.
 //!
-//! What holds: every step is bounded ([`HANDSHAKE`]). No launch comes through here. Input is
-//! checked before use.
+//! What holds: every step is bounded ([`HANDSHAKE`]). Input is checked before use. Only [`client`]
+//! and the daemon's `server` name ipc-channel.
 //!
 //! What does not hold: ipc-channel believes announced lengths, so a hostile process *of the same
-//! user* can make the broker allocate. Other users cannot connect to a private broker.
+//! user* can make a private broker allocate.
 
 use std::io;
 use std::path::PathBuf;
@@ -46,7 +43,7 @@ pub const HANDSHAKE: Duration = Duration::from_millis(500);
 
 /// Bytes of the largest profile that a shared broker takes. Some hundred kernels take some hundred
 /// kilobytes.
-pub const LARGEST_PROFILE: usize = 4 << 20;
+pub const MAX_PROFILE_BYTES: usize = 4 << 20;
 
 /// Errors on the way to a broker or a client.
 #[derive(Debug, thiserror::Error)]

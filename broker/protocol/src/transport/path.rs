@@ -1,9 +1,8 @@
-//! Path of the broker's socket, and whether its folder is safe. Touches nothing but the file
-//! system.
+//! Path of the broker's socket, and whether its folder is safe.
 //!
 //! A private broker's folder belongs to its user. A shared broker's belongs to root, or to a
 //! service account where only root can give folders away (`/run/weft`). No other user can put a
-//! socket there, so it is as trustworthy as the machine.
+//! socket there.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -18,7 +17,7 @@ pub const SHARED: &str = "/run/weft/broker.sock";
 
 /// Socket of the broker to use, absolute:
 ///
-/// 1. `WEFT_SOCKET`, from this process's present folder if relative;
+/// 1. `WEFT_SOCKET`, from the present folder if relative;
 /// 2. the shared one ([`SHARED`]) if a socket is there, whether or not a broker listens;
 /// 3. the user's own ([`own`]).
 pub fn socket() -> PathBuf {
@@ -39,8 +38,7 @@ fn socket_from(
         return path;
     }
     let shared = Path::new(SHARED);
-    // Jobs wait while a shared broker restarts: with own brokers they would be strangers to one
-    // another.
+    // Jobs wait while a shared broker restarts: with own brokers they would be strangers.
     if is_socket(shared) {
         return shared.to_path_buf();
     }
@@ -51,8 +49,7 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_socket())
 }
 
-/// Whether a shared broker listens at `path`, or was killed there. An operator starts such a
-/// broker, never a job.
+/// Whether a shared broker listens at `path`, or was killed there.
 pub fn is_shared(path: &Path) -> bool {
     let open = |facts: fs::Metadata| facts.file_type().is_socket() && facts.permissions().mode() & 0o077 != 0;
     // Others must be able to enter the folder.
@@ -97,8 +94,8 @@ pub fn check_shared_folder(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// User whose socket at `path` is trusted, the folder's owner: this user, root, or an account that
-/// root gave it.
+/// Checks that the socket at `path` is trusted, and returns the folder's owner: this user, root, or
+/// an account that root gave it.
 pub fn trusted(path: &Path) -> Result<u32, Error> {
     check(path, None, true)
 }
@@ -144,7 +141,7 @@ fn check(path: &Path, make: Option<u32>, others: bool) -> Result<u32, Error> {
         return refuse("is not a folder; set WEFT_SOCKET to a path in a folder of your own");
     }
     let own = facts.uid() == own_uid();
-    // A folder of root's, or one that root gave away: nobody else can make folders in its parent.
+    // Root's, or given away by root: no other user can make folders in its parent.
     let given = || is_roots(folder) || folder.parent().is_some_and(is_roots);
     if !(own || others && given()) {
         return refuse(

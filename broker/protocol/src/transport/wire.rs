@@ -1,7 +1,7 @@
 //! Packets of the rendezvous socket: a header that no version may change (magic, version, kind),
 //! and a body in postcard.
 //!
-//! A reader decodes only bodies of its own version, so any two builds can tell each other their
+//! Only bodies of the reader's version are decoded, so any two builds can tell each other their
 //! versions.
 #![forbid(unsafe_code)]
 
@@ -30,8 +30,7 @@ pub enum Packet {
     Refused(Refusal),
     /// Broker: lane, epoch page and doorbell.
     Lane {
-        /// One-shot server to connect to. Empty: a shared broker, whose control channel is this
-        /// socket.
+        /// One-shot server to connect to; empty: this socket is a shared broker's control channel.
         channel: String,
     },
     /// Client: connected to the one-shot server.

@@ -65,7 +65,7 @@ impl Broker {
     }
 
     fn settled(&self) -> Ns {
-        self.lane.reports.settled.load(Ordering::Acquire)
+        self.lane.reports.completed.load(Ordering::Acquire)
     }
 
     fn issued(&self) -> Ns {

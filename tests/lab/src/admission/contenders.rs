@@ -1,19 +1,19 @@
 //! Orders of admission that weft's is compared with, and that it does not ship.
 #![forbid(unsafe_code)]
 
-use weft_admission::{Contender, Fit, Load, Policy, Waiters};
+use weft_admission::{AdmissionPolicy, CustomOrder, WaiterFit, Waiters};
 
 /// One job a device, in the order in which they came.
-pub const EXCLUSIVE: Policy = Policy::Given(&Contender {
+pub const EXCLUSIVE: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "exclusive",
     next: |waiters: &Waiters<'_>| {
         let (first, _) = waiters.all().next()?;
-        waiters.fit(first, |load| *load == Load::default())
+        waiters.fit_on_empty(first)
     },
 });
 
 /// Of the jobs that fit the one that leaves least free. Nothing is reserved.
-pub const BEST_FIT: Policy = Policy::Given(&Contender {
+pub const BEST_FIT: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "best-fit",
     next: |waiters: &Waiters<'_>| fits(waiters).min_by_key(|fit| (fit.left, fit.at, fit.device)),
 });
@@ -21,12 +21,12 @@ pub const BEST_FIT: Policy = Policy::Given(&Contender {
 /// Of the jobs that fit the one that is expected to be shortest. Nothing is reserved.
 ///
 /// What waiting could be if large and long jobs were promised nothing.
-pub const SHORTEST: Policy = Policy::Given(&Contender {
+pub const SHORTEST: AdmissionPolicy = AdmissionPolicy::Custom(&CustomOrder {
     name: "shortest",
     next: |waiters: &Waiters<'_>| {
         let all = waiters.all();
         let fits = all.filter_map(|(at, ask)| {
-            let fit = waiters.fit(at, |_| true)?;
+            let fit = waiters.fit(at)?;
             Some(((ask.priority, ask.need.expected, at), fit))
         });
         let best = fits.min_by_key(|(order, _)| *order);
@@ -35,16 +35,16 @@ pub const SHORTEST: Policy = Policy::Given(&Contender {
 });
 
 /// All of them.
-pub const ALL: [Policy; 3] = [EXCLUSIVE, BEST_FIT, SHORTEST];
+pub const ALL: [AdmissionPolicy; 3] = [EXCLUSIVE, BEST_FIT, SHORTEST];
 
-fn fits(waiters: &Waiters<'_>) -> impl Iterator<Item = Fit> {
+fn fits(waiters: &Waiters<'_>) -> impl Iterator<Item = WaiterFit> {
     let all = waiters.all();
-    all.filter_map(|(at, _)| waiters.fit(at, |_| true))
+    all.filter_map(|(at, _)| waiters.fit(at))
 }
 
 #[cfg(test)]
 mod tests {
-    use weft_admission::{Admission, Ask, Config, Decision, Device, DeviceId, Event, Job, Need, User};
+    use weft_admission::{Admission, AdmissionConfig, Ask, Decision, Device, DeviceId, Event, Job, Need, User};
 
     use super::*;
 
@@ -52,10 +52,10 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// The jobs that begin, in their order, when one that held all of a 16 GB device ends.
-    fn begins(policy: Policy) -> Vec<u64> {
-        let mut machine = Admission::new(Config {
+    fn begins(policy: AdmissionPolicy) -> Vec<u64> {
+        let mut machine = Admission::new(AdmissionConfig {
             policy,
-            ..Config::default()
+            ..AdmissionConfig::default()
         });
         let mut out = Vec::new();
         machine.handle(0, Event::Device(Device::new(DeviceId(0), 16 * GB)), &mut out);

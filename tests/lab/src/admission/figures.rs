@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::contenders;
 use serde::Serialize;
-use weft_admission::{Config, Policy};
+use weft_admission::{AdmissionConfig, AdmissionPolicy};
 
 use super::least;
 use super::mix::{JobMix, ODD, S};
@@ -86,7 +86,7 @@ pub fn row(mix: &JobMix, seed: u64, rule: AdmissionRule, outcome: &AdmissionOutc
     let middle = self::mean(&users);
     let largest = jobs().max_by_key(|(job, _)| job.peak);
     let (wait_largest, first, patience) = largest.map_or((0, 0, 0), |(job, fate)| {
-        let patience = Config::default().patience(job.said_run);
+        let patience = AdmissionConfig::default().patience(job.said_run);
         (fate.began - job.arrives, fate.first_wait.unwrap_or(0), patience)
     });
     AdmissionRow {
@@ -125,7 +125,7 @@ fn seconds(ns: crate::Ns) -> f64 {
 /// half and twice as long as foretold. Who comes later with a claim to go first (a user who had
 /// less, a shorter job) is not foretold, nor that estimates are wrong.
 fn foretold(rows: &[AdmissionRow], mix: &str) -> Option<String> {
-    let weft = Policy::Weft.name();
+    let weft = AdmissionPolicy::Weft.name();
     let all: Vec<(f64, f64)> = of(rows, mix, weft)
         .flat_map(|row| row.foretold.iter().copied())
         .collect();
@@ -186,7 +186,7 @@ fn average(rows: &[AdmissionRow], mix: &str, rule: &str, figure: impl Fn(&Admiss
 /// How far the largest job's wait is above that under `fifo` and its bound, of all seeds where that
 /// is most, and the figures.
 fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f64, String) {
-    let [weft, fifo] = [Policy::Weft, Policy::Fifo].map(Policy::name);
+    let [weft, fifo] = [AdmissionPolicy::Weft, AdmissionPolicy::Fifo].map(AdmissionPolicy::name);
     let mut worst: Option<(f64, String)> = None;
     let mut missed = Vec::new();
     for row in of(rows, mix, weft) {
@@ -218,7 +218,7 @@ fn worst(rows: &[AdmissionRow], mix: &str, wait: fn(&AdmissionRow) -> f64) -> (f
 /// What is known of how little a mix's mean wait can be, beside an aim. It changes nothing about
 /// whether that is met.
 fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
-    let [weft, shortest] = [Policy::Weft, contenders::SHORTEST].map(Policy::name);
+    let [weft, shortest] = [AdmissionPolicy::Weft, contenders::SHORTEST].map(AdmissionPolicy::name);
     let least = average(rows, mix, weft, |row| row.wait_least_s);
     let kept = average(rows, mix, weft, |row| row.wait_least_kept_s);
     let bounds = format!("no order waits less than {least:.0} s, none that keeps what jobs say less than {kept:.0} s");
@@ -239,7 +239,8 @@ fn possible(rows: &[AdmissionRow], mix: &str, met: bool, aim: f64) -> String {
 
 /// Judges them: waits in the mean over the seeds, the rest for each seed.
 pub fn judge(rows: &[AdmissionRow]) -> Vec<AdmissionAim> {
-    let [weft, fifo, exclusive] = [Policy::Weft, Policy::Fifo, contenders::EXCLUSIVE].map(Policy::name);
+    let [weft, fifo, exclusive] =
+        [AdmissionPolicy::Weft, AdmissionPolicy::Fifo, contenders::EXCLUSIVE].map(AdmissionPolicy::name);
     let mut aims = Vec::new();
     for mix in names(rows) {
         let ooms: u32 = of(rows, mix, weft).map(|row| row.oom_by_neighbours).sum();

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 
 use super::contenders;
 use weft_admission::{
-    Admission, Ask, Backing, Config, Decision, Device, DeviceId, Event, Job as Number, Need, Policy, User,
+    Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, Decision, Device, DeviceId, Event, Job as Number, Need,
+    User,
 };
 
 use super::mix::{CONTEXT_BYTES, JobMix, MixJob, S};
@@ -32,7 +33,7 @@ pub enum AdmissionRule {
     /// Everybody begins at once: a device without weft.
     Nobody,
     /// A policy of the core; jobs are held to what they were given, or (false) take what they like.
-    Admit(Policy, bool),
+    Admit(AdmissionPolicy, bool),
     /// Shortest first, which promises nothing, among jobs that say the truth about how long they
     /// run, and (true) about their memory: no scheduler can know that. It tells how much of a wait
     /// is owed to what is not known.
@@ -44,7 +45,7 @@ impl AdmissionRule {
     pub fn all() -> Vec<AdmissionRule> {
         let mut all = vec![AdmissionRule::Nobody];
         all.extend(
-            Policy::ALL
+            AdmissionPolicy::ALL
                 .iter()
                 .map(|(policy, _)| AdmissionRule::Admit(*policy, true)),
         );
@@ -128,15 +129,15 @@ struct AdmissionWorld<'a> {
 pub fn run(mix: &JobMix, rule: AdmissionRule) -> AdmissionOutcome {
     let policy = match rule {
         AdmissionRule::Admit(policy, _) => policy,
-        AdmissionRule::Nobody => Policy::Fifo,
+        AdmissionRule::Nobody => AdmissionPolicy::Fifo,
         AdmissionRule::Knows(_) => contenders::SHORTEST,
     };
     let mut world = AdmissionWorld {
         mix,
         rule,
-        core: Admission::new(Config {
+        core: Admission::new(AdmissionConfig {
             policy,
-            ..Config::default()
+            ..AdmissionConfig::default()
         }),
         now: 0,
         running: BTreeMap::new(),
@@ -291,7 +292,7 @@ impl AdmissionWorld<'_> {
     /// What `weft queue` would say of a job that has just asked: only for the rule that people see.
     fn expect(&mut self, at: usize, job: &MixJob) {
         let number = Number(at as u64);
-        if self.rule != AdmissionRule::Admit(Policy::Weft, true) || !self.core.waits(number) {
+        if self.rule != AdmissionRule::Admit(AdmissionPolicy::Weft, true) || !self.core.waits(number) {
             return;
         }
         if let Some(fate) = self.outcome.fates.get_mut(at)

@@ -16,7 +16,10 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
 use simgpu_engine::memory::{BLOCK, MemorySettings, Pager, Range, Ticket};
-use weft_paging::{self as plan, Config, Link, Order, OrderId, Outcome, Place, Planner, Turn, Use, What, WorkingSet};
+use weft_paging::{
+    self as plan, GranulePlace, Link, OrderId, OrderKind, OrderStatus, PagingConfig, PagingOrder, Planner,
+    ResidencySlot, Use, WorkingSet,
+};
 use weft_profiles::working_set::Access;
 use weft_scheduler::Client;
 
@@ -103,8 +106,8 @@ struct PagingSums {
 /// The planner and its orders on their way.
 struct PlannerState {
     planner: Planner,
-    given: Vec<Order>,
-    pending: VecDeque<(Ns, Order)>,
+    given: Vec<PagingOrder>,
+    pending: VecDeque<(Ns, PagingOrder)>,
     tickets: HashMap<Ticket, OrderId>,
     /// Own time of the running job that the planner was not told.
     untold: Ns,
@@ -124,15 +127,15 @@ fn client(task: usize) -> Client {
     Client(task as u64)
 }
 
-fn granules(range: Range) -> plan::Range {
+fn granules(range: Range) -> plan::GranuleRange {
     let first = range.start / BLOCK;
-    plan::Range {
+    plan::GranuleRange {
         first,
         count: (range.end().div_ceil(BLOCK) - first) as u32,
     }
 }
 
-fn bytes(range: plan::Range) -> Range {
+fn bytes(range: plan::GranuleRange) -> Range {
     Range::new(range.first * BLOCK, u64::from(range.count) * BLOCK)
 }
 
@@ -147,7 +150,7 @@ pub fn working_set(job: &PagedJob) -> WorkingSet {
                     let count = (end - first) as u32;
                     uses.push(Use {
                         at,
-                        range: plan::Range { first, count },
+                        range: plan::GranuleRange { first, count },
                         access,
                     });
                 }
@@ -182,15 +185,15 @@ impl PlannerState {
             both: memory.both_ways as f64 * 1e6,
             duplex: memory.duplex,
         };
-        let config = Config {
+        let config = PagingConfig {
             options,
-            ..Config::new(memory.capacity, memory.host_limit, link)
+            ..PagingConfig::new(memory.capacity, memory.host_limit, link)
         };
         let mut planner = Planner::new(config);
         for (number, job) in jobs.iter().enumerate() {
             planner.join(client(number));
             for range in &job.allocations {
-                planner.placed(client(number), granules(*range), Place::Host);
+                planner.placed(client(number), granules(*range), GranulePlace::Host);
             }
             planner.learn(client(number), working_set(job), 0);
         }
@@ -295,20 +298,20 @@ impl PagingMachine {
             weft.pending.pop_front();
             let (owner, range) = (order.client.0 as u32, bytes(order.range));
             let pager = &mut self.pager;
-            let ticket = match order.what {
-                What::Prefetch => pager.prefetch(now, owner, range, false),
-                What::Populate => {
+            let ticket = match order.kind {
+                OrderKind::Prefetch => pager.prefetch(now, owner, range, false),
+                OrderKind::Populate => {
                     pager.discard(now, owner, range);
                     pager.prefetch(now, owner, range, false)
                 }
-                What::Evict | What::Release => pager.leave(now, owner, range),
-                What::Discard => {
+                OrderKind::Evict | OrderKind::Release => pager.leave(now, owner, range),
+                OrderKind::Discard => {
                     pager.discard(now, owner, range);
-                    weft.planner.done(order.id, Outcome::Done);
+                    weft.planner.done(order.id, OrderStatus::Done);
                     ended = true;
                     continue;
                 }
-                What::Advise(on) => {
+                OrderKind::Advise(on) => {
                     pager.advise_read_mostly(now, owner, range, on);
                     continue;
                 }
@@ -330,15 +333,15 @@ impl PagingMachine {
         };
         let mut news = !evicted.is_empty();
         for (owner, number) in evicted {
-            let range = plan::Range {
+            let range = plan::GranuleRange {
                 first: number,
                 count: 1,
             };
-            weft.planner.placed(Client(owner.into()), range, Place::Host);
+            weft.planner.placed(Client(owner.into()), range, GranulePlace::Host);
         }
         while let Some((ticket, _)) = self.pager.next_ended() {
             if let Some(id) = weft.tickets.remove(&ticket) {
-                weft.planner.done(id, Outcome::Done);
+                weft.planner.done(id, OrderStatus::Done);
                 news = true;
             }
         }
@@ -377,7 +380,7 @@ impl PagingMachine {
             if let Some(weft) = &mut self.weft {
                 weft.planner.faulted(
                     client(task),
-                    plan::Range {
+                    plan::GranuleRange {
                         first: number,
                         count: 1,
                     },
@@ -441,13 +444,13 @@ impl PagingMachine {
     fn turn(&mut self, task: usize, length: Length, setting: &Setting) {
         let own = match (length, setting.adaptive, &self.weft) {
             (Length::Own(_), Some((efficiency, away)), Some(weft)) => {
-                Length::Own(weft.planner.slice(efficiency, MIN_TURN_NS, away))
+                Length::Own(weft.planner.turn_length(efficiency, MIN_TURN_NS, away))
             }
             (length, ..) => length,
         };
         let count = self.tasks.len();
         if let (Some(weft), Length::Own(length)) = (&mut self.weft, own) {
-            let order = (0..count).map(|n| Turn {
+            let order = (0..count).map(|n| ResidencySlot {
                 client: client((task + n) % count),
                 length,
             });

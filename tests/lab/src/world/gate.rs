@@ -439,7 +439,7 @@ impl LabMachine {
         gained > 0
     }
 
-    /// `Orders::renew`, and what is left on the device as far as is known.
+    /// `Orders::replenish`, and what is left on the device as far as is known.
     fn renew(&mut self, job: usize) {
         let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;

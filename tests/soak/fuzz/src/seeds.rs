@@ -191,7 +191,7 @@ fn lane_writes(records: u64) -> Vec<u8> {
         lane.become_idle(1_000_000_000 + at);
     }
     lane.reports.issued.store(5000, Ordering::Relaxed);
-    lane.reports.settled.store(2000, Ordering::Relaxed);
+    lane.reports.completed.store(2000, Ordering::Relaxed);
     lane.reports.wanted_cost.store(300, Ordering::Relaxed);
     lane.reports.waiting.store(1, Ordering::Relaxed);
     let words = |lane: &Lane| -> Vec<u64> {

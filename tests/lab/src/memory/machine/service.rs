@@ -24,7 +24,7 @@ use crate::memory::contender::{LaunchRule, Side};
 use crate::memory::workload::Workload;
 use crate::random::Random;
 use crate::{MS, Ns, US};
-use weft_paging::Turn;
+use weft_paging::ResidencySlot;
 
 /// XSched's in-flight window, the default of its sources.
 const WINDOW: usize = 16;
@@ -208,12 +208,14 @@ impl PagingMachine {
     /// foreground job, which may come at any time.
     fn plan_batch(&mut self, since: &mut Ns) {
         let Some(weft) = &mut self.weft else { return };
-        let length = weft.planner.slice(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
+        let length = weft
+            .planner
+            .turn_length(1.0 / BUSY, MIN_BATCH_TURN_NS, MAX_SWAPPED_OUT_NS);
         if self.tasks[BATCH].own < *since {
             return;
         }
         *since = self.tasks[BATCH].own + length;
-        let turn = |task| Turn {
+        let turn = |task| ResidencySlot {
             client: client(task),
             length,
         };

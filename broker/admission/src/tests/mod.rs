@@ -1,5 +1,7 @@
 //! The rules one by one, and the invariants under any input.
 
+mod auto_backing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -11,12 +13,16 @@ const GB: u64 = 1_000_000_000;
 const S: Ns = 1_000_000_000;
 
 /// An order from outside: any job that fits, the latest first.
-static ANY: Contender = Contender {
+static ANY: CustomOrder = CustomOrder {
     name: "any",
-    next: |waiters: &Waiters<'_>| waiters.all().filter_map(|(at, _)| waiters.fit(at, |_| true)).last(),
+    next: |waiters: &Waiters<'_>| waiters.all().filter_map(|(at, _)| waiters.fit(at)).last(),
 };
 
-const EVERY: [Policy; 3] = [Policy::Weft, Policy::Fifo, Policy::Given(&ANY)];
+const EVERY: [AdmissionPolicy; 3] = [
+    AdmissionPolicy::Weft,
+    AdmissionPolicy::Fifo,
+    AdmissionPolicy::Custom(&ANY),
+];
 
 fn device(id: u32, memory: u64) -> Event {
     Event::Device(Device {
@@ -42,11 +48,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(policy: Policy) -> Bench {
+    fn new(policy: AdmissionPolicy) -> Bench {
         let mut bench = Bench {
-            machine: Admission::new(Config {
+            machine: Admission::new(AdmissionConfig {
                 policy,
-                ..Config::default()
+                ..AdmissionConfig::default()
             }),
             now: 0,
         };
@@ -80,7 +86,7 @@ fn admitted(decisions: &[Decision]) -> Vec<u64> {
 
 #[test]
 fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 7 * GB, 60)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 8 * GB, 60)), [2]);
     assert_eq!(bench.asks(ask(3, 3, GB, 60)), [0; 0]);
@@ -100,7 +106,7 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
 
 #[test]
 fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
     // Needs the whole device. May be passed for its own run of 300 s, and until the first has
     // ended, before which it could not begin.
@@ -120,7 +126,7 @@ fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds
     assert_eq!(bench.asks(ask(4, 3, GB, 25)), [4]);
     assert_eq!(bench.asks(ask(5, 3, GB, 26)), [0; 0]);
     let waiting = bench.machine.view().waiting;
-    assert_eq!((waiting[1].lack, waiting[1].behind), (None, Some(Job(2))));
+    assert_eq!((waiting[1].lack, waiting[1].blocked_by), (None, Some(Job(2))));
     bench.now = 540 * S;
     assert_eq!(bench.admits(Event::Ends(Job(4))), [0; 0]);
     assert_eq!(bench.admits(Event::Ends(Job(3))), [2]);
@@ -129,7 +135,7 @@ fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds
 
 #[test]
 fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 10 * GB, 60)), [0; 0]);
     bench.now = 20 * S;
@@ -145,14 +151,14 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
     assert_eq!(
-        bench.machine.view().waiting.last().and_then(|last| last.behind),
+        bench.machine.view().waiting.last().and_then(|last| last.blocked_by),
         Some(Job(2))
     );
 }
 
 #[test]
 fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 600)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 200)), [0; 0]);
     bench.now = 500 * S;
@@ -167,7 +173,7 @@ fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
 
 #[test]
 fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain_order() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     let order = |bench: &mut Bench, runs: &dyn Fn(u64) -> Ns| {
         let (mut order, mut running) = (Vec::new(), vec![0]);
         while let Some(job) = running.pop() {
@@ -199,7 +205,7 @@ fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain
 
 #[test]
 fn a_day_is_the_longest_that_plain_order_excuses() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(0, 9, 8 * GB, 100)), [0]);
     // In plain order it would wait for the first, which never ends.
     assert_eq!(bench.asks(ask(1, 1, 15 * GB, 100)), [0; 0]);
@@ -214,7 +220,7 @@ fn a_day_is_the_longest_that_plain_order_excuses() {
 
 #[test]
 fn users_take_turns_and_a_heavier_one_has_more_of_them() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     bench.tell(Event::Weight(User(2), 2));
     assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
     // All alike, and all due when the first may go. The first user came first with all of his jobs.
@@ -237,7 +243,7 @@ fn users_take_turns_and_a_heavier_one_has_more_of_them() {
 
 #[test]
 fn who_had_least_goes_first_while_nobody_is_due() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(0, 1, 15 * GB, 1000)), [0]);
     bench.now = 10 * S;
     assert_eq!(bench.asks(ask(1, 1, 15 * GB, 1000)), [0; 0]);
@@ -257,7 +263,7 @@ fn who_had_least_goes_first_while_nobody_is_due() {
 
 #[test]
 fn growth_comes_from_what_is_free_and_from_nobody() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 5 * GB, 60)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 5 * GB, 60)), [2]);
     let granted = bench.tell(Event::Grows(Job(1), 4 * GB));
@@ -287,7 +293,7 @@ fn growth_comes_from_what_is_free_and_from_nobody() {
 
 #[test]
 fn a_gang_is_one_job() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     let gang = Ask {
         need: Need {
             processes: 2,
@@ -310,7 +316,7 @@ fn a_gang_is_one_job() {
 
 #[test]
 fn after_a_restart_those_who_run_are_a_fact() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(9, 1, 10 * GB, 60)), [9]);
     assert_eq!(
         bench.admits(Event::Holds(ask(1, 1, 9 * GB, 60), DeviceId(0), 10 * GB)),
@@ -322,7 +328,7 @@ fn after_a_restart_those_who_run_are_a_fact() {
 
 #[test]
 fn jobs_go_where_they_fit_best_and_only_where_they_may() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     bench.tell(device(1, 40 * GB));
     let place = |decisions: Vec<Decision>| match decisions.as_slice() {
         [Decision::Admit { device, .. }] => Some(device.0),
@@ -350,7 +356,7 @@ fn jobs_go_where_they_fit_best_and_only_where_they_may() {
 
 #[test]
 fn the_forecast_says_when() {
-    let mut bench = Bench::new(Policy::Weft);
+    let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 15 * GB, 100)), [1]);
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 1000)), [0; 0]);
     assert_eq!(bench.asks(ask(3, 3, 15 * GB, 10)), [0; 0]);
@@ -385,7 +391,7 @@ fn two_hundred_wait_and_all_run_once() {
 
 #[test]
 fn a_suspended_job_holds_up_nobody_and_keeps_its_place() {
-    for policy in [Policy::Weft, Policy::Fifo] {
+    for policy in [AdmissionPolicy::Weft, AdmissionPolicy::Fifo] {
         let mut bench = Bench::new(policy);
         assert_eq!(bench.asks(ask(1, 1, 15 * GB, 600)), [1]);
         for job in 2..5 {
@@ -393,15 +399,15 @@ fn a_suspended_job_holds_up_nobody_and_keeps_its_place() {
         }
         assert_eq!(bench.admits(Event::Ends(Job(1))), [2]);
         // It was admitted and does nothing.
-        assert_eq!(bench.admits(Event::Away(Job(2))), [3], "{policy}");
+        assert_eq!(bench.admits(Event::Suspends(Job(2))), [3], "{policy}");
         let waiting = bench.machine.view().waiting;
         assert_eq!(waiting.iter().map(|row| row.ask.job.0).collect::<Vec<_>>(), [2, 4]);
-        assert!(waiting[0].away && bench.machine.forecast().keys().all(|job| job.0 == 4));
+        assert!(waiting[0].suspended && bench.machine.forecast().keys().all(|job| job.0 == 4));
         // While it is suspended those behind it go.
         assert_eq!(bench.admits(Event::Ends(Job(3))), [4]);
         assert_eq!(bench.asks(ask(5, 1, 15 * GB, 600)), [0u64; 0]);
         // It goes on, before those that came after it.
-        assert_eq!(bench.admits(Event::Back(Job(2))), [0u64; 0]);
+        assert_eq!(bench.admits(Event::Resumes(Job(2))), [0u64; 0]);
         assert_eq!(bench.admits(Event::Ends(Job(4))), [2]);
         assert_eq!(bench.admits(Event::Ends(Job(2))), [5]);
     }
@@ -455,11 +461,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn a_policy() -> impl Strategy<Value = Policy> {
+fn a_policy() -> impl Strategy<Value = AdmissionPolicy> {
     (0..EVERY.len()).prop_map(|at| EVERY[at])
 }
 
-fn check_fits(machine: &Admission, config: &Config) -> Result<(), TestCaseError> {
+fn check_fits(machine: &Admission, config: &AdmissionConfig) -> Result<(), TestCaseError> {
     let view = machine.view();
     for (about, load, _) in &view.devices {
         let host = view
@@ -481,7 +487,7 @@ proptest! {
     /// no share made smaller.
     #[test]
     fn books_are_right(policy in a_policy(), steps in proptest::collection::vec(step(), 1..200)) {
-        let config = Config { policy, host_memory: 40 * GB, ..Config::default() };
+        let config = AdmissionConfig { policy, host_memory: 40 * GB, ..AdmissionConfig::default() };
         let mut machine = Admission::new(config.clone());
         let mut out = Vec::new();
         machine.handle(0, device(0, 16 * GB), &mut out);
@@ -496,7 +502,7 @@ proptest! {
             let event = match step {
                 Step::Ask { user, peak, seconds, priority, processes, backing, only } => {
                     let job = number as u64;
-                    let backing = [Backing::Device, Backing::Managed { working_set: peak / 2 }, Backing::Either { working_set: peak }][backing];
+                    let backing = [Backing::Device, Backing::Managed { working_set: peak / 2 }, Backing::Auto { working_set: peak }][backing];
                     waits.insert(job);
                     Event::Asks(Ask {
                         priority,
@@ -520,12 +526,12 @@ proptest! {
                         if runs.remove(&job).is_some() { ever.remove(&job); }
                         waits.insert(job);
                         away.insert(job);
-                        Event::Away(Job(job))
+                        Event::Suspends(Job(job))
                     }
                     None => Event::Tick,
                 },
                 Step::Back(at) => match pick(away.iter().copied().collect(), at) {
-                    Some(job) => { away.remove(&job); Event::Back(Job(job)) }
+                    Some(job) => { away.remove(&job); Event::Resumes(Job(job)) }
                     None => Event::Tick,
                 },
                 Step::Pass(seconds) => { now += seconds * S; Event::Tick }
@@ -567,7 +573,7 @@ proptest! {
         large in 30..2000u64,
         others in proptest::collection::vec((1..15u64, 5..600u64, 50..200u64, 10..90u64), 20..100),
     ) {
-        let mut machine = Admission::new(Config::default());
+        let mut machine = Admission::new(AdmissionConfig::default());
         let mut out = Vec::new();
         machine.handle(0, device(0, 16 * GB), &mut out);
         let mut ends: BTreeSet<(Ns, u64)> = BTreeSet::new();
@@ -611,7 +617,7 @@ proptest! {
         }
         // Jobs of other users that were due before it begin before it: each of at most three users
         // has one ahead, of shorter patience.
-        let bound = Config::default().patience(large * S) + longest;
+        let bound = AdmissionConfig::default().patience(large * S) + longest;
         let begun = begun.expect("it begins");
         prop_assert!(begun <= bound + 3 * longest, "{} s, bound {} s", begun / S, bound / S);
     }

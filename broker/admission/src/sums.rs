@@ -1,40 +1,61 @@
-//! Sums over the running jobs, computed once for all waiters: each device's load, and what is left
-//! as jobs end.
+//! Sums over the running jobs, computed once for all waiters of an event.
 //!
-//! An event needs them several times per waiter. A scan of all running jobs each time made an event
-//! among a thousand jobs cost 20 ms.
-//!
-//! Invariant: the sums are dropped whenever an input changes ([`Admission::handle`],
-//! [`Admission::admit`]).
+//! Without them an event among a thousand jobs took 20 ms: each waiter scanned the running jobs.
 #![forbid(unsafe_code)]
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::model::{Carried, Reckoned};
+use super::load::Load;
+use super::model::RunningJob;
 use super::need::DeviceId;
-use super::state::Admission;
+use weft_protocol::Ns;
 
-impl Admission {
-    /// The sums, computed on first use.
-    pub(super) fn reckoned(&self) -> &Reckoned {
-        self.reckoned.get_or_init(|| self.reckon())
-    }
+/// Sums over all running jobs, valid until one of them changes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    /// Longest expected run of a running job, ns.
+    pub longest: Option<Ns>,
+    pub devices: BTreeMap<DeviceId, DeviceSums>,
+}
 
-    /// The sums of one device.
-    pub(super) fn carried(&self, device: DeviceId) -> Option<&Carried> {
-        self.reckoned().devices.get(&device)
-    }
+/// Sums for one device.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DeviceSums {
+    /// Current load.
+    pub load: Load,
+    /// Host memory of managed jobs on other devices, bytes.
+    pub elsewhere: u64,
+    /// Distinct expected ends, ascending, each with the load left from then on.
+    pub ends: Vec<(Ns, Load)>,
+    /// Loads that a new job must leave room for.
+    pub guarded: Vec<GuardedLoad>,
+}
 
-    fn reckon(&self) -> Reckoned {
+/// Load of a device once a running job that waits for more memory is served.
+#[derive(Debug, Clone)]
+pub(super) struct GuardedLoad {
+    /// Priority of that job.
+    pub priority: u8,
+    pub load: Load,
+}
+
+impl Sums {
+    /// Sums of these jobs and devices, without guarded loads.
+    pub fn new<'a>(
+        now: Ns,
+        running: impl Iterator<Item = &'a RunningJob> + Clone,
+        devices: impl Iterator<Item = DeviceId>,
+    ) -> Sums {
         #[cfg(test)]
-        tests::RECKONED.with(|count| count.set(count.get() + 1));
-        let mut all = Reckoned {
-            longest: self.running.values().map(|running| running.ask.need.expected).max(),
-            devices: self.devices.keys().map(|id| (*id, Carried::default())).collect(),
+        tests::COMPUTED.with(|count| count.set(count.get() + 1));
+        let mut all = Sums {
+            longest: running.clone().map(|running| running.ask.need.expected).max(),
+            devices: devices.map(|id| (id, DeviceSums::default())).collect(),
         };
-        let mut leaving: Vec<_> = self.running.values().map(|it| (it.end(self.now), it)).collect();
+        let mut leaving: Vec<_> = running.map(|it| (it.end(now), it)).collect();
         // Latest end first: what is left after an end is what ends later.
-        leaving.sort_unstable_by_key(|(end, running)| (std::cmp::Reverse(*end), running.number));
+        leaving.sort_unstable_by_key(|(end, running)| (Reverse(*end), running.number));
         let (mut host, mut own) = (0u128, BTreeMap::<DeviceId, u128>::new());
         for (end, running) in leaving {
             if running.ask.need.backing.is_managed() {
@@ -42,19 +63,18 @@ impl Admission {
                 host += peak;
                 *own.entry(running.device).or_default() += peak;
             }
-            let Some(carried) = all.devices.get_mut(&running.device) else {
+            let Some(sums) = all.devices.get_mut(&running.device) else {
                 continue;
             };
-            if carried.ends.last().is_none_or(|(last, _)| *last != end) {
-                carried.ends.push((end, carried.load));
+            if sums.ends.last().is_none_or(|(last, _)| *last != end) {
+                sums.ends.push((end, sums.load));
             }
-            carried.load = carried.load.with(&running.ask.need, running.share);
+            sums.load = sums.load.with(&running.ask.need, running.share);
         }
-        for (id, carried) in &mut all.devices {
-            carried.ends.reverse();
+        for (id, sums) in &mut all.devices {
+            sums.ends.reverse();
             let others = host - own.get(id).copied().unwrap_or(0);
-            carried.elsewhere = u64::try_from(others).unwrap_or(u64::MAX);
-            carried.rooms = self.rooms(*id, carried.elsewhere);
+            sums.elsewhere = u64::try_from(others).unwrap_or(u64::MAX);
         }
         all
     }
@@ -64,23 +84,23 @@ impl Admission {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::config::Config;
+    use super::super::config::AdmissionConfig;
     use super::super::event::{Ask, Event};
-    use super::super::model::Waiter;
+    use super::super::model::WaitingJob;
     use super::super::need::{Backing, Device, Job, Need, User};
+    use super::super::state::Admission;
     use super::*;
-    use weft_protocol::Ns;
 
     const GB: u64 = 1_000_000_000;
 
     thread_local! {
         /// Number of scans over the running jobs in this thread.
-        pub(super) static RECKONED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+        pub(super) static COMPUTED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
     #[test]
-    fn an_event_reckons_a_few_times_however_many_wait() {
-        let mut machine = Admission::new(Config::default());
+    fn an_event_sums_up_a_few_times_however_many_wait() {
+        let mut machine = Admission::new(AdmissionConfig::default());
         let mut out = Vec::new();
         machine.handle(0, Event::Device(Device::new(DeviceId(0), 80 * GB)), &mut out);
         for number in 0..700 {
@@ -96,17 +116,17 @@ mod tests {
         }
         assert_eq!(machine.count(), (200, 500));
         for now in [1, 3_000, 9_000, 90_000] {
-            RECKONED.set(0);
+            COMPUTED.set(0);
             machine.handle(now * 1_000_000_000, Event::Tick, &mut out);
             machine.next_wake();
             machine.view();
             // One for the event, and one for what people and the clock ask between events.
-            assert!(RECKONED.get() <= 2, "{} times after {now} s", RECKONED.get());
+            assert!(COMPUTED.get() <= 2, "{} times after {now} s", COMPUTED.get());
         }
     }
 
     /// Scans the running jobs for each end.
-    fn foreseen_plainly(machine: &Admission, waiter: &Waiter) -> Option<(DeviceId, Ns)> {
+    fn earliest_fit_by_scan(machine: &Admission, waiter: &WaitingJob) -> Option<(DeviceId, Ns)> {
         let when = |device: &Device| {
             let here = machine.running.values().filter(|it| it.device == device.id);
             let mut ends: Vec<Ns> = here.map(|it| it.end(machine.now)).collect();
@@ -125,10 +145,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_reckoned_once_is_what_each_look_would_see(
+        fn sums_are_what_each_scan_would_find(
             jobs in prop::collection::vec((1u64..14, 1u64..9, 0u32..3, 0u32..4, 0u64..6), 1..40)
         ) {
-            let mut machine = Admission::new(Config { host_memory: 60 * GB, ..Config::default() });
+            let mut machine = Admission::new(AdmissionConfig { host_memory: 60 * GB, ..AdmissionConfig::default() });
             for (id, memory) in [(0, 16), (1, 24)] {
                 let device = Device { context: GB / 4, ..Device::new(DeviceId(id), memory * GB) };
                 machine.handle(0, Event::Device(device), &mut Vec::new());
@@ -150,12 +170,12 @@ mod tests {
                     machine.handle(machine.now + 1, Event::Ends(Job(number / 2)), &mut Vec::new());
                 }
                 for device in machine.devices.keys() {
-                    let carried = machine.carried(*device).cloned().unwrap_or_default();
-                    prop_assert_eq!(carried.load, machine.load(*device));
-                    prop_assert_eq!(carried.elsewhere, machine.host_elsewhere(*device));
+                    let sums = machine.device_sums(*device).cloned().unwrap_or_default();
+                    prop_assert_eq!(sums.load, machine.load(*device));
+                    prop_assert_eq!(sums.elsewhere, machine.host_elsewhere(*device));
                 }
                 for waiter in &machine.waiting {
-                    prop_assert_eq!(machine.foresee(waiter), foreseen_plainly(&machine, waiter));
+                    prop_assert_eq!(machine.earliest_fit(waiter), earliest_fit_by_scan(&machine, waiter));
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Order of a client's next uses of its granules from some point of its time, and of its last uses
 //! before it.
 //!
-//! Each is one walk round the period, at a few nanoseconds a granule. A switch computes them for
-//! the one client whose position moved.
+//! A walk round the period, at a few nanoseconds a granule. A switch walks for the one client whose
+//! position moved.
 #![forbid(unsafe_code)]
 
 use super::Access;
@@ -21,31 +21,30 @@ pub(super) struct SlotUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Due {
     pub slot: u32,
-    /// Distance in the client's own time. [`NEVER`] for an unused slot.
-    pub away: Ns,
+    /// Distance in the client's own time. [`NEVER_NS`] for an unused slot.
+    pub distance: Ns,
 }
 
 /// Distance of slots without uses.
-pub(super) const NEVER: Ns = Ns::MAX;
+pub(super) const NEVER_NS: Ns = Ns::MAX;
 
 /// Orders around one point of a client's time.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct UseOrder {
     /// Every slot: by next use, then unused ones.
     pub next: Vec<Due>,
     /// Access of each used slot's next use.
     pub access: Vec<Access>,
     /// Every used slot, the one last used first.
     pub last: Vec<Due>,
-    /// Point of the order: index of its next use. Between two uses only distances change, by less
-    /// than a kernel.
+    /// Index of its next use. Between two uses only distances change, by less than a kernel.
     of: Option<usize>,
     /// Distance of each slot's next use.
-    away: Vec<Ns>,
+    distance: Vec<Ns>,
     seen: Vec<bool>,
 }
 
-impl Order {
+impl UseOrder {
     /// Whether it is of a point between the same two uses.
     pub fn is_of(&self, uses: &[SlotUse], position: Ns) -> bool {
         self.of == Some(next_use(uses, position))
@@ -55,12 +54,12 @@ impl Order {
         self.of = None;
     }
 
-    pub fn away(&self, slot: usize) -> Ns {
-        self.away.get(slot).copied().unwrap_or(NEVER)
+    pub fn distance(&self, slot: usize) -> Ns {
+        self.distance.get(slot).copied().unwrap_or(NEVER_NS)
     }
 
-    /// Computes the orders around `position`, a time inside the period, for `slots` slots. `last`:
-    /// also the order of last uses.
+    /// Computes the orders around `position` (inside the period) for `slots` slots; the last uses
+    /// only if `last`.
     pub fn compute(&mut self, uses: &[SlotUse], period: Ns, position: Ns, slots: usize, last: bool) {
         let split = next_use(uses, position);
         self.of = Some(split);
@@ -69,27 +68,30 @@ impl Order {
         self.next.clear();
         self.access.clear();
         self.access.resize(slots, Access::ReadWrite);
-        self.away.clear();
-        self.away.resize(slots, NEVER);
+        self.distance.clear();
+        self.distance.resize(slots, NEVER_NS);
         self.seen.clear();
         self.seen.resize(slots, false);
         let forward = after.iter().map(|one| (one, one.at - position));
         let around = before.iter().map(|one| (one, one.at + (period - position)));
-        for (one, away) in forward.chain(around) {
+        for (one, distance) in forward.chain(around) {
             for slot in one.first..one.first + one.count {
                 let at = slot as usize;
                 if !self.seen[at] {
                     self.seen[at] = true;
                     self.access[at] = one.access;
-                    self.away[at] = away;
-                    self.next.push(Due { slot, away });
+                    self.distance[at] = distance;
+                    self.next.push(Due { slot, distance });
                 }
             }
         }
         let used = self.next.len();
         for (slot, seen) in (0u32..).zip(&self.seen) {
             if !seen {
-                self.next.push(Due { slot, away: NEVER });
+                self.next.push(Due {
+                    slot,
+                    distance: NEVER_NS,
+                });
             }
         }
 
@@ -100,12 +102,12 @@ impl Order {
         self.seen.fill(false);
         let backward = before.iter().rev().map(|one| (one, position - one.at));
         let around = after.iter().rev().map(|one| (one, position + (period - one.at)));
-        for (one, away) in backward.chain(around) {
+        for (one, distance) in backward.chain(around) {
             for slot in (one.first..one.first + one.count).rev() {
                 let at = slot as usize;
                 if !self.seen[at] {
                     self.seen[at] = true;
-                    self.last.push(Due { slot, away });
+                    self.last.push(Due { slot, distance });
                 }
             }
             if self.last.len() == used {
@@ -144,20 +146,20 @@ mod tests {
             used(20, 0, 1, Access::Read),
             used(30, 3, 1, Access::Read),
         ];
-        let mut order = Order::default();
+        let mut order = UseOrder::default();
         order.compute(&uses, 40, 0, 5, true);
         assert_eq!(slots(&order.next), [0, 1, 2, 3, 4]);
-        assert_eq!(order.next[2].away, 10);
-        assert_eq!(order.next[4].away, NEVER);
+        assert_eq!(order.next[2].distance, 10);
+        assert_eq!(order.next[4].distance, NEVER_NS);
         assert_eq!(slots(&order.last), [3, 0, 2, 1]);
-        assert_eq!(order.last[0].away, 10);
+        assert_eq!(order.last[0].distance, 10);
         assert_eq!(order.access[0], Access::Write);
 
         order.compute(&uses, 40, 15, 5, true);
         assert!(order.is_of(&uses, 20) && !order.is_of(&uses, 21));
         assert_eq!(slots(&order.next), [0, 3, 1, 2, 4]);
-        assert_eq!(order.next[0].away, 5);
-        assert_eq!(order.next[2].away, 25);
+        assert_eq!(order.next[0].distance, 5);
+        assert_eq!(order.next[2].distance, 25);
         assert_eq!(order.access[0], Access::Read, "of the next use, not of the first");
         assert_eq!(slots(&order.last), [2, 1, 0, 3]);
     }

@@ -1,14 +1,14 @@
-//! Granules, places and uses of one client, as the planner knows them.
+//! Granules, places and uses of one client.
 #![forbid(unsafe_code)]
 
 use super::{
-    Access, Place, Range, Row, Use, WorkingSet,
-    order::{NEVER, Order, SlotUse},
+    Access, GranulePlace, GranuleRange, PagingStats, Use, WorkingSet,
+    use_order::{NEVER_NS, SlotUse, UseOrder},
 };
 use weft_protocol::Ns;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Moving {
+pub(super) enum Movement {
     #[default]
     No,
     /// To the device.
@@ -20,40 +20,40 @@ pub(super) enum Moving {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slot {
-    pub place: Place,
-    pub moving: Moving,
-    /// On the device, with a good copy on the host.
+pub(super) struct GranuleState {
+    pub place: GranulePlace,
+    pub moving: Movement,
+    /// The host has a good copy.
     pub copy: bool,
     /// Whether the client uses it.
     pub used: bool,
-    /// Whether the client uses and never writes it.
+    /// Used and never written.
     pub unwritten: bool,
-    /// Whether the driver was told that it is mostly read.
+    /// The driver was told that it is mostly read.
     pub advised: bool,
-    /// Whether an order for it was refused since the last switch.
+    /// An order for it was refused since the last switch.
     pub refused: bool,
 }
 
-impl Slot {
+impl GranuleState {
     /// Granules of host memory that it takes.
     pub fn on_host(&self) -> u64 {
         match self.place {
-            Place::Nowhere => 0,
-            Place::Host => 1,
-            Place::Device => u64::from(self.copy || self.moving == Moving::Out),
+            GranulePlace::Nowhere => 0,
+            GranulePlace::Host => 1,
+            GranulePlace::Device => u64::from(self.copy || self.moving == Movement::Out),
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ClientMemory {
     /// Numbers of its granules, ascending.
     pub granules: Vec<u64>,
     /// Slots, in the order of `granules`.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<GranuleState>,
     /// Allocations by address.
-    allocations: Vec<Range>,
+    allocations: Vec<GranuleRange>,
     set: WorkingSet,
     /// Uses of `set`, by slots.
     pub uses: Vec<SlotUse>,
@@ -67,17 +67,17 @@ pub(super) struct Held {
     /// Its own time since then, ns.
     pub ran: Ns,
     /// Order around `position`.
-    pub now: Order,
-    /// Order around the end of the turn. For the running client only.
-    pub after: Order,
+    pub now: UseOrder,
+    /// Order around the end of the running client's turn.
+    pub after: UseOrder,
     pub pinned: bool,
-    /// Granules of host memory in use; `host_limit` bounds them.
+    /// Granules of host memory.
     pub host: u64,
     pub host_limit: Option<u64>,
-    /// End of the last run, in the time that all clients ran together.
+    /// End of the last run, in the clients' common time.
     pub ended: Ns,
     /// Bytes moved so far.
-    pub row: Row,
+    pub stats: PagingStats,
     /// Granules copied since its turn began.
     pub moved: super::Migration,
     /// Granules copied in the round before.
@@ -88,9 +88,9 @@ pub(super) struct Held {
     pub turn: Ns,
 }
 
-impl Held {
+impl ClientMemory {
     pub fn count_host(&mut self) {
-        self.host = self.slots.iter().map(Slot::on_host).sum();
+        self.host = self.slots.iter().map(GranuleState::on_host).sum();
     }
 
     pub fn host_is_full(&self) -> bool {
@@ -102,21 +102,21 @@ impl Held {
     }
 
     /// Existing slots of a range.
-    pub fn slots_of(&self, range: Range) -> std::ops::Range<usize> {
+    pub fn slots_of(&self, range: GranuleRange) -> std::ops::Range<usize> {
         let first = self.granules.partition_point(|granule| *granule < range.first);
         let end = self.granules.partition_point(|granule| *granule < range.end());
         first..end
     }
 
-    /// Adds missing slots of a range. True if there were some.
-    pub fn add(&mut self, range: Range) -> bool {
+    /// Adds missing slots of a range; false if there were none.
+    pub fn add(&mut self, range: GranuleRange) -> bool {
         let there = self.slots_of(range);
         if there.len() as u64 == u64::from(range.count) {
             return false;
         }
-        let known: Vec<Slot> = self.slots[there.clone()].to_vec();
+        let known: Vec<GranuleState> = self.slots[there.clone()].to_vec();
         let numbers: Vec<u64> = self.granules[there.clone()].to_vec();
-        let mut slots = vec![Slot::default(); range.count as usize];
+        let mut slots = vec![GranuleState::default(); range.count as usize];
         for (number, slot) in numbers.into_iter().zip(known) {
             slots[(number - range.first) as usize] = slot;
         }
@@ -126,13 +126,13 @@ impl Held {
     }
 
     /// Remembers an allocation, for [`super::Options::whole_allocations`].
-    pub fn note_allocation(&mut self, range: Range) {
+    pub fn note_allocation(&mut self, range: GranuleRange) {
         if let Err(at) = self.allocations.binary_search(&range) {
             self.allocations.insert(at, range);
         }
     }
 
-    pub fn remove(&mut self, range: Range) {
+    pub fn remove(&mut self, range: GranuleRange) {
         self.allocations
             .retain(|one| one.end() <= range.first || one.first >= range.end());
         let gone = self.slots_of(range);
@@ -157,7 +157,7 @@ impl Held {
 
     /// The touched allocations, or the use itself if none is known.
     fn widened(&self, one: Use) -> Vec<Use> {
-        let touched = |range: &&Range| range.first < one.range.end() && one.range.first < range.end();
+        let touched = |range: &&GranuleRange| range.first < one.range.end() && one.range.first < range.end();
         let mut wide: Vec<Use> = self
             .allocations
             .iter()
@@ -179,7 +179,7 @@ impl Held {
         wide
     }
 
-    /// Recomputes what rests on slot numbers, after slots came or went.
+    /// Recomputes what rests on slot numbers.
     pub fn index(&mut self) {
         let mut uses = std::mem::take(&mut self.uses);
         uses.clear();
@@ -218,8 +218,8 @@ impl Held {
         self.after.forget();
     }
 
-    /// Whether a slot stays on the device, whatever others need: in a pinned client, all known
-    /// uses, or all slots while none is known.
+    /// Whether a slot must stay on the device: a used one of a pinned client, each if no use is
+    /// known.
     pub fn keeps(&self, slot: usize) -> bool {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
@@ -232,25 +232,24 @@ impl Held {
         }
     }
 
-    /// Granules that it uses in `length` ns of its own time:
-    /// `max(average, next after the last plan)`.
+    /// Granules used in `length` ns of own time: `max(average, next by the last plan)`.
     pub fn used_in(&self, length: Ns) -> u64 {
         let average = u128::from(self.used) * u128::from(length.min(self.period)) / u128::from(self.period.max(1));
         let next = self
             .now
             .next
-            .partition_point(|due| due.away != NEVER && due.away < length);
+            .partition_point(|due| due.distance != NEVER_NS && due.distance < length);
         (average as u64).max(next as u64).min(self.used)
     }
 
-    /// Moves `position` to the begin of the present kernel, and returns the step, ns. The rest
-    /// stays in `ran`.
+    /// Moves `position` to the begin of the present kernel; the rest stays in `ran`. Returns the
+    /// step, ns.
     pub fn run_on(&mut self) -> Ns {
         let period = self.period.max(1);
         let at = self.position.saturating_add(self.ran) % period;
         let begun = self.uses.partition_point(|one| one.at <= at);
         let into = begun.checked_sub(1).map_or(0, |last| at - self.uses[last].at);
-        // Never back: the position told may be inside a kernel.
+        // Never back: `position` may be inside a kernel.
         let into = into.min(self.ran);
         let by = self.ran - into;
         self.turned = self.turned.saturating_add(by);
@@ -261,7 +260,7 @@ impl Held {
 
     /// Updates `now`. `last`: also its order of last uses.
     pub fn order_now(&mut self, last: bool) {
-        let known = |order: &Order| order.is_of(&self.uses, self.position);
+        let known = |order: &UseOrder| order.is_of(&self.uses, self.position);
         if known(&self.now) && !(last && self.now.last.is_empty()) {
             return;
         }

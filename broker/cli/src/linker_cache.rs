@@ -1,19 +1,17 @@
 //! Reads the dynamic linker's cache, to find the driver where the system's linker would.
 //!
-//! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1") has a header of 48 bytes, entries
-//! of 24 bytes, then strings. An entry is flags, name offset, path offset, version, hardware.
-//! Offsets count from the header; an older cache may precede it. A file of another form yields
-//! nothing: the cache is only a hint.
+//! `/etc/ld.so.cache` in glibc's format ("glibc-ld.so.cache1.1"): a header of 48 bytes, entries of
+//! 24 bytes (flags, name offset, path offset, version, hardware), then strings. Offsets count from
+//! the header; an older cache may precede it. A file of another form yields nothing.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-const HEADER: usize = 48;
-const ENTRY: usize = 24;
-/// Flags of an entry: the low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine (3 =
-/// x86-64, 10 = AArch64).
-const FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
+const HEADER_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 24;
+/// Flags of an entry: low byte 3 is "an ELF library for libc6", bits 8 to 15 the machine.
+const ENTRY_FLAGS: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
 /// All cached paths of a soname.
 pub fn paths(soname: &str) -> Vec<PathBuf> {
@@ -35,11 +33,11 @@ fn paths_in(bytes: &[u8], soname: &str) -> Vec<PathBuf> {
         std::str::from_utf8(&tail[..end]).ok()
     };
     let count = number(MAGIC.len()).unwrap_or(0) as usize;
-    // Bounds a wrong count by the file's end.
-    (0..count.min(cache.len() / ENTRY))
+    // The file's end bounds a wrong count.
+    (0..count.min(cache.len() / ENTRY_BYTES))
         .filter_map(|index| {
-            let entry = HEADER + index * ENTRY;
-            let fits = number(entry)? == FLAGS && string(number(entry + 4)?)? == soname;
+            let entry = HEADER_BYTES + index * ENTRY_BYTES;
+            let fits = number(entry)? == ENTRY_FLAGS && string(number(entry + 4)?)? == soname;
             fits.then(|| string(number(entry + 8)?).map(PathBuf::from)).flatten()
         })
         .collect()
@@ -50,10 +48,10 @@ mod tests {
     use super::*;
 
     fn cache(entries: &[(u32, &str, &str)]) -> Vec<u8> {
-        let strings_at = HEADER + ENTRY * entries.len();
+        let strings_at = HEADER_BYTES + ENTRY_BYTES * entries.len();
         let mut head = MAGIC.to_vec();
         head.extend((entries.len() as u32).to_le_bytes());
-        head.resize(HEADER, 0);
+        head.resize(HEADER_BYTES, 0);
         let mut strings: Vec<u8> = Vec::new();
         for (flags, name, path) in entries {
             let mut entry = flags.to_le_bytes().to_vec();
@@ -62,7 +60,7 @@ mod tests {
                 strings.extend(text.as_bytes());
                 strings.push(0);
             }
-            entry.resize(ENTRY, 0);
+            entry.resize(ENTRY_BYTES, 0);
             head.extend(entry);
         }
         head.extend(strings);
@@ -72,9 +70,9 @@ mod tests {
     #[test]
     fn finds_what_fits_this_machine() {
         let bytes = cache(&[
-            (FLAGS, "libm.so.6", "/lib/libm.so.6"),
+            (ENTRY_FLAGS, "libm.so.6", "/lib/libm.so.6"),
             (0x0003, "libcuda.so.1", "/lib32/libcuda.so.1"),
-            (FLAGS, "libcuda.so.1", "/lib/libcuda.so.1"),
+            (ENTRY_FLAGS, "libcuda.so.1", "/lib/libcuda.so.1"),
         ]);
         assert_eq!(paths_in(&bytes, "libcuda.so.1"), [PathBuf::from("/lib/libcuda.so.1")]);
         let mut shifted = b"ld.so-1.7.0\0".to_vec();
@@ -84,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_cut_cache_is_survived() {
-        let bytes = cache(&[(FLAGS, "libcuda.so.1", "/lib/libcuda.so.1")]);
+        let bytes = cache(&[(ENTRY_FLAGS, "libcuda.so.1", "/lib/libcuda.so.1")]);
         for length in 0..bytes.len() {
             assert!(paths_in(&bytes[..length], "libcuda.so.1").is_empty());
         }

@@ -1,5 +1,4 @@
-//! Users and groups as a shared broker's owner names them: by number, or by name in this machine's
-//! own tables.
+//! Users and groups by number, or by name in this machine's own tables.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;

@@ -1,21 +1,20 @@
 //! Length of a turn for the memory that it moves.
 //!
-//! A round has `k` turns of length `T` and moves memory for `X` in all. `a` is the efficiency.
+//! A round has `k` turns of length `T` and moves memory for `X` in all; `a` is the efficiency.
 //!
 //! | migrations | a round takes | condition |
 //! |---|---|---|
 //! | ahead, overlapped | `max(kT, X)` | `kT >= aX` |
 //! | not ahead | `kT + X` | `T = aX / (k (1 - a))` |
 //!
-//! The second row is derived from MSched's figures (arXiv 2512.24637).
+//! The second row is from MSched's figures (arXiv 2512.24637).
 //!
-//! An efficiency above 1, as the daemon asks for, keeps the link busy for at most `1/a` of the
-//! turns. Migrations then come in time beside late orders and a kernel's own faults.
+//! With `a > 1`, as the daemon asks for, the link is busy for at most `1/a` of the turns.
+//! Migrations then come in time beside late orders and faults.
 //!
-//! No client may be away for longer than promised: that bound wins over the link. A turn shorter
-//! than a client's period moves only what it touches meanwhile. So short turns keep almost any
-//! bound, and move each set more often. Clients with too large sets get through their periods in
-//! parts.
+//! The bound on being swapped out wins over the link. A turn shorter than a client's period moves
+//! only what it touches meanwhile. So short turns keep almost any bound, and move each set more
+//! often.
 #![forbid(unsafe_code)]
 
 use super::{Link, Overlap};
@@ -37,33 +36,32 @@ impl Migration {
     }
 }
 
-/// Shortest turn: a shorter one is a switch and little else.
-const SHORTEST: Ns = 1_000_000;
+/// Shorter turns are a switch and little else.
+const MIN_TURN_NS: Ns = 1_000_000;
 
 /// Length of turns, ns, at which migrations leave `efficiency` of the device's time: 0 to 1, or
-/// more where memory moves ahead (see the module).
+/// more where memory moves ahead.
 ///
-/// The length is at least `least`, and no client is away (others' turns and stalls) for longer than
-/// `away`. `least` yields to `away`, down to a millisecond.
+/// No client is swapped out (others' turns and stalls) for longer than `max_swapped_out`. The
+/// length is at least `least`, which yields to that bound down to 1 ms.
 ///
 /// `whole`: what each client's long turn moves. `migrations`: what a turn of a given length surely
 /// moves.
-pub fn slice(
+pub fn turn_length(
     link: &Link,
     overlap: Overlap,
     whole: &[Migration],
     migrations: impl Fn(Ns) -> Vec<Migration>,
     efficiency: f64,
     least: Ns,
-    away: Ns,
+    max_swapped_out: Ns,
 ) -> Ns {
     let clients = whole.len() as u64;
     if clients < 2 {
-        return away.max(least);
+        return max_swapped_out.max(least);
     }
-    // Turns end up to an eighth later (`scripts/lab memory`: one client waits for what is late for
-    // another), and the bound is a promise.
-    let away = away - away / 6;
+    // Turns end up to an eighth later (`scripts/lab memory`), and the bound is a promise.
+    let max_swapped_out = max_swapped_out - max_swapped_out / 6;
     let time = |all: &[Migration]| -> Ns { all.iter().map(|one| one.time(link)).sum() };
     let share = match overlap {
         Overlap::Ahead => efficiency.clamp(0.0, 10.0),
@@ -74,7 +72,7 @@ pub fn slice(
     };
     let wanted = (time(whole) as f64 * share / clients as f64) as Ns;
     let others = clients - 1;
-    // Time away: the others' turns, and the stalls that the link adds.
+    // Time swapped out: the others' turns, and the stalls that the link adds.
     let gone = |length: Ns| {
         let moved = time(&migrations(length));
         let stalls = match overlap {
@@ -83,10 +81,10 @@ pub fn slice(
         };
         length * others + stalls
     };
-    let mut length = wanted.max(least).min(away / others).max(1);
-    let shortest = SHORTEST.min(least).min(away / others).max(1);
-    // Migrations grow unevenly with the length: try lengths from the longest on.
-    while length > shortest && gone(length) > away {
+    let mut length = wanted.max(least).min(max_swapped_out / others).max(1);
+    let shortest = MIN_TURN_NS.min(least).min(max_swapped_out / others).max(1);
+    // Migrations grow unevenly with the length.
+    while length > shortest && gone(length) > max_swapped_out {
         length = (length - (length / 16).max(1)).max(shortest);
     }
     length
@@ -114,8 +112,23 @@ mod tests {
         [Migration { inward, outward }; 3]
     }
 
-    fn slice_of(link: &Link, overlap: Overlap, moves: &[Migration], efficiency: f64, least: Ns, away: Ns) -> Ns {
-        slice(link, overlap, moves, |_| moves.to_vec(), efficiency, least, away)
+    fn slice_of(
+        link: &Link,
+        overlap: Overlap,
+        moves: &[Migration],
+        efficiency: f64,
+        least: Ns,
+        max_swapped_out: Ns,
+    ) -> Ns {
+        turn_length(
+            link,
+            overlap,
+            moves,
+            |_| moves.to_vec(),
+            efficiency,
+            least,
+            max_swapped_out,
+        )
     }
 
     #[test]
@@ -134,10 +147,13 @@ mod tests {
 
     #[test]
     fn being_away_is_bounded() {
-        for away in [20 * MS, 100 * MS, 250 * MS] {
+        for max_swapped_out in [20 * MS, 100 * MS, 250 * MS] {
             for overlap in [Overlap::Ahead, Overlap::AtSwitch, Overlap::Nothing] {
-                let length = slice_of(&link(true), overlap, &moves(100, 80), 0.9, MS, away);
-                assert!(length >= 1 && length * 2 <= away, "{overlap:?} {away}: {length}");
+                let length = slice_of(&link(true), overlap, &moves(100, 80), 0.9, MS, max_swapped_out);
+                assert!(
+                    length >= 1 && length * 2 <= max_swapped_out,
+                    "{overlap:?} {max_swapped_out}: {length}"
+                );
             }
         }
     }
@@ -149,7 +165,17 @@ mod tests {
             let inward = (length / (MS / 2)).min(100);
             vec![Migration { inward, outward: 0 }; 3]
         };
-        let at = |away| slice(&link(true), Overlap::Ahead, &swept(Ns::MAX), swept, 0.9, 20 * MS, away);
+        let at = |max_swapped_out| {
+            turn_length(
+                &link(true),
+                Overlap::Ahead,
+                &swept(Ns::MAX),
+                swept,
+                0.9,
+                20 * MS,
+                max_swapped_out,
+            )
+        };
         assert!(
             at(400 * MS) >= 85 * MS,
             "whole periods while the bound allows them: {}",

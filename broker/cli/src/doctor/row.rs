@@ -1,0 +1,90 @@
+//! Rows of the report.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+/// RowVerdict of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowVerdict {
+    /// As it should be.
+    Ok,
+    /// Works, but deserves a look.
+    Warn,
+    /// weft cannot work.
+    Fail,
+}
+
+/// One row of the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReportRow {
+    /// What was checked.
+    pub what: String,
+    /// RowVerdict.
+    pub verdict: RowVerdict,
+    /// What was found.
+    pub found: String,
+    /// Advice, if there is something to do.
+    pub advice: Option<String>,
+}
+
+impl ReportRow {
+    /// A row as it should be.
+    pub fn ok(what: &str, found: impl Into<String>) -> ReportRow {
+        ReportRow {
+            what: what.to_string(),
+            verdict: RowVerdict::Ok,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    /// A row that deserves a look.
+    pub fn warn(what: &str, found: impl Into<String>, advice: impl Into<String>) -> ReportRow {
+        ReportRow {
+            verdict: RowVerdict::Warn,
+            advice: Some(advice.into()),
+            ..ReportRow::ok(what, found)
+        }
+    }
+
+    /// A row that keeps weft from working.
+    pub fn fail(what: &str, found: impl Into<String>, advice: impl Into<String>) -> ReportRow {
+        ReportRow {
+            verdict: RowVerdict::Fail,
+            ..ReportRow::warn(what, found, advice)
+        }
+    }
+}
+
+/// The report for people.
+pub fn render(rows: &[ReportRow]) -> String {
+    let width = rows.iter().map(|row| row.what.chars().count()).max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for row in rows {
+        let mark = match row.verdict {
+            RowVerdict::Ok => "ok  ",
+            RowVerdict::Warn => "warn",
+            RowVerdict::Fail => "FAIL",
+        };
+        lines.push(format!("{mark}  {:<width$}  {}", row.what, row.found));
+        if let Some(advice) = &row.advice {
+            lines.push(format!("{:width$}        -> {advice}", ""));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_to_do() {
+        let page = render(&[
+            ReportRow::ok("cores", "8"),
+            ReportRow::fail("driver", "none", "install it"),
+        ]);
+        assert_eq!(page, "ok    cores   8\nFAIL  driver  none\n              -> install it");
+    }
+}
