@@ -4,12 +4,11 @@
 
 use std::ffi::{CStr, c_char};
 
-use super::registry::code_of;
-use crate::driver::abi::{CuFunction, CuKernel, CuLibrary};
+use crate::driver::abi::{CuFunction, CuKernel, CuLibrary, CuModule};
 use crate::driver::calls;
 
-/// Hash of a function's module, and its symbol.
-pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
+/// Module (0: unknown) and symbol of a function.
+pub fn function_name(function: CuFunction) -> Option<(CuModule, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle.
     if !unsafe { calls::cuFuncGetName(&mut name, function) }.ok() {
@@ -20,12 +19,12 @@ pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
     let mut module = 0;
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuFuncGetModule(&mut module, function) };
-    (!symbol.is_empty()).then(|| (code_of(module), symbol))
+    (!symbol.is_empty()).then_some((module, symbol))
 }
 
 /// Library and symbol of a library kernel that a client launches by its own handle. Function
 /// queries do not know such a handle.
-pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
+pub fn kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
     // SAFETY: the out-parameter is valid; the client is about to launch this handle, which is no
     // function to the driver.
@@ -41,7 +40,7 @@ pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
 }
 
 /// The driver's function for a library kernel.
-pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
+pub fn function_of(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;
     // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is
     // loaded.

@@ -14,16 +14,16 @@ const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
 /// Largest image hashed whole (about 0.1 ms); of larger ones a sample. The driver itself never
 /// reads a library's hundreds of megabytes in full.
-const WHOLE: usize = 1 << 20;
+const WHOLE_BYTES: usize = 1 << 20;
 /// The sample: the beginning, and this many pieces spread evenly over the rest.
-const BEGINNING: usize = 256 << 10;
+const BEGINNING_BYTES: usize = 256 << 10;
 const PIECES: usize = 64;
-const PIECE: usize = 4 << 10;
+const PIECE_BYTES: usize = 4 << 10;
 
 /// Largest plausible image, bytes.
-const LARGEST: u64 = 4 << 30;
+const LARGEST_BYTES: u64 = 4 << 30;
 /// Most bytes of PTX that are hashed.
-const LONGEST_TEXT: usize = 64 << 20;
+const LONGEST_TEXT_BYTES: usize = 64 << 20;
 
 /// Hash of the image behind a pointer.
 ///
@@ -54,18 +54,18 @@ pub unsafe fn span(image: *const u8) -> Option<(*const u8, usize, bool)> {
 
 /// Hash of a whole image.
 pub fn hash_bytes(image: &[u8]) -> u64 {
-    if image.len() <= WHOLE {
+    if image.len() <= WHOLE_BYTES {
         return image_hash(image);
     }
     let mut parts = vec![
         image.len() as u64,
-        image_hash(image.get(..BEGINNING).unwrap_or_default()),
+        image_hash(image.get(..BEGINNING_BYTES).unwrap_or_default()),
     ];
-    let rest = image.len() - BEGINNING - PIECE;
+    let rest = image.len() - BEGINNING_BYTES - PIECE_BYTES;
     for piece in 0..PIECES {
         // The last piece ends where the image does.
-        let at = BEGINNING + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
-        parts.push(image_hash(image.get(at..at + PIECE).unwrap_or_default()));
+        let at = BEGINNING_BYTES + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
+        parts.push(image_hash(image.get(at..at + PIECE_BYTES).unwrap_or_default()));
     }
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
     image_hash(&bytes)
@@ -105,10 +105,10 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
                 return None;
             }
             // SAFETY: PTX ends with a zero, by the contract of the loading functions.
-            (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT) }) as u64
+            (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT_BYTES) }) as u64
         }
     };
-    (length > 0 && length <= LARGEST).then_some((image, length as usize))
+    (length > 0 && length <= LARGEST_BYTES).then_some((image, length as usize))
 }
 
 /// End of the last part of a 64-bit ELF file.
@@ -136,8 +136,8 @@ unsafe fn elf_length(image: *const u8) -> Option<u64> {
     let mut end = HEADER
         .max(segments_at.checked_add(segments)?)
         .max(sections_at.checked_add(sections)?);
-    if end > LARGEST || section_size < 64 {
-        return (end <= LARGEST).then_some(end);
+    if end > LARGEST_BYTES || section_size < 64 {
+        return (end <= LARGEST_BYTES).then_some(end);
     }
     for section in 0..u64::from(section_count) {
         let at = usize::try_from(sections_at + section * u64::from(section_size)).ok()?;
@@ -239,7 +239,7 @@ mod tests {
     fn a_large_image_is_sampled_from_end_to_end() {
         let mut image = vec![7u8; 3 << 20];
         let whole = hash_bytes(&image);
-        for at in [0, BEGINNING - 1, BEGINNING + 5, (3 << 20) - 1] {
+        for at in [0, BEGINNING_BYTES - 1, BEGINNING_BYTES + 5, (3 << 20) - 1] {
             image[at] ^= 1;
             assert_ne!(hash_bytes(&image), whole, "a change at {at}");
             image[at] ^= 1;

@@ -9,7 +9,6 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use super::handles::LAYOUTS;
 use super::images::Parameter;
 use super::registry;
 use crate::driver::abi::CuFunction;
@@ -39,7 +38,7 @@ pub struct Layout {
 /// Layout of a kernel; `None` if unknown.
 #[inline]
 pub fn of(function: CuFunction) -> Option<&'static Layout> {
-    match LAYOUTS.find(function).map(|slot| slot.value.load(Ordering::Acquire)) {
+    match registry::layout_slot(function).map(|slot| slot.value.load(Ordering::Acquire)) {
         Some(UNKNOWN) => None,
         // SAFETY: `ask` stored the address of a leaked layout, which nothing frees.
         Some(known) if known != 0 => unsafe { (known as *const Layout).as_ref() },
@@ -87,11 +86,11 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
         log::debug!("parameters of {} by {teller}: {}", named.symbol, told.join(" "));
     }
     if parameters.is_empty() {
-        LAYOUTS.set(function, UNKNOWN);
+        registry::set_layout(function, UNKNOWN);
         return None;
     }
     let layout: &'static Layout = Box::leak(Box::new(Layout { parameters }));
-    LAYOUTS.set(function, std::ptr::from_ref(layout) as u64);
+    registry::set_layout(function, std::ptr::from_ref(layout) as u64);
     Some(layout)
 }
 

@@ -1,7 +1,8 @@
-//! Kernel names behind the fast table, and their code.
+//! Names and parameter layouts of kernels by handle, and the code that holds them.
 //!
-//! Written when code is loaded, searched or unloaded; read at an identity's first launch. No lock
-//! is held over a driver call.
+//! Two append-only tables serve launches. The maps behind them are written when code is loaded,
+//! searched or unloaded, and read at an identity's first launch. No lock is held over a driver
+//! call.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -10,12 +11,25 @@ use std::sync::{Arc, LazyLock};
 use dashmap::DashMap;
 use weft_kernel_id::SymbolKey;
 
-use super::handles::{self, NAMES, UNNAMED};
-use super::images::{Kept, Parameter};
+use super::images::{KeptImage, Parameter};
+use super::index::{Index, Slot};
+
+/// Slots for handles; three quarters are usable. PyTorch with all its libraries makes some
+/// thousands.
+const HANDLE_SLOTS: usize = 1 << 16;
+
+/// Marks a handle without a name.
+pub(super) const UNNAMED: u64 = 1;
+
+/// Word of each handle's module and symbol; [`UNNAMED`]; 0 = unknown.
+static NAMES: Index<HANDLE_SLOTS> = Index::new();
+
+/// Address of each handle's layout, or the mark of `layouts`; 0 = unknown.
+static LAYOUTS: Index<HANDLE_SLOTS> = Index::new();
 
 /// A kernel's name.
 #[derive(Debug, Clone)]
-pub struct Named {
+pub struct KernelName {
     /// Hash of its code's image; 0 if unknown.
     pub module: u64,
     /// Symbol.
@@ -30,7 +44,7 @@ pub struct Named {
 
 /// Kind of handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum HandleKind {
     /// A CUfunction.
     Function,
     /// A CUkernel.
@@ -42,14 +56,14 @@ pub enum Kind {
 struct Code {
     hash: u64,
     /// Kept where the driver does not tell kernel parameters.
-    image: Option<Arc<Kept>>,
+    image: Option<Arc<KeptImage>>,
     /// Handles that end with it: kernels, functions, the library's modules.
     handles: Vec<usize>,
 }
 
 type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 
-static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
+static FUNCTIONS: Map<KernelName> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
 /// Notes code loaded from an image of that hash. `of`: the library of a module that is its view and
@@ -77,7 +91,7 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
 }
 
 /// Notes the kept image of a module or library.
-pub fn code_kept(handle: usize, image: Arc<Kept>) {
+pub fn code_kept(handle: usize, image: Arc<KeptImage>) {
     if let Some(mut code) = CODE.get_mut(&handle) {
         code.image = Some(image);
     }
@@ -109,7 +123,7 @@ pub fn code_unloaded(handle: usize) {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
                 NAMES.forget(inner);
-                handles::forget_layout(inner);
+                forget_layout(inner);
                 FUNCTIONS.remove(&inner);
                 ending.push(inner);
             }
@@ -118,7 +132,7 @@ pub fn code_unloaded(handle: usize) {
 }
 
 /// Notes a kernel looked up by name.
-pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbol: &str) -> SymbolKey {
+pub fn function_named(handle: usize, kind: HandleKind, code: usize, module: u64, symbol: &str) -> SymbolKey {
     let key = SymbolKey::new(module, symbol.as_bytes());
     // Clients repeat lookups, some at every step.
     if FUNCTIONS
@@ -129,12 +143,12 @@ pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbo
     }
     FUNCTIONS.insert(
         handle,
-        Named {
+        KernelName {
             module,
             symbol: symbol.into(),
             key,
             code,
-            kernel: kind == Kind::Kernel,
+            kernel: kind == HandleKind::Kernel,
         },
     );
     adopt(code, handle);
@@ -151,7 +165,7 @@ pub fn same_function(handle: usize, as_handle: usize) {
     adopt(known.code, handle);
     // The name goes before the launch table: a launch in between would find an unnamed identity.
     let key = known.key;
-    FUNCTIONS.insert(handle, Named { kernel: false, ..known });
+    FUNCTIONS.insert(handle, KernelName { kernel: false, ..known });
     enter(handle, key);
 }
 
@@ -164,13 +178,44 @@ pub fn kernels_named(symbol: &str) -> Vec<usize> {
 }
 
 /// Name of a handle.
-pub fn named(handle: usize) -> Option<Named> {
+pub fn named(handle: usize) -> Option<KernelName> {
     FUNCTIONS.get(&handle).map(|known| known.clone())
+}
+
+/// Slot of a handle's name, for launches.
+#[inline(always)]
+pub(super) fn named_slot(handle: usize) -> Option<&'static Slot> {
+    NAMES.find(handle)
+}
+
+/// Notes that the driver tells no name of a handle.
+pub(super) fn set_unnamed(handle: usize) {
+    NAMES.set(handle, UNNAMED);
+}
+
+/// Slot of a handle's layout.
+#[inline]
+pub(super) fn layout_slot(handle: usize) -> Option<&'static Slot> {
+    LAYOUTS.find(handle)
+}
+
+/// Sets a handle's layout: an address, or the mark of `layouts`.
+pub(super) fn set_layout(handle: usize, word: u64) {
+    LAYOUTS.set(handle, word);
+}
+
+/// Forgets a handle's layout.
+fn forget_layout(handle: usize) {
+    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once, so the
+    // leak does not grow.
+    if LAYOUTS.find(handle).is_some() {
+        LAYOUTS.set(handle, 0);
+    }
 }
 
 fn enter(handle: usize, key: SymbolKey) {
     // 0 and 1 are reserved in the table; such a key (one in 2^63) takes the slow path.
-    handles::forget_layout(handle);
+    forget_layout(handle);
     if key.to_word() > UNNAMED {
         NAMES.set(handle, key.to_word());
     }
