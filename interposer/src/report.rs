@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -57,6 +58,14 @@ pub fn always(text: &str) {
     start();
     if log::max_level() != LevelFilter::Off {
         line(text);
+    }
+}
+
+/// Logs a warning unless `said` is set, and sets it.
+pub fn once(said: &AtomicBool, text: &str) {
+    if !said.swap(true, Ordering::Relaxed) {
+        start();
+        log::warn!("{text}");
     }
 }
 

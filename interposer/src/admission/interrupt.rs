@@ -4,8 +4,9 @@
 //! So during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
 //! Without a handler of the program nothing changes.
 //!
-//! Ctrl-C also ends a Python script that waits for its first context ([`Watch::ends_script`]). Else
-//! the interpreter would get signal and error at once, print neither properly, and exit with code
+//! Ctrl-C also ends a Python script that waits for its first context
+//! ([`SignalWatch::ends_script`]). Else the interpreter would get signal and error at once, print
+//! neither properly, and exit with code
 //! 1. A shell's loop would go on.
 #![allow(unsafe_code)]
 
@@ -65,11 +66,11 @@ static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
 /// A guard that notes signals while it lives.
 #[derive(Debug)]
-pub struct Watch(());
+pub struct SignalWatch(());
 
-impl Watch {
+impl SignalWatch {
     /// Installs weft's handlers, unless another watch has.
-    pub fn begin() -> Watch {
+    pub fn begin() -> SignalWatch {
         if WATCHES.fetch_add(1, Ordering::AcqRel) == 0 {
             CAME.store(false, Ordering::Release);
             for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
@@ -85,7 +86,7 @@ impl Watch {
                 set(*signal, &action);
             }
         }
-        Watch(())
+        SignalWatch(())
     }
 
     /// Whether a signal came.
@@ -103,7 +104,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for SignalWatch {
     fn drop(&mut self) {
         if WATCHES.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -216,7 +217,7 @@ mod tests {
         own.sa_sigaction = programs as *const () as usize;
         own.sa_flags = libc::SA_RESTART;
         set(libc::SIGTERM, &own);
-        let (one, two) = (Watch::begin(), Watch::begin());
+        let (one, two) = (SignalWatch::begin(), SignalWatch::begin());
         assert!(!one.came());
         raise();
         assert!(one.came() && two.came());
@@ -229,7 +230,7 @@ mod tests {
         let after = action_of(libc::SIGTERM).expect("asked");
         assert_eq!(after.sa_sigaction, own.sa_sigaction);
         assert_eq!(after.sa_flags & libc::SA_SIGINFO, 0);
-        let three = Watch::begin();
+        let three = SignalWatch::begin();
         assert!(!three.came(), "an old one counts no more");
         // A handler that the program installs meanwhile stays.
         set(libc::SIGTERM, &before);

@@ -1,9 +1,9 @@
 //! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
 //! * The profile's templates predict a launch's use from its parameters. Without one a kernel
-//!   counts as using what lies behind each pointer, up to [`UNKNOWN`] and the range's end: more
-//!   than most touch.
-//! * A [`Sequence`] finds the period; the migration thread tells the broker what it touches
+//!   counts as using what lies behind each pointer, up to [`UNKNOWN_USE_BYTES`] and the range's
+//!   end: more than most touch.
+//! * A [`PeriodDetector`] finds the period; the migration thread tells the broker what it touches
 //!   ([`news`]). A launch writes its position to the lane only once it has left: while it waits,
 //!   its memory must not count as used.
 //! * Each range also holds the last round that named it. Without a period the broker goes by that.
@@ -22,7 +22,7 @@ use weft_profiles::working_set::{
 use weft_protocol::Ns;
 use weft_protocol::control::{GRANULE, GranuleUse};
 
-use super::period_detector::{Forecast, Sequence};
+use super::period_detector::{PeriodDetector, PeriodForecast};
 use super::residency_probe::{self, Windows};
 use super::{evicted, ranges, template_learner};
 use crate::client::{clock, link};
@@ -32,22 +32,22 @@ use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
 /// Bytes counted as used behind an unknown kernel's pointer. Larger tensors are the exception.
-const UNKNOWN: u64 = 64 << 20;
+const UNKNOWN_USE_BYTES: u64 = 64 << 20;
 
 /// Pointers counted of such a kernel.
-const POINTERS: usize = 256;
+const MOST_POINTERS: usize = 256;
 
 /// Bytes from which a region tells parts of the period apart; smaller temporaries wander.
-const LARGE: u64 = 1 << 20;
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// Bytes up to which an allocation tells nothing: a caching allocator's block, where a scalar moves
 /// in each step.
-const SMALL: u64 = 2 << 20;
+const SMALL_BYTES: u64 = 2 << 20;
 
 /// Parameter bytes from which an unknown kernel counts as passing a table (PyTorch's optimizers:
 /// lists of tensors, 3 KB and more). Leftovers in it look like pointers: each launch would seem to
 /// use most of the job's memory, and other parts each time.
-const TABLE: usize = 2560;
+const TABLE_BYTES: usize = 2560;
 
 /// The current round; 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
@@ -55,8 +55,8 @@ static ROUND: AtomicU32 = AtomicU32::new(1);
 /// The last round with a launch of unseen arguments: a graph.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the job launches graphs, or unknown kernels with a [`TABLE`]. A guessed forecast is
-/// worse than none: all named memory then counts as used throughout.
+/// Whether the job launches graphs, or unknown kernels with a [`TABLE_BYTES`]. A guessed forecast
+/// is worse than none: all named memory then counts as used throughout.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
@@ -65,14 +65,14 @@ static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
 #[derive(Debug, Default)]
 struct Tracker {
     predictor: Predictor,
-    sequence: Sequence,
+    period: PeriodDetector,
     live: Allocations,
     version: u64,
     block: Vec<u8>,
     regions: Vec<Region>,
     /// Number of the last forecast told.
     number: u32,
-    told: Option<Forecast>,
+    told: Option<PeriodForecast>,
     shapes: template_learner::Shapes,
 }
 
@@ -83,7 +83,7 @@ fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
 
 /// A kernel launch.
 #[derive(Debug, Clone, Copy)]
-pub struct Kernel {
+pub struct KernelLaunch {
     /// Handle.
     pub function: CuFunction,
     /// Blocks.
@@ -133,7 +133,7 @@ pub struct Noted {
     /// Position after the launch: forecast number, and ns into the period.
     behind: Option<(u32, Option<Ns>)>,
     /// In stage 1, the launch's kernel and parameters.
-    learns: Option<(Kernel, u64, Vec<u8>)>,
+    learns: Option<(KernelLaunch, u64, Vec<u8>)>,
     /// Set if the launch is to be observed.
     windows: Option<Windows>,
 }
@@ -198,7 +198,7 @@ impl Noted {
     }
 }
 
-fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
+fn launch_of<'a>(kernel: &KernelLaunch, word: u64, parameters: &'a [u8]) -> Launch<'a> {
     Launch {
         kernel: word,
         parameters,
@@ -212,14 +212,14 @@ fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a>
 /// # Safety
 /// `arguments` and `extra` are those of the launch call.
 #[inline]
-pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+pub unsafe fn launch(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_void) -> Noted {
     // SAFETY: the caller's promise.
     guarded(|| unsafe { note(kernel, arguments, extra) }).unwrap_or_default()
 }
 
 /// # Safety
 /// As [`launch`].
-unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
+unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_void) -> Noted {
     if capture::on(kernel.stream) {
         // A captured kernel runs with its graph, which counts as touching all memory.
         return Noted::default();
@@ -238,7 +238,7 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     unsafe { layouts::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
-        tracker.sequence.forget();
+        tracker.period.forget();
     }
     // Writes are predicted: parts may stay unchanged.
     let mut noted = Noted {
@@ -326,7 +326,7 @@ pub fn unseen() {
     if !BLIND.swap(true, Ordering::Relaxed)
         && let Some(tracker) = tracker().as_mut()
     {
-        tracker.sequence.forget();
+        tracker.period.forget();
     }
 }
 
@@ -344,10 +344,10 @@ pub fn end_round() -> Option<Vec<u64>> {
 }
 
 /// News on the period, with the forecast's number. `again`: even if told before.
-pub fn news(again: bool) -> Option<(u32, Forecast)> {
+pub fn news(again: bool) -> Option<(u32, PeriodForecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
-    if let Some(news) = tracker.sequence.news() {
+    if let Some(news) = tracker.period.news() {
         tracker.number = tracker.number.wrapping_add(1);
         tracker.told = Some(news);
     } else if !again {
@@ -382,7 +382,7 @@ impl Tracker {
     }
 
     /// Where to observe the launch whose parameters are in `block`; `None`: not at all.
-    fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
+    fn observes(&mut self, kernel: &KernelLaunch, word: u64) -> Option<Windows> {
         let launch = launch_of(kernel, word, &self.block);
         if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
             return None;
@@ -392,7 +392,7 @@ impl Tracker {
 
     /// Predicts the use of the launch in `block` into `regions`. False if unknown: a table with
     /// leftovers.
-    fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
+    fn predict(&mut self, kernel: &KernelLaunch, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
         let predicted = self.predictor.predict(&launch, &self.live);
@@ -412,13 +412,13 @@ impl Tracker {
                 if self.regions.iter().any(|region| region.address == pointer) {
                     continue;
                 }
-                let bytes = UNKNOWN.min(end - pointer);
+                let bytes = UNKNOWN_USE_BYTES.min(end - pointer);
                 self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
-                if self.regions.len() >= POINTERS {
+                if self.regions.len() >= MOST_POINTERS {
                     break;
                 }
             }
-            self.block.len() < TABLE
+            self.block.len() < TABLE_BYTES
         }
     }
 
@@ -447,9 +447,9 @@ impl Tracker {
         let large = |region: &&Region| {
             let lies_in = || {
                 live.find(region.address)
-                    .is_some_and(|(start, end)| end - start > SMALL)
+                    .is_some_and(|(start, end)| end - start > SMALL_BYTES)
             };
-            region.touched() >= LARGE && lies_in()
+            region.touched() >= LARGE_BYTES && lies_in()
         };
         let sign = self
             .regions
@@ -461,8 +461,8 @@ impl Tracker {
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
-        self.sequence.step(sign, cost, own_time(), uses);
-        Some((self.number, self.sequence.position()))
+        self.period.step(sign, cost, own_time(), uses);
+        Some((self.number, self.period.position()))
     }
 }
 
@@ -485,8 +485,8 @@ mod tests {
     fn a_small_thing_that_wanders_hides_no_period() {
         let mut tracker = Tracker::default();
         let (large, small) = (1 << 40, 2 << 40);
-        tracker.live.add(large, 64 * LARGE);
-        tracker.live.add(small, SMALL);
+        tracker.live.add(large, 64 * LARGE_BYTES);
+        tracker.live.add(small, SMALL_BYTES);
         // The scalar's place in the allocator's block, in changing order.
         for place in [0, 3, 1, 2, 5, 4] {
             for kernel in 0..30 {
@@ -495,14 +495,14 @@ mod tests {
                 tracker.regions.push(first);
                 if kernel == 7 {
                     // A kernel without template counts as using all behind its pointer.
-                    let at = place * (LARGE / 3);
-                    let guess = Region::contiguous(small + at, SMALL - at, Access::ReadWrite);
+                    let at = place * (LARGE_BYTES / 3);
+                    let guess = Region::contiguous(small + at, SMALL_BYTES - at, Access::ReadWrite);
                     tracker.regions.push(guess);
                 }
                 tracker.step(kernel, 1000, touching);
             }
         }
-        assert!(tracker.sequence.news().is_some());
+        assert!(tracker.period.news().is_some());
     }
 
     #[test]

@@ -2,6 +2,10 @@
 //!
 //! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts and
 //! captures. Further calls (device queries, advice) are left out during captures.
+//!
+//! The driver has no stream-ordered allocation of managed memory before CUDA 13, and freeing
+//! managed memory waits for the whole context. So blocks that are freed in stream order are kept
+//! for reuse ([`super::pool`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -10,26 +14,21 @@ use weft_protocol::host;
 
 use weft_protocol::control::ToBroker;
 
-use super::ranges::{Origin, Range};
+use super::ranges::{ManagedRange, Origin};
 use super::{capacity, mem_advise, pool, ranges};
-use crate::client::link;
-use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
-use crate::driver::calls;
-use crate::driver::capture;
+use crate::driver::abi::{CuDevicePtr, CuResult, CuStream};
+use crate::driver::queries::here;
+use crate::driver::{calls, capture};
 use crate::report;
 
 /// CU_MEM_ATTACH_GLOBAL: any stream on any device may use the memory.
 const ATTACH_GLOBAL: u32 = 1;
 /// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and may exceed the device.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
-/// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
-pub const PREFER: u32 = 3;
-/// CU_POINTER_ATTRIBUTE_IS_MANAGED.
-const IS_MANAGED: u32 = 8;
 
 /// Outcome of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum ManagedOutcome {
     /// Address of the memory.
     At(CuDevicePtr),
     /// Error for the job.
@@ -42,46 +41,6 @@ pub enum Taken {
 static SUPPORT: [AtomicU8; 32] = [const { AtomicU8::new(0) }; 32];
 const SUPPORTED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
-
-/// Allocations that stayed device memory in a managed job.
-static PLAIN: AtomicU64 = AtomicU64::new(0);
-
-/// Number of allocations that stayed device memory in a managed job.
-pub fn left_plain() -> u64 {
-    PLAIN.load(Ordering::Relaxed)
-}
-
-/// Logs a line once, never on stdout.
-pub fn say_once(said: &AtomicBool, text: &str) {
-    if !said.swap(true, Ordering::Relaxed) {
-        report::start();
-        log::warn!("{text}");
-    }
-}
-
-/// Counts an allocation that stays device memory; logs each reason once.
-pub fn stays_plain(said: &AtomicBool, why: &str) {
-    PLAIN.fetch_add(1, Ordering::Relaxed);
-    link::only().into_iter().for_each(super::report);
-    say_once(said, why);
-}
-
-fn device() -> Option<i32> {
-    let mut device = 0;
-    // SAFETY: the out-parameter is valid.
-    unsafe { calls::cuCtxGetDevice(&mut device) }.ok().then_some(device)
-}
-
-/// Device and context of the calling thread.
-pub fn here() -> Option<(i32, CuContext)> {
-    let mut context = 0;
-    // SAFETY: the out-parameter is valid.
-    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
-    if !asked.ok() || context == 0 {
-        return None;
-    }
-    Some((device()?, context))
-}
 
 /// Whether a device supports managed memory as weft needs it; asked once a device.
 pub fn supported(device: i32) -> bool {
@@ -122,7 +81,7 @@ pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
     if !tried {
-        say_once(
+        report::once(
             &SAID,
             "WEFT_BACKING=auto means device memory on this device: managed memory beyond a device was tried on the simulated one alone (managed asks for it)",
         );
@@ -134,27 +93,27 @@ pub fn tried(name: &str) -> bool {
 const TRIED: [&str; 1] = ["(simulated)"];
 
 /// Takes managed memory.
-pub fn take(bytes: u64, origin: Origin) -> Taken {
+pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
     static NO_DEVICE: AtomicBool = AtomicBool::new(false);
     static NO_DRIVER: AtomicBool = AtomicBool::new(false);
     if bytes == 0 {
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     }
     // Without a context the driver's own error is right.
     let Some((device, context)) = here() else {
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     };
     if !supported(device) {
-        stays_plain(
+        capacity::stays_plain(
             &NO_DEVICE,
             "this device has no concurrent managed access: the job's memory stays device memory",
         );
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     }
     // Blocks kept for reuse go before the job is refused.
     let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
     if !booked {
-        return Taken::Refused(CuResult::OUT_OF_MEMORY);
+        return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
     }
     // Blocks kept for reuse only fill what is left of the capacity.
     if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::most(device) {
@@ -166,7 +125,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
     };
     match result {
         Ok(at) => {
-            let range = Range {
+            let range = ManagedRange {
                 bytes,
                 room: bytes,
                 origin,
@@ -175,24 +134,24 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
             };
             mem_advise::forget(at, bytes);
             ranges::add(at, range);
-            super::tell(ToBroker::Backed { start: at, bytes });
-            prefer(at, bytes, device);
-            Taken::At(at)
+            capacity::send(ToBroker::Backed { start: at, bytes });
+            mem_advise::prefer(at, bytes, device);
+            ManagedOutcome::At(at)
         }
         Err(CuResult::OUT_OF_MEMORY) => {
             capacity::given_back(device, bytes);
-            Taken::Refused(CuResult::OUT_OF_MEMORY)
+            ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY)
         }
         Err(error) => {
             capacity::given_back(device, bytes);
-            stays_plain(
+            capacity::stays_plain(
                 &NO_DRIVER,
                 &format!(
                     "the driver gives no managed memory (error {}): this allocation stays device memory",
                     error.0
                 ),
             );
-            Taken::Plain
+            ManagedOutcome::Plain
         }
     }
 }
@@ -207,19 +166,6 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
-/// Prefers the device as the range's location. A hint; failure is ignored.
-fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
-    if !capture::any() {
-        let _ = advise(at, bytes, PREFER, device);
-    }
-}
-
-/// Advises the driver about managed memory.
-pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
-    // SAFETY: a range that the job holds; else the driver returns an error.
-    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
-}
-
 /// Gives a range back by `free`, the job's own driver call, and unregisters it if it is weft's.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it another thread may get this address.
@@ -230,7 +176,7 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     let result = free();
     if result.ok() {
         capacity::given_back(range.device, range.room);
-        super::tell(ToBroker::Unbacked { start: at });
+        capacity::send(ToBroker::Unbacked { start: at });
     } else {
         ranges::add(at, range);
         pool::taken(&range);
@@ -238,12 +184,51 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Whether the driver still knows the managed memory at this address.
-pub fn lives(at: CuDevicePtr) -> bool {
-    let mut managed = 0u32;
-    // SAFETY: the attribute is an int.
-    let asked = unsafe { calls::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
-    asked.ok() && managed == 1
+/// Takes memory in stream order. `pool` 0 is the device's own.
+pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome {
+    if bytes == 0 || pool::is_foreign(pool) {
+        return ManagedOutcome::Plain;
+    }
+    let origin = Origin::Pool(pool);
+    if let Some((at, kept)) = pool::reuse(bytes, stream) {
+        let range = ManagedRange { bytes, origin, ..kept };
+        // Taken again after its free; fails only if another thread took the room.
+        if capacity::take(range.device, range.room) {
+            ranges::add(at, range);
+            pool::taken(&range);
+            return ManagedOutcome::At(at);
+        }
+        // SAFETY: no other code holds the block.
+        let _ = unsafe { calls::cuMemFree_v2(at) };
+        capacity::send(ToBroker::Unbacked { start: at });
+        return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
+    }
+    let outcome = take(bytes, origin);
+    if let ManagedOutcome::At(at) = outcome
+        && let Some(range) = ranges::at(at)
+    {
+        pool::taken(&range);
+    }
+    outcome
+}
+
+/// Frees memory in stream order. `None` if weft does not hold it.
+pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
+    ranges::at(at)?;
+    let mark = match pool::mark(stream) {
+        Ok(mark) => mark,
+        // The stream is invalid: the job gets the error and keeps its memory.
+        Err(error) => return Some(error),
+    };
+    // Another thread freed it meanwhile: a double free, answered as the driver does.
+    let Some(range) = ranges::remove(at) else {
+        return Some(CuResult::INVALID_VALUE);
+    };
+    pool::freed(&range);
+    capacity::given_back(range.device, range.room);
+    capacity::send(ToBroker::Resting { start: at });
+    pool::keep(at, range, stream, mark);
+    Some(CuResult::SUCCESS)
 }
 
 /// Row alignment of pitched memory, bytes, learnt from one small allocation; 0 = unknown.

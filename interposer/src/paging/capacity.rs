@@ -1,12 +1,18 @@
-//! Capacity: how much of each device a managed job may take, and has taken.
+//! Accounts of managed memory: how much of each device the job may take, and has taken.
 //!
 //! Programs size themselves by `cuMemGetInfo` and by the error of a full device (PyTorch then frees
-//! cached blocks). So a job gets its limit alone on the device: `total - total / RESERVE`, see
-//! [`RESERVE`]. A larger declared need (`--memory`) is granted as far as the host has room at the
-//! first look, because the excess lies there. Neighbours do not change this limit.
+//! cached blocks). So a job gets its limit alone on the device: `total - total / RESERVE_DIVISOR`,
+//! see [`RESERVE_DIVISOR`]. A larger declared need (`--memory`) is granted as far as the host has
+//! room at the first look, because the excess lies there. Neighbours do not change this limit.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use weft_protocol::control::ToBroker;
+
+use crate::client::backing_mode;
+use crate::client::link::{self, BrokerLink};
+use crate::report;
 
 /// Devices with an account; further ones keep plain device memory.
 const DEVICES: usize = 32;
@@ -14,80 +20,113 @@ const DEVICES: usize = 32;
 /// Divisor of the total for what no job can have: contexts, code and the driver's own memory. 1/64
 /// of 80 GB is 1.25 GB. A context takes 0.4 to 0.6 GB on an 80 GB device, and each of two jobs has
 /// one (`papers.md`: 200 KB a compute unit for the context alone).
-const RESERVE: u64 = 64;
+const RESERVE_DIVISOR: u64 = 64;
 
 #[derive(Debug)]
-struct Book {
+struct DeviceAccount {
     /// Capacity, bytes; 0 = unknown.
     most: AtomicU64,
     taken: AtomicU64,
 }
 
-static BOOKS: [Book; DEVICES] = [const {
-    Book {
+static ACCOUNTS: [DeviceAccount; DEVICES] = [const {
+    DeviceAccount {
         most: AtomicU64::new(0),
         taken: AtomicU64::new(0),
     }
 }; DEVICES];
 
-fn book(device: i32) -> Option<&'static Book> {
-    usize::try_from(device).ok().and_then(|at| BOOKS.get(at))
+fn account(device: i32) -> Option<&'static DeviceAccount> {
+    usize::try_from(device).ok().and_then(|at| ACCOUNTS.get(at))
 }
 
 /// Capacity for a job on a device of `total` bytes.
 pub fn of_total(total: u64) -> u64 {
-    total - total / RESERVE
+    total - total / RESERVE_DIVISOR
 }
 
 /// Sets a device's capacity, all in bytes. `said`: declared need; `spare`: free host memory.
 pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
-    if let Some(book) = book(device) {
+    if let Some(account) = account(device) {
         let alone = of_total(total);
         let beyond = said.unwrap_or(0).saturating_sub(alone).min(spare);
-        book.most.store(alone.saturating_add(beyond), Ordering::Relaxed);
+        account.most.store(alone.saturating_add(beyond), Ordering::Relaxed);
     }
 }
 
 /// Capacity of a device, bytes; 0 = unknown.
 pub fn most(device: i32) -> u64 {
-    book(device).map_or(0, |book| book.most.load(Ordering::Relaxed))
+    account(device).map_or(0, |account| account.most.load(Ordering::Relaxed))
 }
 
 /// Books `bytes`; false if that would exceed the capacity.
 #[must_use]
 pub fn take(device: i32, bytes: u64) -> bool {
-    let Some(book) = book(device) else { return false };
+    let Some(account) = account(device) else { return false };
     let most = most(device);
     let grown = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
-    book.taken
+    account
+        .taken
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, grown)
         .is_ok()
 }
 
 /// Books `bytes` back.
 pub fn given_back(device: i32, bytes: u64) {
-    if let Some(book) = book(device) {
-        let _ = book.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
-            Some(taken.saturating_sub(bytes))
-        });
+    if let Some(account) = account(device) {
+        let _ = account
+            .taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+                Some(taken.saturating_sub(bytes))
+            });
     }
 }
 
 /// Managed bytes taken of a device.
 pub fn taken(device: i32) -> u64 {
-    book(device).map_or(0, |book| book.taken.load(Ordering::Acquire))
+    account(device).map_or(0, |account| account.taken.load(Ordering::Acquire))
 }
 
 /// Managed bytes taken of all devices.
 pub fn taken_of_all() -> u64 {
-    BOOKS.iter().fold(0, |sum: u64, book| {
-        sum.saturating_add(book.taken.load(Ordering::Relaxed))
+    ACCOUNTS.iter().fold(0, |sum: u64, account| {
+        sum.saturating_add(account.taken.load(Ordering::Relaxed))
     })
 }
 
 /// Whether the device's capacity is known.
 pub fn known(device: i32) -> bool {
-    book(device).is_some_and(|book| book.most.load(Ordering::Relaxed) != 0)
+    account(device).is_some_and(|account| account.most.load(Ordering::Relaxed) != 0)
+}
+
+/// Allocations that stayed device memory in a managed job.
+static STAYED_PLAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an allocation that stays device memory; logs each reason once.
+pub fn stays_plain(said: &AtomicBool, why: &str) {
+    STAYED_PLAIN.fetch_add(1, Ordering::Relaxed);
+    link::only().into_iter().for_each(write_to);
+    report::once(said, why);
+}
+
+/// Tells the broker of a change of managed memory. Slow path.
+pub fn send(change: ToBroker) {
+    if let Some(link) = link::only() {
+        link.tell(change);
+        write_to(link);
+    }
+}
+
+/// Writes into the lane how much managed memory is held, and how many allocations could not be
+/// managed.
+pub fn write_to(link: &BrokerLink) {
+    if backing_mode::managed() {
+        let counters = &link.lane.counters;
+        counters.managed.store(taken_of_all(), Ordering::Relaxed);
+        counters
+            .unmanaged
+            .store(STAYED_PLAIN.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Read-mostly advice, and how memory under it leaves the device.
+//! Advice and prefetches: the calls that say where managed memory lies.
+//!
+//! # Read-mostly memory
 //!
 //! The driver copies such memory instead of moving it. A prefetch to the device leaves the host's
 //! copy valid (the aim); a prefetch to the host leaves the device's. Ending the advice frees the
@@ -11,21 +13,23 @@
 //! * Memory that is written again first prefers the device, whose copy then remains.
 //!
 //! All this is advice: if a step fails, memory lies elsewhere or is copied once more.
-#![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::backing::{PREFER, advise};
-use super::evicted::GRANULE;
-use crate::driver::abi::{CuDevice, CuResult};
+use weft_protocol::control::GRANULE;
+
+use crate::driver::abi::{CuDevice, CuDevicePtr, CuResult, CuStream, Location};
+use crate::driver::{calls, capture};
 
 /// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
 const READ_MOSTLY: u32 = 1;
 const NOT_READ_MOSTLY: u32 = 2;
+/// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
+const PREFER: u32 = 3;
 /// CU_DEVICE_CPU.
-pub const HOST: CuDevice = -1;
+const HOST: CuDevice = -1;
 
 /// Memory under the advice: start of each granule's part of an allocation.
 static ADVISED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -80,6 +84,32 @@ fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
         }
     }
     runs
+}
+
+/// Advises the driver about managed memory.
+fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
+    // SAFETY: a range that the job holds; else the driver returns an error.
+    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
+}
+
+/// Prefers the device as the range's location. A hint; failure is ignored.
+pub fn prefer(at: CuDevicePtr, bytes: u64, device: CuDevice) {
+    if !capture::any() {
+        let _ = advise(at, bytes, PREFER, device);
+    }
+}
+
+/// Moves a range to a device or the host, by whichever call the driver has.
+pub fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
+    let to = device.map_or(Location::HOST, Location::device);
+    // SAFETY: a range that the job holds; else the driver returns an error.
+    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+        // SAFETY: as above.
+        CuResult::NOT_FOUND => unsafe {
+            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+        },
+        result => result,
+    }
 }
 
 /// Forgets the advice for fresh memory.

@@ -22,39 +22,39 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::host;
 use weft_protocol::page_ops::{Outcome, PageOp, PageOpConsumer, PageOps, What};
 
-use super::mem_advise::{self, Again, HOST};
-use super::period_detector::Forecast;
-use super::pool::Spare;
+use super::mem_advise::{self, Again};
+use super::period_detector::PeriodForecast;
+use super::pool::KeptBlock;
 use super::template_learner::Learner;
 use super::{access_tracker, evicted, pool, ranges, residency_probe};
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::client::settings::Purpose;
-use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
 /// Page operations under way at most, against a broker that gives too many.
-const MOST: usize = 64;
+const MOST_OPS: usize = 64;
 
 /// Poll interval: 16 granules take half a millisecond.
-const LOOK: Duration = Duration::from_micros(150);
+const POLL: Duration = Duration::from_micros(150);
 
 /// Longest sleep without a doorbell, in case another broker came.
-const GLANCE: Duration = Duration::from_millis(200);
+const IDLE_NAP: Duration = Duration::from_millis(200);
 
 /// Sleep while a thread captures.
-const CAPTURED: Duration = Duration::from_millis(1);
+const CAPTURE_NAP: Duration = Duration::from_millis(1);
 
 /// Time, ns, at which a page operation counts as late; a whole ring takes 20 ms.
-const LATE: Ns = 1_000_000_000;
+const LATE_NS: Ns = 1_000_000_000;
 
 /// Time, ns, at which a page operation is given up as refused.
-const HOPELESS: Ns = 30_000_000_000;
+const GIVE_UP_NS: Ns = 30_000_000_000;
 
 /// Longest wait of a context's end for a driver call of this thread.
-const PATIENCE: Duration = Duration::from_millis(200);
+const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
@@ -65,12 +65,12 @@ const RELAXED: u32 = 2;
 
 /// Interval between reports of touched ranges, ns. A training step takes a tenth of a second to a
 /// few seconds, and a report counts for some rounds.
-const ROUND: Ns = 500_000_000;
+const ROUND_NS: Ns = 500_000_000;
 
 const STACK: usize = 256 * 1024;
 
 /// Interval between looks at the host memory that is left, ns; each reads small files.
-const HOST_LOOKS: Ns = 1_000_000_000;
+const HOST_POLL_NS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -81,10 +81,10 @@ static ENDING: AtomicU32 = AtomicU32::new(0);
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
 /// Ranges in one message, which must fit one packet.
-const RANGES_TOLD: usize = 4096;
+const RANGES_PER_MESSAGE: usize = 4096;
 
 /// Uses in one message, at most 20 bytes each.
-const USES_TOLD: usize = 2048;
+const USES_PER_MESSAGE: usize = 2048;
 
 /// Sleeps until a wake-up after `word` changed from `was`, or for `within`.
 fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
@@ -95,15 +95,15 @@ fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
 /// Reports the ranges named lately; `None`: all may have been.
 fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
-        starts.truncate(RANGES_TOLD);
+        starts.truncate(RANGES_PER_MESSAGE);
         starts
     });
     link.tell(ToBroker::Touched { starts });
 }
 
 /// Reports what the job touches in a period.
-fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
-    let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
+fn tell_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
+    let mut parts = forecast.uses.chunks(USES_PER_MESSAGE).peekable();
     let mut part = parts.next().unwrap_or_default();
     loop {
         let next = parts.next();
@@ -128,7 +128,7 @@ pub fn start(link: &'static BrokerLink) {
     let builder = Builder::new().name("weft-memory".into()).stack_size(STACK);
     let spawned = thread::spawn(builder, move || {
         let page_ops = &link.lane.page_ops;
-        let worked = internal_error::guarded(|| Mover::new(link).run());
+        let worked = internal_error::guarded(|| MigrationThread::new(link).run());
         // Without it memory moves on demand, as without a broker.
         page_ops.served.store(0, Ordering::Release);
         // Evicted memory will not be brought back.
@@ -149,12 +149,12 @@ pub fn forget() {
 }
 
 /// Keeps the thread from driver calls as a context may end. Waits for one under way, at most
-/// `PATIENCE`.
+/// `ENDING_TIMEOUT`.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
     let mut waited = Duration::ZERO;
-    while INSIDE.load(Ordering::SeqCst) && waited < PATIENCE {
+    while INSIDE.load(Ordering::SeqCst) && waited < ENDING_TIMEOUT {
         std::thread::sleep(step);
         waited += step;
     }
@@ -169,17 +169,17 @@ pub fn context_ended(ended: bool) {
 }
 
 /// Permission to make driver calls.
-struct Leave;
+struct DriverPermit;
 
-impl Leave {
-    fn take() -> Option<Leave> {
+impl DriverPermit {
+    fn take() -> Option<DriverPermit> {
         INSIDE.store(true, Ordering::SeqCst);
-        let leave = Leave;
+        let leave = DriverPermit;
         (ENDING.load(Ordering::SeqCst) == 0 && !capture::any()).then_some(leave)
     }
 }
 
-impl Drop for Leave {
+impl Drop for DriverPermit {
     fn drop(&mut self) {
         INSIDE.store(false, Ordering::SeqCst);
     }
@@ -187,7 +187,7 @@ impl Drop for Leave {
 
 /// This thread's streams in a context.
 #[derive(Debug, Clone, Copy)]
-struct Streams {
+struct ContextStreams {
     context: CuContext,
     inward: CuStream,
     outward: CuStream,
@@ -195,7 +195,7 @@ struct Streams {
 
 /// A page operation under way.
 #[derive(Debug)]
-struct Out {
+struct ActiveOp {
     number: u64,
     what: What,
     /// Ordered range: address and bytes.
@@ -213,19 +213,19 @@ struct Out {
     followed: bool,
     since: Ns,
     late: bool,
-    borrowed: Vec<Spare>,
+    borrowed: Vec<KeptBlock>,
     /// Advice to be given again.
     again: Vec<Again>,
 }
 
-struct Mover {
+struct MigrationThread {
     link: &'static BrokerLink,
     consumer: PageOpConsumer,
     attachment: u64,
     ended: u32,
-    streams: Vec<Streams>,
+    streams: Vec<ContextStreams>,
     events: Vec<(CuContext, CuEvent)>,
-    out: Vec<Out>,
+    out: Vec<ActiveOp>,
     current: CuContext,
     /// End of the last round, ns, and the ranges named in it.
     told: Ns,
@@ -246,9 +246,9 @@ fn is_filtered() -> bool {
     secure_computing_mode() != Ok(SecureComputingMode::Disabled)
 }
 
-impl Mover {
-    fn new(link: &'static BrokerLink) -> Mover {
-        Mover {
+impl MigrationThread {
+    fn new(link: &'static BrokerLink) -> MigrationThread {
+        MigrationThread {
             link,
             consumer: PageOpConsumer::default(),
             attachment: 0,
@@ -280,12 +280,12 @@ impl Mover {
             self.look_round(page_ops);
             self.tell_touched();
             self.tell_host();
-            let nap = match Leave::take() {
-                None => CAPTURED,
+            let nap = match DriverPermit::take() {
+                None => CAPTURE_NAP,
                 Some(_leave) => {
                     self.begin_new(page_ops);
                     self.poll(page_ops);
-                    if self.out.is_empty() { GLANCE } else { LOOK }
+                    if self.out.is_empty() { IDLE_NAP } else { POLL }
                 }
             };
             sleep_until(&page_ops.bell, bell, nap);
@@ -295,7 +295,7 @@ impl Mover {
     /// Tells the broker how much host memory the control groups leave; it evicts no more.
     fn tell_host(&mut self) {
         let now = clock::now();
-        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
+        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_POLL_NS {
             return;
         }
         self.looked_at_host = now;
@@ -342,7 +342,7 @@ impl Mover {
         }
     }
 
-    /// Reports the job's period, and once a `ROUND` the touched ranges.
+    /// Reports the job's period, and once a `ROUND_NS` the touched ranges.
     fn tell_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
@@ -350,7 +350,7 @@ impl Mover {
         {
             tell_forecast(self.link, number, &forecast);
         }
-        if now.saturating_sub(self.told) < ROUND || !self.link.is_attached() {
+        if now.saturating_sub(self.told) < ROUND_NS || !self.link.is_attached() {
             return;
         }
         self.told = now;
@@ -367,7 +367,7 @@ impl Mover {
     }
 
     fn begin_new(&mut self, page_ops: &PageOps) {
-        while self.out.len() < MOST
+        while self.out.len() < MOST_OPS
             && let Some((number, page_op)) = self.consumer.next(page_ops)
         {
             match self.begin(number, &page_op) {
@@ -375,7 +375,7 @@ impl Mover {
                 Ok(None) => self.finish(page_ops, number, Outcome::Done, 0),
                 Err(outcome) => {
                     if page_op.what.is_inward() {
-                        evicted::came(page_op.start, page_op.bytes);
+                        evicted::arrived(page_op.start, page_op.bytes);
                         evicted::wake();
                     }
                     self.finish(page_ops, number, outcome, 0);
@@ -393,7 +393,7 @@ impl Mover {
     }
 
     /// Begins a page operation. `None`: it was advice, and is done.
-    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, Outcome> {
+    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<ActiveOp>, Outcome> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.what == What::MostlyRead {
             residency_probe::copies_remain();
@@ -425,12 +425,12 @@ impl Mover {
             let length = part.end - part.start;
             let result = match page_op.what {
                 What::Prefetch | What::Populate | What::Confirm => {
-                    prefetch(part.start, length, Some(range.device), stream)
+                    mem_advise::prefetch(part.start, length, Some(range.device), stream)
                 }
                 // Not certainly dead, so moved.
                 What::Evict | What::Release | What::Discard => {
                     again.extend(mem_advise::leaves(part.start, length, range.device));
-                    prefetch(part.start, length, None, stream)
+                    mem_advise::prefetch(part.start, length, None, stream)
                 }
                 What::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
                 What::Written => {
@@ -458,10 +458,10 @@ impl Mover {
             return Err(Outcome::Refused);
         };
         if !page_op.what.is_inward() || page_op.what == What::Confirm {
-            evicted::leaves(page_op.start, page_op.bytes);
+            evicted::mark_evicted(page_op.start, page_op.bytes);
         }
         let follows = self.follows(stream);
-        Ok(Some(Out {
+        Ok(Some(ActiveOp {
             number,
             what: page_op.what,
             range: (page_op.start, page_op.bytes),
@@ -479,7 +479,7 @@ impl Mover {
     }
 
     /// Discards the contents of freed blocks.
-    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, Outcome> {
+    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<KeptBlock>) -> Result<ActiveOp, Outcome> {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
@@ -492,7 +492,7 @@ impl Mover {
             event.map(|event| (event, streams.outward)).ok_or(Outcome::Refused)
         });
         match begun {
-            Ok((event, stream)) => Ok(Out {
+            Ok((event, stream)) => Ok(ActiveOp {
                 number,
                 what: What::Discard,
                 range: (0, 0),
@@ -515,7 +515,7 @@ impl Mover {
     }
 
     /// Makes a context current, with this thread's streams in it.
-    fn enter(&mut self, context: CuContext) -> Result<Streams, Outcome> {
+    fn enter(&mut self, context: CuContext) -> Result<ContextStreams, Outcome> {
         if self.current != context {
             // SAFETY: a context in which the job took memory; if it is gone, the driver returns an
             // error.
@@ -535,7 +535,7 @@ impl Mover {
             }
         }
         let [inward, outward] = made;
-        let streams = Streams {
+        let streams = ContextStreams {
             context,
             inward,
             outward,
@@ -581,11 +581,11 @@ impl Mover {
             // SAFETY: our event.
             let outcome = match unsafe { calls::cuEventQuery(out.event) } {
                 CuResult::SUCCESS => Some(Outcome::Done),
-                CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
+                CuResult::NOT_READY if now.saturating_sub(out.since) < GIVE_UP_NS => None,
                 _ => Some(Outcome::Refused),
             };
             let Some(outcome) = outcome else {
-                if !out.late && now.saturating_sub(out.since) > LATE {
+                if !out.late && now.saturating_sub(out.since) > LATE_NS {
                     out.late = true;
                     self.link.lane.counters.late.fetch_add(1, Ordering::Relaxed);
                 }
@@ -594,9 +594,9 @@ impl Mover {
             };
             if out.what.is_inward() {
                 match outcome {
-                    Outcome::Done => evicted::brought(out.range.0, out.range.1),
+                    Outcome::Done => evicted::page_op_arrived(out.range.0, out.range.1),
                     // The memory will not arrive.
-                    _ => evicted::came(out.range.0, out.range.1),
+                    _ => evicted::arrived(out.range.0, out.range.1),
                 }
                 evicted::wake();
             }
@@ -605,7 +605,7 @@ impl Mover {
                 // `slowed`: events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
                 if out.what == What::Prefetch && took > 0 {
-                    evicted::carried(out.bytes, took);
+                    evicted::update_rate(out.bytes, took);
                 }
                 if !out.followed {
                     self.events.push((out.context, out.event));
@@ -620,7 +620,7 @@ impl Mover {
         self.out = going;
     }
 
-    fn count(&self, out: &Out) {
+    fn count(&self, out: &ActiveOp) {
         let counters = &self.link.lane.counters;
         let counter = match out.what {
             What::Prefetch | What::Populate => &counters.prefetched,
@@ -633,7 +633,7 @@ impl Mover {
 }
 
 /// Device time of an ended page operation, ns. 0 if unknown or not wholly moved.
-fn timed(out: &Out) -> Ns {
+fn timed(out: &ActiveOp) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;
     };
@@ -643,17 +643,4 @@ fn timed(out: &Out) -> Ns {
         return 0;
     }
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
-}
-
-/// Moves a range to a device or the host, by whichever call the driver has.
-pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
-    let to = device.map_or(Location::HOST, Location::device);
-    // SAFETY: a range that the job holds; else the driver returns an error.
-    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
-        // SAFETY: as above.
-        CuResult::NOT_FOUND => unsafe {
-            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
-        },
-        result => result,
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use super::ranges::{Origin, Range};
+use super::ranges::{ManagedRange, Origin};
 use super::{capacity, ranges};
 use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
@@ -38,7 +38,7 @@ enum Instead {
     None,
 }
 
-fn instead(range: &Range, asked: u32, pool: impl Fn(i32) -> usize) -> Option<Instead> {
+fn instead(range: &ManagedRange, asked: u32, pool: impl Fn(i32) -> usize) -> Option<Instead> {
     let pooled = matches!(range.origin, Origin::Pool(_));
     match asked {
         attribute::CONTEXT if pooled => Some(Instead::Word(0)),
@@ -143,8 +143,8 @@ pub fn size(device: i32, total: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn range(origin: Origin) -> Range {
-        Range {
+    fn range(origin: Origin) -> ManagedRange {
+        ManagedRange {
             bytes: 1000,
             room: 1024,
             origin,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn managed_memory_passes_for_what_was_asked_for() {
         let plain = range(Origin::Plain);
-        let say = |range: &Range, asked| instead(range, asked, |_| 99);
+        let say = |range: &ManagedRange, asked| instead(range, asked, |_| 99);
         assert_eq!(say(&plain, attribute::MEMORY_TYPE), Some(Instead::Half(2)));
         assert_eq!(say(&plain, attribute::IS_MANAGED), Some(Instead::Half(0)));
         assert_eq!(say(&plain, attribute::LEGACY_IPC), Some(Instead::Half(1)));

@@ -9,8 +9,8 @@
 //! * The device gets the job's operations in order, besides only moves of managed memory and one
 //!   fill of 2 MiB of weft's own. That fill tests whether driver and device show touches; a device
 //!   that reaches host memory without moving it does not, and nothing is observed.
-//! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and
-//!   [`MOST_TIME`] in all, which the job waits.
+//! * Each shape of a kernel is observed [`TIMES_PER_SHAPE`] times, at most [`SHAPES_PER_KERNEL`]
+//!   shapes of a kernel, and [`MOST_TIME`] in all, which the job waits.
 //! * Every wait has a bound: if streams do not run empty, the launch is not observed.
 //! * No observation during a capture or beside another launch. A copy, fill, graph or change of the
 //!   job's memory meanwhile voids it.
@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 
 use weft_profiles::working_set::{Allocations, Evidence, HostResidency, Launch, Touched};
 
-use super::{evicted, migration_thread, ranges};
+use super::{evicted, mem_advise, ranges};
 use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
 /// Observations of a shape: with data elsewhere, the driver brings other memory along.
-pub const TIMES: u8 = 2;
+pub const TIMES_PER_SHAPE: u8 = 2;
 
 /// Shapes observed of one kernel.
-pub const SHAPES: u32 = 128;
+pub const SHAPES_PER_KERNEL: u32 = 128;
 
 /// Time of all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
@@ -41,24 +41,24 @@ pub const MOST_TIME: Duration = Duration::from_secs(120);
 const MOST_BYTES: u64 = 8 << 30;
 
 /// Free host memory needed, as a multiple of the moved.
-const SPARE: u64 = 2;
+const SPARE_FACTOR: u64 = 2;
 
 /// Bytes looked at behind a pointer in a larger allocation; embeddings have some hundred MB. A
 /// touch of the last of them voids the observation: there may be more.
-const WINDOW: u64 = 2 << 30;
+const WINDOW_BYTES: u64 = 2 << 30;
 
 /// Bytes that any host has free.
-const ROOMY: u64 = 256 << 20;
+const ROOMY_BYTES: u64 = 256 << 20;
 
 /// Longest waits for empty streams before a launch, and for a launch's end.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LONGEST: Duration = Duration::from_secs(10);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between two looks at a stream.
-const LOOK: Duration = Duration::from_micros(20);
+const POLL: Duration = Duration::from_micros(20);
 
 /// Streams tracked; jobs with more are not observed.
-const STREAMS: usize = 256;
+const MOST_STREAMS: usize = 256;
 
 /// Handles up to here are default streams.
 const DEFAULT: CuStream = 2;
@@ -73,7 +73,7 @@ static ALONE: RwLock<()> = RwLock::new(());
 static OTHERS: AtomicU64 = AtomicU64::new(0);
 
 /// Streams that were launched to.
-static KNOWN: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
+static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
 /// Whether this driver shows touches: see [`usable`].
 static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
@@ -128,7 +128,7 @@ pub fn has_time() -> bool {
 }
 
 fn known() -> MutexGuard<'static, Vec<CuStream>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes a stream that is launched to.
@@ -137,7 +137,7 @@ pub fn launching(stream: CuStream) {
         return;
     }
     let mut known = known();
-    if !known.contains(&stream) && known.len() <= STREAMS {
+    if !known.contains(&stream) && known.len() <= MOST_STREAMS {
         known.push(stream);
     }
 }
@@ -158,7 +158,7 @@ pub fn context_ended() {
 
 /// A part of the job's memory that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Window {
+struct MemoryWindow {
     begin: u64,
     end: u64,
     /// Whether the allocation continues behind it.
@@ -167,16 +167,16 @@ struct Window {
 
 /// Where the touches of an observed launch are looked for.
 #[derive(Debug)]
-pub struct Windows(Vec<Window>);
+pub struct Windows(Vec<MemoryWindow>);
 
 impl Windows {
     /// Windows of the allocations behind a launch's pointers; `None` if none, or too large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
-        let mut all: Vec<Window> = pointers
+        let mut all: Vec<MemoryWindow> = pointers
             .filter_map(|pointer| {
                 let (begin, end) = live.find(pointer)?;
-                let whole = end - begin <= WINDOW;
+                let whole = end - begin <= WINDOW_BYTES;
                 let from = if whole {
                     begin
                 } else {
@@ -185,9 +185,9 @@ impl Windows {
                 let upto = if whole {
                     end
                 } else {
-                    end.min(from.saturating_add(WINDOW))
+                    end.min(from.saturating_add(WINDOW_BYTES))
                 };
-                Some(Window {
+                Some(MemoryWindow {
                     begin: from,
                     end: upto,
                     cut: upto < end,
@@ -195,7 +195,7 @@ impl Windows {
             })
             .collect();
         all.sort_unstable_by_key(|window| (window.begin, window.end));
-        let mut windows: Vec<Window> = Vec::new();
+        let mut windows: Vec<MemoryWindow> = Vec::new();
         for window in all {
             match windows.last_mut() {
                 // Of one allocation: others never overlap.
@@ -221,7 +221,7 @@ pub fn beside() -> RwLockReadGuard<'static, ()> {
 /// A launch that is being observed.
 #[derive(Debug)]
 pub struct Observation {
-    windows: Vec<(Window, Vec<u8>)>,
+    windows: Vec<(MemoryWindow, Vec<u8>)>,
     table: File,
     stream: CuStream,
     others: u64,
@@ -260,11 +260,11 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     let (others, version) = (OTHERS.load(Ordering::Relaxed), ranges::version());
     let table = File::open("/proc/self/pagemap").ok()?;
     let streams = known().clone();
-    if streams.len() > STREAMS
+    if streams.len() > MOST_STREAMS
         || !streams
             .into_iter()
             .chain([stream])
-            .all(|stream| ended(stream, PATIENCE))
+            .all(|stream| ended(stream, QUIET_TIMEOUT))
     {
         return None;
     }
@@ -272,15 +272,15 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
         return None;
     }
     let bytes: u64 = windows.0.iter().map(|window| window.end - window.begin).sum();
-    if bytes > ROOMY && available().is_none_or(|available| available / SPARE < bytes) {
+    if bytes > ROOMY_BYTES && available().is_none_or(|available| available / SPARE_FACTOR < bytes) {
         return None;
     }
     for window in &windows.0 {
-        if !migration_thread::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
+        if !mem_advise::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
             return None;
         }
     }
-    if !ended(stream, PATIENCE) {
+    if !ended(stream, QUIET_TIMEOUT) {
         return None;
     }
     let mut looked = Vec::with_capacity(windows.0.len());
@@ -316,7 +316,7 @@ impl Observation {
 
     fn look(&self) -> Option<Vec<Touched>> {
         let undisturbed = || self.others == OTHERS.load(Ordering::Relaxed) && self.version == ranges::version();
-        if !undisturbed() || !ended(self.stream, LONGEST) {
+        if !undisturbed() || !ended(self.stream, LAUNCH_TIMEOUT) {
             return None;
         }
         let mut residency = HostResidency::new(page());
@@ -326,7 +326,7 @@ impl Observation {
         }
         let mut touched = Vec::new();
         residency.touched(0, &mut touched)?;
-        let whole = |window: &Window| {
+        let whole = |window: &MemoryWindow| {
             let last = window.end.saturating_sub(HostResidency::GRANULE);
             !window.cut || touched.iter().all(|one| one.end() <= last || one.address >= window.end)
         };
@@ -347,7 +347,7 @@ fn ended(stream: CuStream, within: Duration) -> bool {
         // SAFETY: the job launches to this stream and has not destroyed it yet.
         match unsafe { calls::cuStreamQuery(stream) } {
             CuResult::SUCCESS => return true,
-            CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(LOOK),
+            CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(POLL),
             _ => return false,
         }
     }
@@ -427,7 +427,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
 
 fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'static str> {
     let block = HostResidency::BLOCK;
-    let whole = migration_thread::prefetch(at, bytes, None, stream).ok() && ended(stream, PATIENCE);
+    let whole = mem_advise::prefetch(at, bytes, None, stream).ok() && ended(stream, QUIET_TIMEOUT);
     if !whole {
         return Err("the driver refuses to move managed memory to the host");
     }
@@ -438,7 +438,7 @@ fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'s
         return Err("pages that the host has read are not in its page table");
     }
     // SAFETY: the first block of memory of our own.
-    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, PATIENCE);
+    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, QUIET_TIMEOUT);
     match (filled, look(0, block), look(2 * block, bytes)) {
         (false, ..) => Err("the driver refuses to fill managed memory"),
         (_, Some(touched), Some(others)) if touched == 0.0 && others == 1.0 => Ok(()),
@@ -469,7 +469,7 @@ mod tests {
         live.add(0x4000_0000, 4 << 30);
         let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
         let found = |pointers: &[u64]| Windows::of(&launch(&words(pointers)), &live).map(|windows| windows.0);
-        let small = Window {
+        let small = MemoryWindow {
             begin: 0x10_0000,
             end: 0x10_1000,
             cut: false,
@@ -477,9 +477,9 @@ mod tests {
         assert_eq!(found(&[7, 0x10_0010, 0x10_0020]), Some(vec![small]));
         assert_eq!(found(&[7, 0x10_1000]), None, "behind its end");
         let large = 0x4000_0000 + (3 << 20);
-        let window = Window {
+        let window = MemoryWindow {
             begin: 0x4000_0000 + (2 << 20),
-            end: 0x4000_0000 + (2 << 20) + WINDOW,
+            end: 0x4000_0000 + (2 << 20) + WINDOW_BYTES,
             cut: true,
         };
         assert_eq!(found(&[large]), Some(vec![window]));

@@ -29,13 +29,13 @@ use crate::driver::loader;
 use crate::kernels;
 
 /// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
-const PIECES: usize = 4096;
+const MOST_PIECES: usize = 4096;
 
 /// Variable with the file for the notes. The first process to make the file has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
 /// Bytes of notes waiting for the migration thread; launches beyond that are not noted.
-const WAITING: usize = 64 << 20;
+const NOTES_BYTES: usize = 64 << 20;
 
 /// Type of `simgpuTouches`.
 type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
@@ -101,17 +101,17 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
     let Some(tells) = *TELLS else { return };
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
-    if notes.records.len() > WAITING {
+    if notes.records.len() > NOTES_BYTES {
         return;
     }
-    notes.words.resize(3 * PIECES, 0);
+    notes.words.resize(3 * MOST_PIECES, 0);
     // Number of pieces, whether they are exact, and the launch's number.
     let mut what = [0u64; 3];
     // SAFETY: the list has room for as many as said; the other has its three words.
-    let told = unsafe { tells(notes.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
+    let told = unsafe { tells(notes.words.as_mut_ptr(), MOST_PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if !told.ok() || count > PIECES {
+    if !told.ok() || count > MOST_PIECES {
         return;
     }
     let certainty = if exact == 1 {
@@ -140,7 +140,7 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
 pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
-    if notes.records.len() > WAITING {
+    if notes.records.len() > NOTES_BYTES {
         return;
     }
     notes.number += 1;
@@ -188,13 +188,13 @@ impl Shapes {
         let seen = self.seen.entry(shape ^ launch.kernel).or_default();
         if *seen == 0 {
             let shapes = self.kernels.entry(launch.kernel).or_default();
-            if *shapes >= residency_probe::SHAPES {
+            if *shapes >= residency_probe::SHAPES_PER_KERNEL {
                 self.seen.remove(&(shape ^ launch.kernel));
                 return false;
             }
             *shapes += 1;
         }
-        let wanted = *seen < residency_probe::TIMES;
+        let wanted = *seen < residency_probe::TIMES_PER_SHAPE;
         *seen = seen.saturating_add(u8::from(wanted));
         wanted
     }
@@ -317,9 +317,9 @@ mod tests {
             shapes.wants(&launch, &live)
         };
         let wanted = (0..10).filter(|at| wants(0x7000_0000 + at * 64, 5)).count();
-        assert_eq!(wanted, usize::from(residency_probe::TIMES));
+        assert_eq!(wanted, usize::from(residency_probe::TIMES_PER_SHAPE));
         assert!(wants(0x7000_0000, 6), "another size");
         let wanted = (0..10_000).filter(|size| wants(0x7000_0000, 10 + size)).count();
-        assert_eq!(wanted, residency_probe::SHAPES as usize - 2);
+        assert_eq!(wanted, residency_probe::SHAPES_PER_KERNEL as usize - 2);
     }
 }
