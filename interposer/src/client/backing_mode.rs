@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Variable that selects the backing.
 pub const VARIABLE: &str = "WEFT_BACKING";
 
-/// Backing of a job's device memory.
+/// RequestedBacking of a job's device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backing {
+pub enum RequestedBacking {
     /// Device memory.
     Device,
     /// Managed memory.
@@ -23,13 +23,13 @@ pub enum Backing {
     Auto,
 }
 
-impl Backing {
+impl RequestedBacking {
     /// Parses a value of [`VARIABLE`]. Unset means device memory.
-    pub fn parse(text: Option<&str>) -> Result<Backing, String> {
+    pub fn parse(text: Option<&str>) -> Result<RequestedBacking, String> {
         match text.map(str::trim) {
-            None | Some("" | "device") => Ok(Backing::Device),
-            Some("managed") => Ok(Backing::Managed),
-            Some("auto") => Ok(Backing::Auto),
+            None | Some("" | "device") => Ok(RequestedBacking::Device),
+            Some("managed") => Ok(RequestedBacking::Managed),
+            Some("auto") => Ok(RequestedBacking::Auto),
             Some(other) => Err(format!(
                 "{VARIABLE}={other} is none of device, managed, auto; taken as device"
             )),
@@ -62,10 +62,10 @@ fn state() -> u8 {
 #[cold]
 fn read() -> u8 {
     let value = std::env::var(VARIABLE).ok();
-    let asked = match Backing::parse(value.as_deref()) {
-        Ok(Backing::Managed) => MANAGED,
-        Ok(Backing::Auto) => OPEN,
-        Ok(Backing::Device) | Err(_) => DEVICE,
+    let asked = match RequestedBacking::parse(value.as_deref()) {
+        Ok(RequestedBacking::Managed) => MANAGED,
+        Ok(RequestedBacking::Auto) => OPEN,
+        Ok(RequestedBacking::Device) | Err(_) => DEVICE,
     };
     match STATE.compare_exchange(UNREAD, asked, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => asked,
@@ -122,12 +122,15 @@ mod tests {
 
     #[test]
     fn the_variable_has_three_values() {
-        assert_eq!(Backing::parse(None), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("device")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some(" managed ")), Ok(Backing::Managed));
-        assert_eq!(Backing::parse(Some("auto")), Ok(Backing::Auto));
-        let said = Backing::parse(Some("12GiB")).unwrap_err();
+        assert_eq!(RequestedBacking::parse(None), Ok(RequestedBacking::Device));
+        assert_eq!(RequestedBacking::parse(Some("")), Ok(RequestedBacking::Device));
+        assert_eq!(RequestedBacking::parse(Some("device")), Ok(RequestedBacking::Device));
+        assert_eq!(
+            RequestedBacking::parse(Some(" managed ")),
+            Ok(RequestedBacking::Managed)
+        );
+        assert_eq!(RequestedBacking::parse(Some("auto")), Ok(RequestedBacking::Auto));
+        let said = RequestedBacking::parse(Some("12GiB")).unwrap_err();
         assert!(said.contains("WEFT_BACKING=12GiB"), "{said}");
     }
 }

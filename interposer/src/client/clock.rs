@@ -13,27 +13,27 @@ use weft_protocol::Ns;
 
 /// Shortest span of a line: an interruption between readings (some us) then bends it by less than 1
 /// in 10,000.
-const SHORTEST_SPAN: Ns = 20_000_000;
+const SHORTEST_SPAN_NS: Ns = 20_000_000;
 
 /// Longest span before a new line: the system's clock is steered.
-const LONGEST_SPAN: Ns = 60_000_000_000;
+const LONGEST_SPAN_NS: Ns = 60_000_000_000;
 
 /// Largest distance of simultaneous readings. A larger one was interrupted and is repeated.
-const AT_ONCE: Ns = 1_000;
+const AT_ONCE_NS: Ns = 1_000;
 
 /// The kernel's name of this counter as a clock source.
 const TRUSTED: &str = "tsc";
 
 /// `now = ns + (counter - count) * rate / 2^64`, in ns. `version` is odd while the line is unknown
 /// or changing; only the helper changes it.
-struct Line {
+struct ClockLine {
     version: AtomicU64,
     count: AtomicU64,
     ns: AtomicU64,
     rate: AtomicU64,
 }
 
-static LINE: Line = Line {
+static LINE: ClockLine = ClockLine {
     version: AtomicU64::new(1),
     count: AtomicU64::new(0),
     ns: AtomicU64::new(0),
@@ -122,14 +122,14 @@ impl Comparison {
             return;
         };
         let (counts, span) = (count.wrapping_sub(first_count), ns.wrapping_sub(first_ns));
-        if span < SHORTEST_SPAN || counts == 0 || counts > u64::MAX / 2 {
+        if span < SHORTEST_SPAN_NS || counts == 0 || counts > u64::MAX / 2 {
             return;
         }
         // A counter below 1 GHz has no such rate: the system's clock is read.
         let rate = (u128::from(span) << 64) / u128::from(counts);
         let Ok(rate) = u64::try_from(rate) else { return };
         set(count, ns, rate);
-        if span > LONGEST_SPAN {
+        if span > LONGEST_SPAN_NS {
             self.first = Some((count, ns));
         }
     }
@@ -140,7 +140,7 @@ fn both() -> Option<(u64, Ns)> {
         let before = system();
         let count = counter();
         let after = system();
-        (after.wrapping_sub(before) < AT_ONCE).then_some((count, before + (after - before) / 2))
+        (after.wrapping_sub(before) < AT_ONCE_NS).then_some((count, before + (after - before) / 2))
     })
 }
 
@@ -174,7 +174,7 @@ pub mod played {
     }
 
     /// Two looks are never at one moment.
-    const LOOK: Ns = 25;
+    const LOOK_NS: Ns = 25;
 
     /// Keeps the virtual time while it lives.
     #[derive(Debug)]
@@ -198,7 +198,7 @@ pub mod played {
     }
 
     pub(super) fn look() -> Option<Ns> {
-        pass(LOOK);
+        pass(LOOK_NS);
         NOW.get()
     }
 }

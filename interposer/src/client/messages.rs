@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use weft_protocol::control::ToBroker;
 
-/// Most messages kept. Each of a model's kernels is told once, some thousand in its first second.
-const LONGEST: usize = 4096;
+/// Most messages kept. Each of a model's kernels is told once, some thousand at its start.
+const MOST_MESSAGES: usize = 4096;
 
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Messages {
-    inside: Mutex<Inside>,
+    inside: Mutex<QueueState>,
     bell: Condvar,
     heard: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct QueueState {
     waiting: VecDeque<ToBroker>,
     dropped: u64,
     nudged: bool,
@@ -32,7 +32,7 @@ struct Inside {
 }
 
 impl Messages {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, QueueState> {
         // No code under the lock can leave the queue half changed.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,7 +40,7 @@ impl Messages {
     /// Adds a message. False if dropped.
     pub fn put(&self, message: ToBroker) -> bool {
         let mut inside = self.inside();
-        let room = inside.waiting.len() < LONGEST;
+        let room = inside.waiting.len() < MOST_MESSAGES;
         if room {
             inside.waiting.push_back(message);
         } else {
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_counts() {
         let messages = Messages::default();
-        for n in 0..LONGEST + 7 {
-            assert_eq!(messages.put(ToBroker::Note(n.to_string())), n < LONGEST);
+        for n in 0..MOST_MESSAGES + 7 {
+            assert_eq!(messages.put(ToBroker::Note(n.to_string())), n < MOST_MESSAGES);
         }
         let (taken, dropped) = messages.take();
-        assert_eq!((taken.len(), dropped), (LONGEST, 7));
+        assert_eq!((taken.len(), dropped), (MOST_MESSAGES, 7));
         assert_eq!(taken.front(), Some(&ToBroker::Note("0".into())));
         assert_eq!(messages.take().1, 0);
         messages.nudge();

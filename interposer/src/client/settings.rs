@@ -5,7 +5,7 @@
 
 use weft_protocol::{Ns, PRIORITIES, amount};
 
-use super::backing_mode::{Backing, VARIABLE};
+use super::backing_mode::{RequestedBacking, VARIABLE};
 
 /// Default priority.
 pub const DEFAULT_PRIORITY: u8 = 5;
@@ -15,9 +15,9 @@ pub const DEFAULT_PRIORITY: u8 = 5;
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
 /// Time to spin at the gate before sleeping: below one wake-up of a sleeping core (25-65 us).
-const SPIN: Ns = 20_000;
+const SPIN_NS: Ns = 20_000;
 
-const LONGEST_SPIN: Ns = 10_000_000;
+const LONGEST_SPIN_NS: Ns = 10_000_000;
 
 /// With this few cores, spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
@@ -25,21 +25,21 @@ const FEW_CORES: usize = 2;
 /// Variable that selects the source of evidence.
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// Source of evidence.
+/// EvidenceSource of evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum EvidenceSource {
     /// The simulated GPU's ledger, if there is one.
     Ledger,
     /// The host's page table.
     Residency,
 }
 
-impl Source {
+impl EvidenceSource {
     /// Parses a value of [`EVIDENCE_FROM`].
-    pub fn parse(text: Option<&str>) -> Result<Source, String> {
+    pub fn parse(text: Option<&str>) -> Result<EvidenceSource, String> {
         match text.map(str::trim) {
-            None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
-            Some("residency") => Ok(Source::Residency),
+            None | Some("" | "auto" | "ledger") => Ok(EvidenceSource::Ledger),
+            Some("residency") => Ok(EvidenceSource::Residency),
             Some(other) => Err(format!(
                 "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
             )),
@@ -134,10 +134,10 @@ impl Settings {
                 "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
             ));
         }
-        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN };
+        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
         let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
             None => usual_spin,
-            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN),
+            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN_NS),
             Some((Err(_), text)) => {
                 complaints.push(format!(
                     "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
@@ -145,10 +145,10 @@ impl Settings {
                 usual_spin
             }
         };
-        if let Err(complaint) = Backing::parse(variable(VARIABLE).as_deref()) {
+        if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
         }
-        if let Err(complaint) = Source::parse(variable(EVIDENCE_FROM).as_deref()) {
+        if let Err(complaint) = EvidenceSource::parse(variable(EVIDENCE_FROM).as_deref()) {
             complaints.push(complaint);
         }
         let profile = variable("WEFT_PROFILE");
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(settings.purpose, Purpose::Serve);
         assert_eq!(settings.profile, None);
         assert!(settings.autostart && !settings.explicit);
-        assert_eq!(settings.spin, SPIN);
+        assert_eq!(settings.spin, SPIN_NS);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);
-        assert_eq!(settings.spin, LONGEST_SPIN);
+        assert_eq!(settings.spin, LONGEST_SPIN_NS);
     }
 
     #[test]

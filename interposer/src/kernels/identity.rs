@@ -17,7 +17,7 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 
 /// Slots for seen identities; three quarters are usable.
-const IDENTITY_SLOTS: usize = 1 << 17;
+const IDENTITY_SLOTS: usize = 131_072;
 
 static SEEN: Index<IDENTITY_SLOTS> = Index::new();
 

@@ -16,7 +16,7 @@ use super::index::{Index, Slot};
 
 /// Slots for handles; three quarters are usable. PyTorch with all its libraries makes some
 /// thousands.
-const HANDLE_SLOTS: usize = 1 << 16;
+const HANDLE_SLOTS: usize = 65_536;
 
 /// Marks a handle without a name.
 pub(super) const UNNAMED: u64 = 1;

@@ -27,10 +27,10 @@ const WINDOW_STEPS: usize = 12;
 
 /// Steps kept, twice the longest period. A training step of a large model has some ten thousand
 /// launches.
-const KEPT_STEPS: usize = 1 << 15;
+const KEPT_STEPS: usize = 32_768;
 
 /// Uses in a forecast, with neighbours joined.
-const MOST_USES: usize = 1 << 14;
+const MOST_USES: usize = 16_384;
 
 /// Steps that must repeat before a period is believed.
 const CERTAIN_STEPS: usize = 2 * WINDOW_STEPS;

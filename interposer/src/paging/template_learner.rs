@@ -22,7 +22,7 @@ use weft_profiles::working_set::{
 };
 
 use super::residency_probe;
-use crate::client::settings::{EVIDENCE_FROM, Source};
+use crate::client::settings::{EVIDENCE_FROM, EvidenceSource};
 
 use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
@@ -205,16 +205,17 @@ impl Learner {
     pub fn begin() -> Learner {
         let mut learner = Learner::default();
         // An invalid value was reported at the start.
-        let source = Source::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(Source::Ledger);
-        if source == Source::Residency {
+        let source =
+            EvidenceSource::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(EvidenceSource::Ledger);
+        if source == EvidenceSource::Residency {
             learner.residency = Some(Fitter::of_residency());
             residency_probe::begin();
         }
-        if (source == Source::Residency || TELLS.is_some())
+        if (source == EvidenceSource::Residency || TELLS.is_some())
             && let Some(path) = std::env::var_os(EVIDENCE)
         {
             let mut beginning = recording::MAGIC.to_vec();
-            if source == Source::Residency {
+            if source == EvidenceSource::Residency {
                 recording::write_granule(&mut beginning, HostResidency::GRANULE);
             }
             match File::create_new(&path).and_then(|mut file| file.write_all(&beginning).map(|()| file)) {
@@ -294,10 +295,13 @@ mod tests {
     #[test]
     fn the_variable_has_three_values() {
         for text in [None, Some(""), Some("auto"), Some("ledger")] {
-            assert_eq!(Source::parse(text), Ok(Source::Ledger));
+            assert_eq!(EvidenceSource::parse(text), Ok(EvidenceSource::Ledger));
         }
-        assert_eq!(Source::parse(Some(" residency ")), Ok(Source::Residency));
-        let said = Source::parse(Some("cupti")).unwrap_err();
+        assert_eq!(
+            EvidenceSource::parse(Some(" residency ")),
+            Ok(EvidenceSource::Residency)
+        );
+        let said = EvidenceSource::parse(Some("cupti")).unwrap_err();
         assert!(said.contains("WEFT_EVIDENCE_FROM=cupti"), "{said}");
     }
 

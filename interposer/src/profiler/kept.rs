@@ -15,7 +15,7 @@ use crate::driver::stream::Stream;
 use crate::kernels::launch::LaunchInfo;
 
 /// Events kept: eight full windows' worth. A driver takes some hundred bytes for each.
-const EVENTS: usize = 8 * (2 * WINDOW + 2);
+const MOST_EVENTS: usize = 8 * (2 * WINDOW + 2);
 
 /// No event.
 pub(super) const NONE: Event = 0;
@@ -24,14 +24,14 @@ pub(super) const NONE: Event = 0;
 const RING_AT: usize = RECORDS / 4;
 
 /// Shortest time to measure the device clock's rate, ns: below it interruptions show.
-const RATE_SPAN: Ns = 20_000_000;
+const RATE_SPAN_NS: Ns = 20_000_000;
 
 /// Time over which one reading suffices, ns. Another process's time slice shifts a reading by a few
 /// ms.
-const LONG_SPAN: Ns = 1_000_000_000;
+const LONG_SPAN_NS: Ns = 1_000_000_000;
 
 /// Longest reading that was not interrupted, ns.
-const AT_ONCE: Ns = 50_000;
+const AT_ONCE_NS: Ns = 50_000;
 
 /// Relative tolerance within which two clocks, or two rates, count as equal.
 const SAME_CLOCK: f64 = 0.05;
@@ -58,7 +58,7 @@ pub(super) struct Begun {
 pub(super) const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Taken {
+pub(super) struct SampledLaunch {
     pub(super) start: Event,
     pub(super) end: Event,
     pub(super) stream: Stream,
@@ -67,13 +67,13 @@ pub(super) struct Taken {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Window {
-    pub(super) taken: Vec<Taken>,
+pub(super) struct EventWindow {
+    pub(super) taken: Vec<SampledLaunch>,
     /// A second event behind the first launch, for an event's cost.
     pub(super) extra: Option<Event>,
 }
 
-impl Window {
+impl EventWindow {
     /// Whether the device has passed the whole window. Asks for the last launch first, whose answer
     /// usually suffices: pending, or passed with all before it on its stream.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
@@ -93,7 +93,7 @@ impl Window {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inside {
+pub(super) struct SamplerState {
     pub(super) budget: Budget,
     pub(super) stride: Stride,
     /// Launches to be passed over before this look.
@@ -103,8 +103,8 @@ pub(super) struct Inside {
     pub(super) made: usize,
     /// Launches that the open window still wants.
     pub(super) wanted: usize,
-    pub(super) open: Window,
-    pub(super) closed: std::collections::VecDeque<Window>,
+    pub(super) open: EventWindow,
+    pub(super) closed: std::collections::VecDeque<EventWindow>,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
     pub(super) rate: Option<f64>,
@@ -120,12 +120,12 @@ pub(super) struct Inside {
     pub(super) begun: [Option<Begun>; BEGUN],
 }
 
-impl Inside {
+impl SamplerState {
     pub(super) fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         if let Some(event) = self.spare.pop() {
             return Some(event);
         }
-        if self.made >= EVENTS {
+        if self.made >= MOST_EVENTS {
             return None;
         }
         let event = driver.create(true)?;
@@ -185,7 +185,7 @@ impl Inside {
     }
 
     /// Fills in the device's times. False if the driver does not tell them.
-    pub(super) fn times(&mut self, driver: &EventCalls, window: &mut Window) -> bool {
+    pub(super) fn times(&mut self, driver: &EventCalls, window: &mut EventWindow) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
             return false;
         };
@@ -213,9 +213,9 @@ impl Inside {
 
     /// Compares the clocks at launches onto an idle device, where an event is reached as it is
     /// recorded.
-    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
+    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut EventWindow) {
         for taken in &mut window.taken {
-            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
+            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE_NS {
                 continue;
             }
             let Some((anchor, at)) = self.anchor else {
@@ -225,7 +225,7 @@ impl Inside {
                 continue;
             };
             let host = taken.point.launched.saturating_sub(at);
-            if host < RATE_SPAN {
+            if host < RATE_SPAN_NS {
                 continue;
             }
             if let Some(device) = driver.elapsed(anchor, taken.start)
@@ -234,14 +234,14 @@ impl Inside {
                 let rate = host as f64 / device;
                 let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
                 let confirmed = self.rate_once.replace(rate).is_some_and(same);
-                if confirmed || host >= LONG_SPAN {
+                if confirmed || host >= LONG_SPAN_NS {
                     self.rate = Some(if same(1.0) { 1.0 } else { rate });
                 }
             }
         }
     }
 
-    pub(super) fn tell(&mut self, around: Around<'_>, window: &Window) {
+    pub(super) fn tell(&mut self, around: Around<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
             self.rate = around.link.stated_slowness();
@@ -291,7 +291,7 @@ impl Inside {
         }
     }
 
-    pub(super) fn take_back(&mut self, window: Window) {
+    pub(super) fn take_back(&mut self, window: EventWindow) {
         let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
         self.spare
             .extend(events.chain(window.extra).filter(|event| *event != NONE));

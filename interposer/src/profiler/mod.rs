@@ -25,7 +25,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
 use self::budget::{Pause, Work};
-use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
+use self::kept::{BEGUN, Begun, EventWindow, NONE, SampledLaunch, SamplerState};
 use self::tally::Tally;
 use self::window::Point;
 use crate::client::clock;
@@ -57,10 +57,10 @@ const TAIL_CHANCE: u32 = 8;
 const PAUSE: u32 = 256;
 
 /// Own cost of asking for pending events, ns at most: some calls of a microsecond.
-const QUESTION: Ns = 5_000;
+const QUERY_COST_NS: Ns = 5_000;
 
 /// Interval between looks for readable windows, ns.
-const LOOK: Ns = 200_000;
+const READ_INTERVAL_NS: Ns = 200_000;
 
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,7 @@ enum Worth {
 /// Sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    inside: Mutex<Inside>,
+    inside: Mutex<SamplerState>,
     /// Launches to pass over while serving. Inexact: threads may count two as one.
     skip: AtomicU32,
     /// Whether the rate of the device's clock is known.
@@ -223,7 +223,7 @@ impl Sampler {
     }
 
     /// Closes the open window.
-    fn close(&self, inside: &mut Inside) {
+    fn close(&self, inside: &mut SamplerState) {
         if inside.wanted > 0 || inside.open.taken.len() > 1 {
             inside.wanted = 0;
             self.pause.begin(PAUSE);
@@ -236,9 +236,9 @@ impl Sampler {
     }
 
     /// Decides whether to sample a serving job's launch, and how many to pass over.
-    fn choose_serving(&self, inside: &mut Inside, around: Around<'_>) -> bool {
+    fn choose_serving(&self, inside: &mut SamplerState, around: Around<'_>) -> bool {
         let now = clock::now();
-        if now.saturating_sub(inside.looked) > LOOK {
+        if now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
@@ -253,21 +253,21 @@ impl Sampler {
     }
 
     /// Sets how many launches of a serving job go by until the next look.
-    fn pass_over(&self, inside: &mut Inside, now: Ns) {
+    fn pass_over(&self, inside: &mut SamplerState, now: Ns) {
         let most = inside.stride.most(now, inside.passed);
         inside.passed = self.pause.some(most);
         self.skip.store(inside.passed, Ordering::Relaxed);
     }
 
     /// Decides whether to sample this launch, and how many after it.
-    fn choose(&self, inside: &mut Inside, around: Around<'_>, worth: Worth) -> bool {
+    fn choose(&self, inside: &mut SamplerState, around: Around<'_>, worth: Worth) -> bool {
         let wanted = match worth {
             Worth::Nothing => return false,
             Worth::Tail | Worth::Rare => 1,
             Worth::Window => WINDOW,
         };
         let now = clock::now();
-        if now.saturating_sub(inside.looked) > LOOK {
+        if now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
         if !inside.budget.allows(now, worth == Worth::Rare) || inside.closed.len() >= WINDOWS {
@@ -300,7 +300,7 @@ impl Sampler {
             return;
         }
         let left = clock::now();
-        inside.open.taken.push(Taken {
+        inside.open.taken.push(SampledLaunch {
             start: half.start,
             end: half.end,
             stream: half.stream,
@@ -339,7 +339,7 @@ impl Sampler {
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();
-        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
+        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
     }
@@ -363,7 +363,7 @@ impl Sampler {
         inside.spare.clear();
         inside.made = 0;
         inside.wanted = 0;
-        inside.open = Window::default();
+        inside.open = EventWindow::default();
         inside.closed.clear();
         inside.anchor = None;
     }
@@ -387,7 +387,7 @@ impl Sampler {
     }
 
     /// Reads and reports the oldest closed windows that the device has passed.
-    fn read(&self, inside: &mut Inside, around: Around<'_>, now: Ns) {
+    fn read(&self, inside: &mut SamplerState, around: Around<'_>, now: Ns) {
         inside.looked = now;
         let driver = around.driver;
         if inside.closed.is_empty() || driver.current() != inside.context {
@@ -419,6 +419,6 @@ impl Sampler {
         // would have caused.
         inside
             .budget
-            .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));
+            .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUERY_COST_NS));
     }
 }

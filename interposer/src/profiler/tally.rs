@@ -20,7 +20,7 @@ const LAUNCH: u64 = 0x100;
 
 /// Facts about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Known {
+pub struct TallyFacts {
     /// Whether it was hardly sampled yet.
     pub rare: bool,
     /// Whether it was last before a synchronising call.
@@ -34,12 +34,12 @@ pub struct Tally(OnceLock<Costs>);
 impl Tally {
     /// Counts a launch. Identities beyond the table's room are neither counted nor sampled.
     #[inline]
-    pub fn launched(&self, kernel: u64) -> Known {
+    pub fn launched(&self, kernel: u64) -> TallyFacts {
         let Some(word) = self.0.get_or_init(Costs::default).word(kernel) else {
-            return Known::default();
+            return TallyFacts::default();
         };
         let before = word.fetch_add(LAUNCH, Ordering::Relaxed);
-        Known {
+        TallyFacts {
             rare: before & SAMPLES < RARE,
             tail: before & TAIL != 0,
         }
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(told(), []);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: true,
                 tail: false
             }
@@ -101,7 +101,7 @@ mod tests {
         tally.launched(9);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: false,
                 tail: true
             }
@@ -110,13 +110,13 @@ mod tests {
         assert_eq!(told(), []);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: false,
                 tail: true
             }
         );
         assert_eq!(told(), [(7, 1)]);
-        assert_eq!(tally.launched(0), Known::default(), "no identity");
+        assert_eq!(tally.launched(0), TallyFacts::default(), "no identity");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub struct Scale {
 }
 
 /// Shortest kernel time.
-const SHORTEST: f64 = 100.0;
+const SHORTEST_NS: f64 = 100.0;
 
 fn whole(ns: f64) -> Ns {
     // Saturating: negative and absurd numbers become the nearest sensible one.
@@ -92,7 +92,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         if point.end == f64::INFINITY {
             return None;
         }
-        let time = (point.end - begin - scale.tick).max(SHORTEST.min((point.end - point.start).max(1.0)));
+        let time = (point.end - begin - scale.tick).max(SHORTEST_NS.min((point.end - point.start).max(1.0)));
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
             Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 => {

@@ -191,7 +191,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 /// `dynamic` is the dynamic section of an object loaded at `base`.
 unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut ()> {
     // SAFETY: the caller's promise.
-    let table = unsafe { Table::of(base, dynamic) }?;
+    let table = unsafe { SymbolTable::of(base, dynamic) }?;
     if !table.gnu.is_null() {
         // SAFETY: the object's dynamic section gives this hash table.
         return unsafe { table.by_gnu_hash(name) };
@@ -214,7 +214,7 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     // SAFETY: the caller's promise; glibc's handles point to this structure.
     let map = unsafe { &*handle.cast::<LinkMap>() };
     // SAFETY: the linker's own record of the object.
-    let Some(table) = (unsafe { Table::of(map.base, map.dynamic) }) else {
+    let Some(table) = (unsafe { SymbolTable::of(map.base, map.dynamic) }) else {
         return Vec::new();
     };
     // SAFETY: the table is of a loaded object.
@@ -224,7 +224,7 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     names.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
 }
 
-struct Table {
+struct SymbolTable {
     base: u64,
     texts: *const u8,
     symbols: *const Symbol,
@@ -232,10 +232,10 @@ struct Table {
     sysv: *const u32,
 }
 
-impl Table {
+impl SymbolTable {
     /// # Safety
     /// `dynamic` is the dynamic section of an object loaded at `base`.
-    unsafe fn of(base: u64, dynamic: *const Dynamic) -> Option<Table> {
+    unsafe fn of(base: u64, dynamic: *const Dynamic) -> Option<SymbolTable> {
         let (mut texts, mut symbols, mut gnu, mut sysv) = (0u64, 0u64, 0u64, 0u64);
         for at in 0.. {
             // SAFETY: the section ends with DT_NULL, where this loop stops.
@@ -251,7 +251,7 @@ impl Table {
                 _ => {}
             }
         }
-        (texts != 0 && symbols != 0).then_some(Table {
+        (texts != 0 && symbols != 0).then_some(SymbolTable {
             base,
             texts: texts as *const u8,
             symbols: symbols as *const Symbol,

@@ -36,7 +36,7 @@ pub enum Driver {
 }
 
 #[derive(Debug)]
-enum Error {
+enum OpenError {
     /// No file of that name anywhere.
     NotFound,
     /// The only file of that name is this library.
@@ -116,7 +116,7 @@ impl Library {
     }
 }
 
-fn open() -> Result<Library, Error> {
+fn open() -> Result<Library, OpenError> {
     let ourselves = ourselves::path().and_then(search::identity);
     let (mut failed, mut us) = (None, None);
     for path in search::candidates() {
@@ -124,18 +124,18 @@ fn open() -> Result<Library, Error> {
             continue;
         };
         if Some(identity) == ourselves {
-            us = us.or(Some(Error::Ourselves(path)));
+            us = us.or(Some(OpenError::Ourselves(path)));
             continue;
         }
         match open_at(&path) {
             // A copy of weft under another inode.
-            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
+            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(OpenError::Ourselves(path))),
             Ok(library) => return Ok(library),
             // The first reason is reported: later candidates are fallbacks.
-            Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),
+            Err(why) => failed = failed.or(Some(OpenError::NotOpened(path, why))),
         }
     }
-    Err(failed.or(us).unwrap_or(Error::NotFound))
+    Err(failed.or(us).unwrap_or(OpenError::NotFound))
 }
 
 fn open_at(path: &Path) -> Result<Library, String> {
@@ -158,20 +158,20 @@ fn open_at(path: &Path) -> Result<Library, String> {
     })
 }
 
-fn explain(error: &Error) -> String {
+fn explain(error: &OpenError) -> String {
     match error {
-        Error::NotFound => format!(
+        OpenError::NotFound => format!(
             "no NVIDIA driver found: no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders; \
              this process gets CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names one)",
             search::VARIABLE
         ),
-        Error::Ourselves(path) => format!(
+        OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
              ({}=/path/to/libcuda.so.1 names the driver)",
             path.display(),
             search::VARIABLE
         ),
-        Error::NotOpened(path, why) => {
+        OpenError::NotOpened(path, why) => {
             format!(
                 "cannot open the driver {}: {why}; this process gets CUDA_ERROR_NO_DEVICE",
                 path.display()
