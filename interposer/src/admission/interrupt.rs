@@ -1,13 +1,12 @@
 //! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
-//! A program's own SIGINT handler (Python's) only notes the signal and acts when the call returns.
-//! So during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
-//! Without a handler of the program nothing changes.
+//! A program's SIGINT handler (Python's) only notes the signal and acts when the call returns. So
+//! during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
+//! Where the program has no handler nothing changes.
 //!
 //! Ctrl-C also ends a Python script that waits for its first context
-//! ([`SignalWatch::ends_script`]). Else the interpreter would get signal and error at once, print
-//! neither properly, and exit with code
-//! 1. A shell's loop would go on.
+//! ([`SignalWatch::ends_script`]). Given signal and error at once, the interpreter would exit with
+//! code 1, and a shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -25,7 +24,6 @@ const STACK: usize = 64 * 1024;
 /// Longest time for flushing buffers.
 const FLUSH: Duration = Duration::from_millis(500);
 
-/// Signals by which a user ends a job.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// The program's handlers (0: none), and whether each takes three arguments.
@@ -33,7 +31,6 @@ static HANDLERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static DETAILED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// Whether the signal that came is SIGINT.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -64,7 +61,7 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
 /// Live watches: threads may wait for several devices at once.
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard that notes signals while it lives.
+/// Notes signals while it lives.
 #[derive(Debug)]
 pub struct SignalWatch(());
 
@@ -94,8 +91,8 @@ impl SignalWatch {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends a Python script, whose interpreter has the handler, by a SIGINT that came. A notebook
-    /// or prompt goes on, and a program's own handler decides.
+    /// Ends a Python script by the SIGINT that came. A notebook or prompt goes on, and a program's
+    /// own handler decides.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -127,7 +124,6 @@ fn ours() -> usize {
     noted as *const () as usize
 }
 
-/// The present action for a signal.
 fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the pointer is to a local large enough; null changes nothing.
@@ -137,17 +133,17 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 }
 
 fn set(signal: libc::c_int, action: &libc::sigaction) {
-    // SAFETY: the action was there before, or has our handler, whose signature SA_SIGINFO demands.
+    // SAFETY: the action was there before, or has our handler, which SA_SIGINFO fits.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
 /// Ends the process by the signal's default action, which its parent sees.
 fn die_of(signal: libc::c_int) -> ! {
-    // SAFETY: zeros are an action: the default one, without flags.
+    // SAFETY: zeros are the default action.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     set(signal, &default);
     let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local large enough for a set.
+    // SAFETY: the local is large enough for a set.
     unsafe { libc::sigemptyset(only.as_mut_ptr()) };
     // SAFETY: as above; the set is empty.
     unsafe { libc::sigaddset(only.as_mut_ptr(), signal) };
@@ -160,7 +156,7 @@ fn die_of(signal: libc::c_int) -> ! {
 }
 
 /// Ends the process with this code if it has not ended within `time`. Flushes the C library's
-/// buffers, unless a thread keeps them locked, as in reading input.
+/// buffers, unless a thread keeps them locked.
 pub fn end_within(time: Duration, code: libc::c_int) {
     let waits = move || {
         std::thread::sleep(time);
@@ -181,17 +177,15 @@ pub fn end_within(time: Duration, code: libc::c_int) {
     }
 }
 
-/// Replaces the exit code of a process that ends, in an `atexit` handler.
-///
-/// glibc allows `exit` there: the other handlers run, buffers are flushed, and the last code
-/// counts.
+/// Replaces the exit code, in an `atexit` handler. glibc allows `exit` there: the other handlers
+/// run, buffers are flushed, and the last code counts.
 pub fn end_with(code: libc::c_int) -> ! {
-    // SAFETY: the calling thread is within `exit` already and holds none of our locks.
+    // SAFETY: this thread is within `exit` already and holds none of our locks.
     unsafe { libc::exit(code) }
 }
 
 fn end(code: libc::c_int) -> ! {
-    // SAFETY: nothing is touched. No destructor and no handler runs, and none would be needed.
+    // SAFETY: touches nothing: no destructor and no handler runs.
     unsafe { libc::_exit(code) }
 }
 

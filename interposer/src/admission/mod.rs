@@ -1,21 +1,18 @@
 //! Admission of this process to a device: the wait before its first memory, and its quota after
 //! that.
 //!
-//! * A job that fits begins after one question to the broker and its answer, before its first
-//!   context.
-//! * Only the call that would make the first context waits. In a job that was admitted and
-//!   suspended at once, the first allocation waits.
-//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. If the broker is gone or keeps no
-//!   queue, the job goes on as without weft.
-//! * With `--no-wait` a job gets CUDA's "out of memory", ends by itself with its output, and exits
-//!   with code 75. A job that goes on nevertheless is ended.
-//! * Without a broker no job waits and none is refused.
+//! * The call that would make the first context asks the broker, and waits if need be. A job that
+//!   was suspended right after admission waits at its first allocation.
+//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. Without a broker that keeps a
+//!   queue the job goes on as without weft: none waits, none is refused.
+//! * With `--no-wait` a job gets CUDA's "out of memory" and exits with code 75. A job that goes on
+//!   nevertheless is ended.
 //! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
 //!   memory.
-//! * Beyond its quota a job gets what is free, else CUDA's "out of memory". A job without figure
-//!   and profile first waits [`GROWTH_TIMEOUT_NS`] (or `WEFT_WAIT`) if a running neighbour may end.
-//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job seen
-//!   to do so gets its first answer at once and waits at the second try.
+//! * Beyond its quota a job gets what is free, else "out of memory". A job without figure and
+//!   profile first waits [`GROWTH_TIMEOUT_NS`] (or `WEFT_WAIT`) if a running neighbour may end.
+//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. Such a job
+//!   gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -38,51 +35,47 @@ use crate::driver::abi::CuResult;
 use crate::internal_error::guarded;
 use crate::{paging, report, thread};
 
-/// Silence, ns, after which a job goes on as without weft: over two heartbeats. An answer takes a
-/// millisecond.
+/// Silence after which a job goes on as without weft: over two heartbeats. An answer takes 1 ms.
 const ANSWER_TIMEOUT_NS: Ns = 2_500_000_000;
 
-/// Longest wait for an answer, ns, while the heartbeat moves: with hundreds of jobs on few cores it
+/// Longest wait for an answer while the heartbeat moves: with hundreds of jobs on few cores it
 /// takes seconds. A job that began unanswered would take memory given to others.
 pub(crate) const LONGEST_ANSWER_NS: Ns = 30_000_000_000;
 
-/// Heartbeat's age, ns, at which a wait ends: the broker is stopped or stuck. It beats once a
-/// second.
+/// Age of the heartbeat at which a wait ends. The broker beats once a second.
 const HEARTBEAT_TIMEOUT_NS: Ns = 10_000_000_000;
 
-/// Absence of a broker, ns, at which a wait ends. Clients look for a new one once a second.
+/// Absence of a broker at which a wait ends. Clients look for a new one once a second.
 const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 
-/// Time, ns, until the driver has an ended job's memory. A process with tens of gigabytes takes
-/// some hundred milliseconds to end, and its channel may close before.
+/// Time until the driver has an ended job's memory: with tens of gigabytes some 100 ms.
 const RELEASE_NS: Ns = 2_000_000_000;
 
-/// Time to read why the broker refuses the job, which may be gone a millisecond later.
+/// Time to read the broker's reason for a refusal.
 const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Interval between two checks for Ctrl-C, ns.
+/// Interval between two checks for Ctrl-C.
 const POLL_NS: Ns = 100_000_000;
 
-/// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
+/// Longest wait of a running job for more memory, without `WEFT_WAIT`.
 ///
-/// The wait is inside an allocation, often under the framework's allocator lock and Python's. All
-/// allocations wait along, and so do health checks, which come about every 10 s and kill at the
-/// third failure.
+/// The wait is inside an allocation, often under the allocator's lock and Python's. Health checks
+/// wait along, which come about every 10 s and kill at the third failure.
 const GROWTH_TIMEOUT_NS: Ns = 10_000_000_000;
 
-/// Time, ns, within which a request repeats the refused one.
+/// Time within which a request repeats the refused one.
 const REPEAT_NS: Ns = 1_000_000_000;
 
-/// Smallest step of a quota, as a part of the device, so that not each allocation asks.
+/// Smallest step of a quota, as a part of the device: not each allocation asks.
 const QUOTA_STEPS: u64 = 32;
 
-/// Exit code of a job that may not wait but would have to: `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a job that would have to wait and may not: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
-/// Time for such a job to end by itself: an error travels up, is printed, and buffers are written.
+/// Time for such a job to end by itself, with its error printed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Outcome of a request to begin.
+/// Answer to a job that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionAnswer {
     /// Go on.
@@ -94,51 +87,47 @@ pub enum AdmissionAnswer {
 /// A device on which a context is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// UUID as of `cuDeviceGetUuid`, in hexadecimal.
+    /// From `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
-    /// Device memory, bytes.
+    /// Bytes.
     pub total: u64,
-    /// Number of devices that the process sees.
+    /// Devices that the process sees.
     pub devices: u32,
-    /// Whether the job's memory may be managed, if that is open ([`backing_mode::is_open`]).
+    /// Whether the device can back managed memory, if the backing is open.
     pub manageable: bool,
 }
 
-/// A process's admission to one device, on the client's side.
+/// This process's admission to one device.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// Whether the process may begin, also for want of a broker.
+    /// Set also for want of a broker.
     entered: AtomicBool,
-    /// 1 while a thread asks to begin; the other threads wait on this futex.
+    /// 1 while a thread asks to begin; other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held plus claimed. One word, so that no thread sees claimed bytes twice, or not at
-    /// all, as they become held.
+    /// Bytes held plus claimed, in one word: no thread sees claimed bytes twice, or not at all, as
+    /// they become held.
     wanted: AtomicI64,
     growing: AtomicBool,
     total: AtomicU64,
-    /// Changes of what the process holds, and its probes.
+    /// Changes of what is held, and probes.
     pub changes: MemoryChanges,
-    /// Last quota, bytes.
     last_quota: AtomicU64,
     /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
-    /// Time of the last refusal, ns, and bytes held then.
+    /// When the last request was refused, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
-    /// Whether the job gives memory back after a refusal and asks again.
+    /// Whether the job frees memory after a refusal and asks again.
     helps_itself: AtomicBool,
     /// End of the last failed wait, ns.
     in_vain: AtomicU64,
     advised: AtomicBool,
-    /// 0 for the process's first device, else the number of a further one.
+    /// 0 for the first device, else the number of a further one.
     pub further: u32,
-    /// Device memory held, bytes.
     memory: AtomicI64,
-    /// The job's own managed memory, bytes.
     own_managed: AtomicI64,
-    /// Whether the broker admitted the process. The broker may revoke that until memory is taken.
+    /// Whether the broker admitted the process. It may revoke that until memory is taken.
     let_in: AtomicBool,
-    /// Whether the process was refused because it may not wait.
     turned_away: AtomicBool,
 }
 
@@ -156,7 +145,7 @@ pub struct Grant {
 
 impl Grant {
     /// Makes the driver call. Right after a wait the driver may not have the ended job's memory
-    /// yet: "out of memory" is then retried, for [`RELEASE_NS`] at most.
+    /// yet: "out of memory" is then retried, [`RELEASE_NS`] at most.
     pub fn run(&self, take: impl Fn() -> CuResult) -> CuResult {
         let mut result = take();
         let is_fresh = || self.of.is_some_and(|admission| admission.is_fresh(clock::now()));
@@ -172,7 +161,7 @@ impl Grant {
         self.claimed
     }
 
-    /// The claim has ended: the memory was counted together with it.
+    /// Marks the claim as ended: it was counted together with the memory.
     pub fn use_up(&mut self) {
         self.claimed = 0;
     }
@@ -188,7 +177,7 @@ impl Drop for Grant {
     }
 }
 
-/// Guard of `asking`. Drops in a panic too, so that the waiting threads wake.
+/// Guard of `asking`, dropped in a panic too.
 struct EntryTurn<'a>(&'a AtomicU32);
 
 impl Drop for EntryTurn<'_> {
@@ -198,7 +187,7 @@ impl Drop for EntryTurn<'_> {
     }
 }
 
-/// Guard of `growing`; drops in a panic too.
+/// Guard of `growing`, dropped in a panic too.
 struct GrowthTurn<'a>(&'a AtomicBool);
 
 impl Drop for GrowthTurn<'_> {
@@ -208,30 +197,29 @@ impl Drop for GrowthTurn<'_> {
 }
 
 impl DeviceAdmission {
-    /// Whether the job was admitted after a wait within the last `RELEASE_NS`.
     fn is_fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) < RELEASE_NS
     }
 
-    /// The quota that the last broker gave, bytes.
+    /// The last broker's quota, bytes.
     pub fn last_quota(&self) -> u64 {
         self.last_quota.load(Ordering::Relaxed)
     }
 
-    /// Whether the process was refused because it may not wait; it exits with [`TRY_AGAIN`].
+    /// Whether the process may not wait and exits with [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// Claims bytes for a driver call. Returns bytes held plus claimed.
+    /// Returns bytes held plus claimed.
     fn add_claim(&self, bytes: u64) -> u64 {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
-    /// Claims bytes if the sum stays within `quota`; else changes nothing.
+    /// Claims bytes only if the sum stays within `quota`.
     fn add_claim_within(&self, bytes: u64, quota: u64) -> bool {
         let (bytes, quota) = (
             i64::try_from(bytes).unwrap_or(i64::MAX),
@@ -249,18 +237,17 @@ impl DeviceAdmission {
         self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
     }
 
-    /// Bytes held or claimed.
     pub(crate) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Whether the process has begun.
+    /// Whether the process may use the device.
     pub fn entered(&self) -> bool {
         self.entered.load(Ordering::Acquire)
     }
 }
 
-/// A wait's view of the heartbeat: whether a live broker may yet answer.
+/// Tells during a wait whether a live broker may yet answer.
 #[derive(Debug)]
 pub(crate) struct HeartbeatWatch {
     begun: Ns,
@@ -290,8 +277,7 @@ impl HeartbeatWatch {
         now.saturating_sub(self.at) > HEARTBEAT_TIMEOUT_NS
     }
 
-    /// Whether no first answer will come: no heartbeat for [`ANSWER_TIMEOUT_NS`], or no answer for
-    /// [`LONGEST_ANSWER_NS`].
+    /// Whether no first answer will come.
     pub(crate) fn no_answer(&self, now: Ns) -> bool {
         now.saturating_sub(self.at) > ANSWER_TIMEOUT_NS || now.saturating_sub(self.begun) > LONGEST_ANSWER_NS
     }
@@ -302,7 +288,7 @@ impl DeviceAdmission {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Waits until the process may make a context here.
+    /// Waits until the process may make a context.
     pub fn enter(&self, link: &BrokerLink, about: DeviceRequest) -> AdmissionAnswer {
         while !self.entered() {
             if self.turned_away() {
@@ -356,7 +342,7 @@ impl DeviceAdmission {
         entry
     }
 
-    /// Decides an open backing mode at the begin. `asked`: the broker was asked.
+    /// Decides an open backing mode. `asked`: the broker was asked.
     fn decide_backing(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
@@ -364,12 +350,11 @@ impl DeviceAdmission {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // The present or next broker gets this with the question.
+            // The broker gets this with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
 
-    /// Waits for the broker's answer; if that is to wait, for the next one.
     fn wait_for_admission(&self, link: &BrokerLink) -> AdmissionAnswer {
         let settings = &link.settings;
         let begun = clock::now();
@@ -434,7 +419,6 @@ impl DeviceAdmission {
             }
             if waits && signals.came() {
                 link.messages.put(ToBroker::WaitsNoMore);
-                // A process without a context has nothing there to save.
                 if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
@@ -450,8 +434,8 @@ impl DeviceAdmission {
         }
     }
 
-    /// Reserves bytes for a driver call; waits for them, within bounds. `None`: the process may not
-    /// have them.
+    /// Reserves bytes for a driver call, after a bounded wait. `None`: the process may not have
+    /// them.
     pub fn reserve(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
         // An internal error forbids nothing.
         if !guarded(|| self.claim(link, bytes)).unwrap_or(true) {
@@ -495,10 +479,10 @@ impl DeviceAdmission {
         });
     }
 
-    /// Claims bytes if the process may take them, until [`DeviceAdmission::unclaim`].
+    /// Claims bytes, until [`DeviceAdmission::unclaim`].
     pub(crate) fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let admission_slot = &link.lane.admission_slot;
-        // The broker suspended the job before it took anything.
+        // The broker suspended the job before it took memory.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
         if put_back
             && self.let_in.swap(false, Ordering::AcqRel)
@@ -522,8 +506,8 @@ impl DeviceAdmission {
         false
     }
 
-    /// Claims again what fits by itself. Another thread's failing claim may have caused the
-    /// refusal, so this goes on until that one is settled.
+    /// Claims again what fits. Another thread's failing claim may have caused the refusal, so this
+    /// repeats until that one has ended.
     fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
@@ -541,14 +525,12 @@ impl DeviceAdmission {
         }
     }
 
-    /// Whether the job's need is declared.
     fn is_declared(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// Advises once, after a failed wait, how to declare the need. Usage is known only after the
-    /// end. A request for more than there is gets no advice: programs try out how much they can
-    /// have.
+    /// Advises once, after a failed wait, how to declare the need. Not after a request for more
+    /// than there is: programs try out how much they can have.
     fn advise(&self, link: &BrokerLink) {
         if !self.is_declared(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
@@ -557,7 +539,6 @@ impl DeviceAdmission {
         }
     }
 
-    /// Longest wait for more memory, ns.
     fn patience(&self, link: &BrokerLink) -> Ns {
         let now = clock::now();
         let just = |word: &AtomicU64| {
@@ -576,13 +557,12 @@ impl DeviceAdmission {
         link.settings.wait.unwrap_or(GROWTH_TIMEOUT_NS)
     }
 
-    /// Ends a claim that the driver refused.
+    /// Ends a claim.
     pub(crate) fn unclaim(&self, bytes: u64) {
         self.end_claim(0, bytes);
     }
 
-    /// Asks for more quota, in a large step if possible. True if it suffices now, or no broker
-    /// answers.
+    /// Asks for more quota. True if it suffices now, or no broker answers.
     fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
@@ -665,7 +645,7 @@ impl DeviceAdmission {
         false
     }
 
-    /// (free, total) in bytes as the job sees them, if not as the driver says.
+    /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
         let limit = match admission_slot.declared.load(Ordering::Relaxed) {
@@ -684,19 +664,19 @@ impl DeviceAdmission {
         Some((free, total))
     }
 
-    /// Bytes that a new broker is told of a running job.
+    /// Bytes that a new broker is told.
     pub fn reattach_bytes(&self, quota_before: u64) -> Option<u64> {
         self.entered().then(|| self.held().max(quota_before))
     }
 
-    /// Notes device memory taken or given back, bytes. `claimed`: the claim that ends.
+    /// Counts device memory taken or freed, bytes, and ends a claim of `claimed`.
     pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
         self.end_claim(delta, claimed);
         self.report_memory(link);
     }
 
-    /// Notes own managed memory taken or given back, bytes.
+    /// Counts the job's own managed memory, bytes.
     pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);

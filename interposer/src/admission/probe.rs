@@ -1,10 +1,9 @@
 //! Probes of free device memory, which tell the broker what contexts and strangers take.
 //!
-//! A probe is valid only if no memory was taken or given back beside it. So each change is
-//! announced before the driver call and ended after it was counted
-//! ([`Moves`](weft_protocol::admission_slot::Moves)). A probe beside a change of its own process is
-//! dropped; the broker repeats one beside another job's change. The clock is the system's, because
-//! processes compare these times.
+//! A probe is valid only if no memory changed beside it. So each change is announced before the
+//! driver call and ends after it was counted ([`Moves`](weft_protocol::admission_slot::Moves)). A
+//! probe beside a change of its own process is dropped; the broker repeats one beside another
+//! job's. Times are the system clock's, because processes compare them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +13,7 @@ use weft_protocol::control::ToBroker;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 
-/// Shortest interval between two probes, ns: each asks the driver.
+/// Shortest interval between two probes: each asks the driver.
 const PROBE_PAUSE_NS: Ns = 10_000_000;
 
 /// Changes of what the process holds, and its probes.
@@ -25,13 +24,11 @@ pub struct MemoryChanges {
     last: AtomicU64,
     /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's.
     answered: AtomicU32,
-    /// Time of the last probe, ns.
     probed_at: AtomicU64,
-    /// Whether the first context was probed.
     beside_context: AtomicBool,
 }
 
-/// A guard around a change, dropped when it is counted.
+/// An announced change; its drop says that it was counted.
 #[derive(Debug)]
 pub struct MemoryChange {
     changes: &'static MemoryChanges,
@@ -56,7 +53,7 @@ pub struct BegunProbe {
 }
 
 impl MemoryChanges {
-    /// Announces a change; [`MemoryChange`] ends it.
+    /// Announces a change.
     pub fn begin(&'static self, link: &'static BrokerLink) -> MemoryChange {
         let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         link.lane.moves.begun(begun);
@@ -70,7 +67,7 @@ impl MemoryChanges {
         link.lane.moves.done(done, self.last.load(Ordering::Acquire));
     }
 
-    /// Begins a probe if one is due: at the process's first memory, and when the broker asks again.
+    /// Begins a probe if one is due: at the process's first memory, and at the broker's request.
     pub fn begin_probe(&self, link: &BrokerLink) -> Option<BegunProbe> {
         let answers = link
             .lane
@@ -95,7 +92,7 @@ impl MemoryChanges {
         })
     }
 
-    /// Begins a probe beside the process's first context.
+    /// Begins the probe beside the process's first context.
     pub fn begin_context_probe(&self) -> Option<BegunProbe> {
         if self.beside_context.swap(true, Ordering::AcqRel) {
             return None;
@@ -108,8 +105,8 @@ impl MemoryChanges {
         })
     }
 
-    /// Reports a probe beside the first context: bytes free, and bytes (held, own managed). Later
-    /// loads show with the first memory.
+    /// Reports the probe beside the first context, in bytes. Code loaded later shows with the first
+    /// memory.
     pub fn report_context_probe(&self, link: &BrokerLink, probe: BegunProbe, free: u64, (held, own): (u64, u64)) {
         if self.begun.load(Ordering::Acquire) == probe.changes {
             let at = probe.at;

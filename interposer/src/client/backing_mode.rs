@@ -1,10 +1,7 @@
 //! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
-//! `auto` is decided once per process: by the broker at admission, before the first context.
-//! Without the broker's word, or at an earlier allocation, it becomes device memory.
-//!
-//! Until then the hooks for managed jobs are in place. A decision for device memory removes them:
-//! no call is looked at that would not be in a job that never asked.
+//! `auto` is decided once per process, by the broker at admission. Without its word, or at an
+//! earlier allocation, it becomes device memory. That decision removes the hooks for managed jobs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,19 +9,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Variable that selects the backing.
 pub const VARIABLE: &str = "WEFT_BACKING";
 
-/// RequestedBacking of a job's device memory.
+/// Backing of a job's device memory that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedBacking {
     /// Device memory.
     Device,
     /// Managed memory.
     Managed,
-    /// Device memory, or managed memory if the job would otherwise wait: the broker decides.
+    /// The broker decides: managed if the job would otherwise wait.
     Auto,
 }
 
 impl RequestedBacking {
-    /// Parses a value of [`VARIABLE`]. Unset means device memory.
+    /// Parses a value of [`VARIABLE`].
     pub fn parse(text: Option<&str>) -> Result<RequestedBacking, String> {
         match text.map(str::trim) {
             None | Some("" | "device") => Ok(RequestedBacking::Device),
@@ -43,10 +40,9 @@ const DEVICE: u8 = 1;
 const MANAGED: u8 = 2;
 const OPEN: u8 = 3;
 
-/// Called when `auto` is decided for device memory.
 static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
 
-/// Registers `tell` for a decision of `auto` for device memory. The first caller's counts.
+/// Registers what hears that `auto` became device memory. The first caller's counts.
 pub fn when_device_memory(tell: fn()) {
     let _ = WHEN_DEVICE_MEMORY.set(tell);
 }
@@ -73,7 +69,7 @@ fn read() -> u8 {
     }
 }
 
-/// Whether this process's memory is managed; false while undecided.
+/// Whether the memory is managed; false while undecided.
 #[inline]
 pub fn managed() -> bool {
     state() == MANAGED
@@ -84,7 +80,7 @@ pub fn is_open() -> bool {
     state() == OPEN
 }
 
-/// Whether it is or may become managed.
+/// Whether the memory is or may become managed.
 pub fn may_be_managed() -> bool {
     matches!(state(), MANAGED | OPEN)
 }
@@ -111,7 +107,7 @@ pub fn settled() -> bool {
     }
 }
 
-/// Resets to device memory in a forked child, which owns none of its parent's memory.
+/// Resets to device memory in a forked child, which owns none of its parent's.
 pub fn forget() {
     STATE.store(DEVICE, Ordering::Release);
 }

@@ -1,8 +1,7 @@
-//! Kernel costs: identity hash -> predicted ns. Read without a lock at every launch of a background
-//! job.
+//! Kernel costs: identity hash -> predicted ns, read without a lock at every background launch.
 //!
-//! Open addressing over atomics; entries are added and changed, never removed. A key is claimed
-//! before its value is stored: a reader in between sees 0, unknown.
+//! Open addressing over atomics; entries are never removed. A key is claimed before its value is
+//! stored: a reader in between sees 0, unknown.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ const KERNEL_ENTRIES: usize = 16_384;
 /// Entries of a small table, for example for graphs.
 const SMALL_ENTRIES: usize = 1 << 11;
 
-/// Places searched for a key. At half load a longer run has a chance below one in a million.
+/// Places searched. At half load a longer run has a chance below one in a million.
 const PROBES: usize = 64;
 
 /// The table.
@@ -49,8 +48,8 @@ impl Costs {
         Costs::of(SMALL_ENTRIES)
     }
 
-    /// The entry `step` places after a hash's first. The hash is mixed, so its low bits serve. A
-    /// mask, because a division would be a launch's slowest instruction; lengths are powers of two.
+    /// The entry `step` places after a hash's first. A mask: a division would be a launch's slowest
+    /// instruction.
     #[inline]
     fn entry(&self, hash: u64, step: u64) -> Option<&CostEntry> {
         let mask = self.entries.len().wrapping_sub(1);
@@ -61,7 +60,7 @@ impl Costs {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or `unknown` if there is none; `None` if the search takes longer.
+    /// The predicted time, or `unknown` if none; `None` if the search takes longer.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;
@@ -110,8 +109,7 @@ impl Costs {
         None
     }
 
-    /// The word of an entry, added if missing: for tables that count. `None` if its places are
-    /// taken.
+    /// The word of an entry, added if missing, for tables that count. `None` if full.
     #[inline]
     pub fn word(&self, hash: u64) -> Option<&AtomicU64> {
         let first = self.entry(hash, 0)?;
@@ -146,7 +144,7 @@ impl Costs {
         }
     }
 
-    /// Sets a cost. False if its places are taken.
+    /// Sets a cost. False if full.
     pub fn set(&self, hash: u64, cost: Ns) -> bool {
         if hash == 0 {
             return false;

@@ -1,7 +1,6 @@
 //! Messages from the job's threads to the broker: a bounded queue that the helper thread empties.
 //!
-//! A sender never waits: a full queue drops the message and counts it. A thread that is about to
-//! end may wait, bounded, until the helper has heard the broker.
+//! A sender never waits: a full queue drops and counts the message.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use weft_protocol::control::ToBroker;
 
-/// Most messages kept. Each of a model's kernels is told once, some thousand at its start.
+/// Most messages kept: each of a model's kernels is told once, some thousand at its start.
 const MOST_MESSAGES: usize = 4096;
 
 /// The queue.
@@ -63,8 +62,8 @@ impl Messages {
         self.bell.notify_one();
     }
 
-    /// Waits at most `within` until the helper has heard all that the broker has said so far. False
-    /// on timeout.
+    /// Waits at most `within` until the helper has heard what the broker has said so far. False on
+    /// timeout.
     pub fn hear(&self, within: Duration) -> bool {
         let mut inside = self.inside();
         inside.wanted += 1;
@@ -78,13 +77,13 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// Begins to hear the broker. [`Messages::has_heard`] then serves requests up to the returned
+    /// Begins to hear the broker. [`Messages::has_heard`] serves requests up to the returned
     /// number.
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }
 
-    /// Serves requests up to `wanted`: all that the broker had said at its beginning was heard.
+    /// Serves requests up to `wanted`.
     pub fn has_heard(&self, wanted: u64) {
         let mut inside = self.inside();
         if inside.heard < wanted {

@@ -1,6 +1,6 @@
-//! The environment's settings. Pure: variables in, settings and complaints out.
+//! The environment's settings. Pure: variables in, settings and warnings out.
 //!
-//! A complaint is one line: what is wrong, where, and the value taken instead.
+//! A warning is one line: what is wrong, where, and the value taken instead.
 #![forbid(unsafe_code)]
 
 use weft_protocol::{Ns, PRIORITIES, amount};
@@ -10,11 +10,10 @@ use super::backing_mode::{RequestedBacking, VARIABLE};
 /// Default priority.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// Priority for an invalid value. The lowest: a typing error may slow its own job, never a more
-/// important one.
+/// Priority for an invalid value: a typing error may slow its own job, never a more important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
-/// Time to spin at the gate before sleeping: below one wake-up of a sleeping core (25-65 us).
+/// Time to spin at the gate: below one wake-up of a sleeping core (25-65 us).
 const SPIN_NS: Ns = 20_000;
 
 const LONGEST_SPIN_NS: Ns = 10_000_000;
@@ -25,7 +24,7 @@ const FEW_CORES: usize = 2;
 /// Variable that selects the source of evidence.
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// EvidenceSource of evidence.
+/// Source of evidence of what launches touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvidenceSource {
     /// The simulated GPU's ledger, if there is one.
@@ -69,7 +68,7 @@ pub struct Settings {
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
-    /// `WEFT_SPIN_NS`: time that a background job spins at the gate before it sleeps.
+    /// `WEFT_SPIN_NS`: spin at the gate before sleeping.
     pub spin: Ns,
     /// `WEFT_MEMORY`: the job's peak, bytes.
     pub memory: Option<u64>,
@@ -81,11 +80,11 @@ pub struct Settings {
     pub no_wait: bool,
     /// `WEFT_GANG`: common to the processes of one job.
     pub gang: String,
-    /// `LOCAL_WORLD_SIZE`, set by torchrun: how many processes of the job use a device.
+    /// `LOCAL_WORLD_SIZE`, from torchrun: processes of the job on a device.
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
-    /// A setting needs a broker, so its absence is worth a warning.
+    /// A setting needs a broker: its absence is worth a warning.
     pub explicit: bool,
 }
 

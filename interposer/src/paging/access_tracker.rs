@@ -1,16 +1,15 @@
 //! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
-//! * The profile's templates predict a launch's use from its parameters. Without one a kernel
+//! * The profile's templates predict a launch's use from its parameters. A kernel without one
 //!   counts as using what lies behind each pointer, up to [`UNKNOWN_USE_BYTES`] and the range's
-//!   end: more than most touch.
-//! * A [`PeriodDetector`] finds the period; the migration thread tells the broker what it touches
-//!   ([`news`]). A launch writes its position to the lane only once it has left: while it waits,
-//!   its memory must not count as used.
-//! * Each range also holds the last round that named it. Without a period the broker goes by that.
+//!   end.
+//! * A [`PeriodDetector`] finds the period; the migration thread reports it ([`news`]). A launch
+//!   writes its position to the lane once it has left: while it waits, its memory must not count as
+//!   used.
+//! * Each range holds the last round that named it. Without a period the broker goes by that.
 //! * A launch whose memory was evicted waits for it behind the gate ([`super::evicted`]).
 //!
-//! Cost: some hundred ns a launch, for copying parameters, predicting and a lookup, under a lock
-//! held only for that. Only jobs with managed memory pay.
+//! Cost: some hundred ns a launch, under a lock. Only jobs with managed memory pay.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -31,37 +30,33 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
-/// Bytes counted as used behind an unknown kernel's pointer. Larger tensors are the exception.
+/// Bytes counted as used behind an unknown kernel's pointer; most tensors are smaller.
 const UNKNOWN_USE_BYTES: u64 = 64 << 20;
 
-/// Pointers counted of such a kernel.
+/// Pointers counted of an unknown kernel.
 const MOST_POINTERS: usize = 256;
 
-/// Bytes from which a region tells parts of the period apart; smaller temporaries wander.
+/// Smallest region that tells parts of the period apart; smaller temporaries wander.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// Bytes up to which an allocation tells nothing: a caching allocator's block, where a scalar moves
-/// in each step.
+/// Largest allocation that tells nothing: a caching allocator's block, where a scalar moves.
 const SMALL_BYTES: u64 = 2 << 20;
 
-/// Parameter bytes from which an unknown kernel counts as passing a table (PyTorch's optimizers:
-/// lists of tensors, 3 KB and more). Leftovers in it look like pointers: each launch would seem to
-/// use most of the job's memory, and other parts each time.
+/// Parameter bytes from which an unknown kernel counts as passing a table: PyTorch's optimizers
+/// pass lists of tensors, 3 KB and more. Leftovers in it look like pointers to most of the memory.
 const TABLE_BYTES: usize = 2560;
 
-/// The current round; 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
 
-/// The last round with a launch of unseen arguments: a graph.
+/// The last round with a launch of unseen arguments.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the job launches graphs, or unknown kernels with a [`TABLE_BYTES`]. A guessed forecast
-/// is worse than none: all named memory then counts as used throughout.
+/// Whether the job launches graphs, or unknown kernels with a table. Then there is no forecast,
+/// which is better than a guessed one.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
 
-/// State of this module.
 #[derive(Debug, Default)]
 struct Tracker {
     predictor: Predictor,
@@ -81,7 +76,7 @@ fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
     TRACKER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A kernel launch.
+/// A kernel launch: shape in blocks and threads, dynamic shared memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelLaunch {
     /// Handle.
@@ -104,7 +99,7 @@ fn cost(hash: u64) -> Ns {
     })
 }
 
-/// Clock less the job's waits for credit and for memory, ns.
+/// Clock less waits for credit and for memory, ns.
 fn own_time() -> Ns {
     let waited = link::only().map_or(0, |link| {
         let counters = &link.lane.counters;
@@ -114,7 +109,6 @@ fn own_time() -> Ns {
     clock::now().saturating_sub(waited)
 }
 
-/// Writes the job's position in this forecast's period to the lane.
 fn tell_position(forecast: u32, at: Option<Ns>) {
     if let Some(link) = link::only() {
         let page_ops = &link.lane.page_ops;
@@ -125,14 +119,14 @@ fn tell_position(forecast: u32, at: Option<Ns>) {
     }
 }
 
-/// State of a launch from before it until after it.
+/// What is known of a launch, from before it until after it.
 #[derive(Debug, Default)]
 pub struct Noted {
     /// Memory needed: (address, bytes).
     wanted: Vec<(u64, u64)>,
-    /// Position after the launch: forecast number, and ns into the period.
+    /// Position after the launch: forecast number, ns into the period.
     behind: Option<(u32, Option<Ns>)>,
-    /// In stage 1, the launch's kernel and parameters.
+    /// In stage 1: the launch and its parameters.
     learns: Option<(KernelLaunch, u64, Vec<u8>)>,
     /// Set if the launch is to be observed.
     windows: Option<Windows>,
@@ -153,7 +147,7 @@ impl Noted {
         result
     }
 
-    /// Waits for the memory of a copy or fill that goes to the driver next.
+    /// Waits for the memory of a copy or fill.
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
@@ -192,7 +186,7 @@ impl Noted {
         result
     }
 
-    /// Whether the launch will be observed; its duration then tells nothing.
+    /// Whether the launch will be observed: its duration then tells nothing.
     pub fn is_observed(&self) -> bool {
         self.windows.is_some()
     }
@@ -207,7 +201,7 @@ fn launch_of<'a>(kernel: &KernelLaunch, word: u64, parameters: &'a [u8]) -> Laun
     }
 }
 
-/// Tracks a kernel that is about to be launched.
+/// Tracks a kernel before its launch.
 ///
 /// # Safety
 /// `arguments` and `extra` are those of the launch call.
@@ -221,7 +215,7 @@ pub unsafe fn launch(kernel: KernelLaunch, arguments: *const c_void, extra: *con
 /// As [`launch`].
 unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_void) -> Noted {
     if capture::on(kernel.stream) {
-        // A captured kernel runs with its graph, which counts as touching all memory.
+        // It runs with its graph, which counts as touching all memory.
         return Noted::default();
     }
     let Some(layout) = layouts::of(kernel.function) else {
@@ -240,7 +234,6 @@ unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_v
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
         tracker.period.forget();
     }
-    // Writes are predicted: parts may stay unchanged.
     let mut noted = Noted {
         behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
@@ -256,8 +249,7 @@ unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_v
     noted
 }
 
-/// Tracks a copy or fill of `bytes` before the gate. Places are (address, access); an overwritten
-/// one is overwritten wholly.
+/// Tracks a copy or fill of `bytes` before the gate, by (address, access).
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     residency_probe::disturbed();
     let noted = guarded(|| {
@@ -283,7 +275,6 @@ pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     noted.unwrap_or_default()
 }
 
-/// Use of the granules `first..end`.
 fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     let count = end.checked_sub(first).filter(|count| *count > 0)?;
     Some(GranuleUse {
@@ -294,7 +285,6 @@ fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     })
 }
 
-/// Granules of a part that is read, or perhaps not wholly overwritten.
 fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     let access = match part.access {
         Access::Read => Access::Read,
@@ -305,7 +295,7 @@ fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     [granules(first, end, access), None, None]
 }
 
-/// Granules of a part that is wholly overwritten; those inside it keep nothing.
+/// Granules of a part that is wholly overwritten.
 fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
@@ -337,7 +327,7 @@ fn mark_unseen() {
     }
 }
 
-/// Ends a round. Returns the ranges named in it; `None`: all may have been.
+/// Ends a round. Returns the ranges named in it; `None`: perhaps all.
 pub fn end_round() -> Option<Vec<u64>> {
     let round = ROUND.fetch_add(1, Ordering::AcqRel);
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
@@ -368,7 +358,6 @@ pub fn know(sets: Vec<KernelWorkingSet>) {
 }
 
 impl Tracker {
-    /// Takes over changes of the job's ranges.
     fn refresh(&mut self) {
         let version = ranges::version();
         if version == self.version {
@@ -381,7 +370,6 @@ impl Tracker {
         }
     }
 
-    /// Where to observe the launch whose parameters are in `block`; `None`: not at all.
     fn observes(&mut self, kernel: &KernelLaunch, word: u64) -> Option<Windows> {
         let launch = launch_of(kernel, word, &self.block);
         if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
@@ -390,8 +378,7 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// Predicts the use of the launch in `block` into `regions`. False if unknown: a table with
-    /// leftovers.
+    /// Predicts the use of the launch in `block` into `regions`. False: unknown, with a table.
     fn predict(&mut self, kernel: &KernelLaunch, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
@@ -431,8 +418,8 @@ impl Tracker {
         parts.map(|part| (part.address, part.bytes)).collect()
     }
 
-    /// Adds step `what`, which uses `regions`; `uses` turns a part into granules. Returns the
-    /// forecast's number and the position after the step, ns.
+    /// Adds a step that uses `regions`; `uses` turns a part into granules. Returns the forecast's
+    /// number and the position after the step, ns.
     fn step(
         &mut self,
         what: u64,
@@ -487,14 +474,14 @@ mod tests {
         let (large, small) = (1 << 40, 2 << 40);
         tracker.live.add(large, 64 * LARGE_BYTES);
         tracker.live.add(small, SMALL_BYTES);
-        // The scalar's place in the allocator's block, in changing order.
+        // The scalar's place, in changing order.
         for place in [0, 3, 1, 2, 5, 4] {
             for kernel in 0..30 {
                 let first = Region::contiguous(large + kernel * GRANULE, GRANULE, Access::Read);
                 tracker.regions.clear();
                 tracker.regions.push(first);
                 if kernel == 7 {
-                    // A kernel without template counts as using all behind its pointer.
+                    // A kernel without template.
                     let at = place * (LARGE_BYTES / 3);
                     let guess = Region::contiguous(small + at, SMALL_BYTES - at, Access::ReadWrite);
                     tracker.regions.push(guess);

@@ -1,11 +1,11 @@
 //! Takes managed memory where the job asks for device memory, and gives it back.
 //!
-//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts and
-//! captures. Further calls (device queries, advice) are left out during captures.
+//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts.
+//! During captures no further call (query, advice) is made.
 //!
-//! The driver has no stream-ordered allocation of managed memory before CUDA 13, and freeing
-//! managed memory waits for the whole context. So blocks that are freed in stream order are kept
-//! for reuse ([`super::pool`]).
+//! Freeing managed memory waits for the whole context, and before CUDA 13 the driver has no
+//! stream-ordered allocation of it. So blocks freed in stream order are kept for reuse
+//! ([`super::pool`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -21,9 +21,9 @@ use crate::driver::queries::here;
 use crate::driver::{calls, capture};
 use crate::report;
 
-/// CU_MEM_ATTACH_GLOBAL: any stream on any device may use the memory.
+/// CU_MEM_ATTACH_GLOBAL: for all streams and devices.
 const ATTACH_GLOBAL: u32 = 1;
-/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and may exceed the device.
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, beyond the device's size.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 
 /// Outcome of an allocation.
@@ -33,16 +33,16 @@ pub enum ManagedOutcome {
     At(CuDevicePtr),
     /// Error for the job.
     Refused(CuResult),
-    /// Not managed: the job's own call goes to the driver.
+    /// Stays device memory: the job's own call goes to the driver.
     Plain,
 }
 
-/// State of each device: 0 unknown, else one of these.
+/// Of each device: 0 unknown, else one of these.
 static SUPPORT: [AtomicU8; 32] = [const { AtomicU8::new(0) }; 32];
 const SUPPORTED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// Whether a device supports managed memory as weft needs it; asked once a device.
+/// Whether a device can back managed memory as weft needs it. Asked once a device.
 pub fn supported(device: i32) -> bool {
     let Some(known) = usize::try_from(device).ok().and_then(|at| SUPPORT.get(at)) else {
         return false;
@@ -62,7 +62,7 @@ pub fn supported(device: i32) -> bool {
     let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
-        // An invalid value was reported by the settings.
+        // The settings reported an invalid value.
         let said = std::env::var("WEFT_MEMORY").ok();
         let said = said.and_then(|text| amount::parse(&text).ok());
         let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
@@ -75,8 +75,7 @@ pub fn supported(device: i32) -> bool {
 
 /// Whether auto backing may choose managed memory on a device of this name: only where
 /// oversubscription was tested. On some real drivers jobs hang for good in the kernel module
-/// (NVIDIA/open-gpu-kernel-modules, 1223 and others), beyond any bound of weft's. An explicit
-/// request is granted anyway.
+/// (NVIDIA/open-gpu-kernel-modules, 1223 and others). An explicit request is granted anyway.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
@@ -89,7 +88,7 @@ pub fn tried(name: &str) -> bool {
     tried
 }
 
-/// Parts of the names of devices on which oversubscription was tested.
+/// Parts of the names of tested devices.
 const TRIED: [&str; 1] = ["(simulated)"];
 
 /// Takes managed memory.
@@ -99,7 +98,7 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
     if bytes == 0 {
         return ManagedOutcome::Plain;
     }
-    // Without a context the driver's own error is right.
+    // The driver's own error is right.
     let Some((device, context)) = here() else {
         return ManagedOutcome::Plain;
     };
@@ -110,12 +109,12 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
         );
         return ManagedOutcome::Plain;
     }
-    // Blocks kept for reuse go before the job is refused.
+    // Kept blocks go before the job is refused.
     let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
     if !booked {
         return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
     }
-    // Blocks kept for reuse only fill what is left of the capacity.
+    // Kept blocks only fill what is left of the capacity.
     if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::most(device) {
         pool::trim(device);
     }
@@ -166,7 +165,7 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
-/// Gives a range back by `free`, the job's own driver call, and unregisters it if it is weft's.
+/// Gives a range back by `free`, the job's own driver call.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it another thread may get this address.
     let Some(range) = ranges::remove(at) else {
@@ -192,7 +191,7 @@ pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome
     let origin = Origin::Pool(pool);
     if let Some((at, kept)) = pool::reuse(bytes, stream) {
         let range = ManagedRange { bytes, origin, ..kept };
-        // Taken again after its free; fails only if another thread took the room.
+        // Fails only if another thread took the room.
         if capacity::take(range.device, range.room) {
             ranges::add(at, range);
             pool::taken(&range);
@@ -217,10 +216,10 @@ pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> 
     ranges::at(at)?;
     let mark = match pool::mark(stream) {
         Ok(mark) => mark,
-        // The stream is invalid: the job gets the error and keeps its memory.
+        // An invalid stream: the job keeps its memory.
         Err(error) => return Some(error),
     };
-    // Another thread freed it meanwhile: a double free, answered as the driver does.
+    // A double free, answered as the driver does.
     let Some(range) = ranges::remove(at) else {
         return Some(CuResult::INVALID_VALUE);
     };
@@ -231,10 +230,10 @@ pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> 
     Some(CuResult::SUCCESS)
 }
 
-/// Row alignment of pitched memory, bytes, learnt from one small allocation; 0 = unknown.
+/// Row alignment of pitched memory, learnt from one small allocation; 0 = unknown.
 static PITCH: AtomicU64 = AtomicU64::new(0);
 
-/// The driver's pitch for rows of `width` bytes. `None` if the driver does not tell it.
+/// The driver's pitch for rows of `width` bytes, if it tells one.
 pub fn pitch(width: u64, element: u32) -> Option<u64> {
     let mut unit = PITCH.load(Ordering::Relaxed);
     if unit == 0 {

@@ -1,9 +1,9 @@
 //! Accounts of managed memory: how much of each device the job may take, and has taken.
 //!
-//! Programs size themselves by `cuMemGetInfo` and by the error of a full device (PyTorch then frees
-//! cached blocks). So a job gets its limit alone on the device: `total - total / RESERVE_DIVISOR`,
-//! see [`RESERVE_DIVISOR`]. A larger declared need (`--memory`) is granted as far as the host has
-//! room at the first look, because the excess lies there. Neighbours do not change this limit.
+//! Programs size themselves by `cuMemGetInfo` and by the error of a full device. So a job gets what
+//! it could have alone: `total - total / RESERVE_DIVISOR`. A larger declared need (`--memory`) is
+//! granted as far as the host has room at the first look, because the excess lies there. Neighbours
+//! do not change this.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,14 +17,13 @@ use crate::report;
 /// Devices with an account; further ones keep plain device memory.
 const DEVICES: usize = 32;
 
-/// Divisor of the total for what no job can have: contexts, code and the driver's own memory. 1/64
-/// of 80 GB is 1.25 GB. A context takes 0.4 to 0.6 GB on an 80 GB device, and each of two jobs has
-/// one (`papers.md`: 200 KB a compute unit for the context alone).
+/// Divisor of the total for what no job can have: contexts, code, the driver's own memory. 1/64 of
+/// 80 GB is 1.25 GB; two jobs' contexts take 0.4 to 0.6 GB each there.
 const RESERVE_DIVISOR: u64 = 64;
 
 #[derive(Debug)]
 struct DeviceAccount {
-    /// Capacity, bytes; 0 = unknown.
+    /// 0 = unknown.
     most: AtomicU64,
     taken: AtomicU64,
 }
@@ -45,7 +44,7 @@ pub fn of_total(total: u64) -> u64 {
     total - total / RESERVE_DIVISOR
 }
 
-/// Sets a device's capacity, all in bytes. `said`: declared need; `spare`: free host memory.
+/// Sets a device's capacity. `said`: declared need; `spare`: free host memory; all in bytes.
 pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(account) = account(device) {
         let alone = of_total(total);
@@ -59,7 +58,7 @@ pub fn most(device: i32) -> u64 {
     account(device).map_or(0, |account| account.most.load(Ordering::Relaxed))
 }
 
-/// Books `bytes`; false if that would exceed the capacity.
+/// Books `bytes`; false beyond the capacity.
 #[must_use]
 pub fn take(device: i32, bytes: u64) -> bool {
     let Some(account) = account(device) else { return false };
@@ -99,10 +98,9 @@ pub fn known(device: i32) -> bool {
     account(device).is_some_and(|account| account.most.load(Ordering::Relaxed) != 0)
 }
 
-/// Allocations that stayed device memory in a managed job.
 static STAYED_PLAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Counts an allocation that stays device memory; logs each reason once.
+/// Counts an allocation that stays device memory. Each reason is logged once.
 pub fn stays_plain(said: &AtomicBool, why: &str) {
     STAYED_PLAIN.fetch_add(1, Ordering::Relaxed);
     link::only().into_iter().for_each(write_to);
@@ -117,8 +115,8 @@ pub fn send(change: ToBroker) {
     }
 }
 
-/// Writes into the lane how much managed memory is held, and how many allocations could not be
-/// managed.
+/// Writes into the lane how much managed memory is held, and how many allocations stayed device
+/// memory.
 pub fn write_to(link: &BrokerLink) {
     if backing_mode::managed() {
         let counters = &link.lane.counters;

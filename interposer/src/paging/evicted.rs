@@ -1,18 +1,18 @@
-//! Granules that the broker evicted, and launches that wait until these are back.
+//! Granules that the broker evicted, and launches that wait for them.
 //!
-//! Faults take longer than a wait: each brings little, with the driver's bookkeeping. So a launch
-//! whose use is known waits while page operations arrive.
+//! A fault brings little and takes longer than a wait. So a launch whose use is known waits while
+//! page operations arrive.
 //!
 //! * A launch waits only behind the gate, for memory that the attached broker evicted. A transfer
 //!   needs none of the job's own work.
-//! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival. In all
-//!   it takes at most `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The rest
-//!   then counts as resident and faults in.
+//! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival, and in
+//!   all after `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The rest counts
+//!   as resident and faults in.
 //! * `rate` is that of the last page operations ([`update_rate`]), at first the planner's
 //!   assumption.
-//! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET` ([`WAIT_BUDGET`]): memory that
-//!   never comes back costs that many timeouts in all, not one a region. One would be too few. On a
-//!   busy machine late memory is worth a wait; launches that go by fault it in.
+//! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET`: memory that never comes back
+//!   costs that many timeouts in all, not one a region. One would be too few: on a busy machine
+//!   late memory is worth a wait.
 //! * Pages that the driver moved by itself are unknown here.
 #![forbid(unsafe_code)]
 
@@ -28,56 +28,53 @@ use weft_protocol::control::GRANULE;
 
 use crate::client::{clock, link};
 
-/// Wait after the last arrival, ns. A page operation of 16 granules takes 1.5 ms, one that makes
-/// room as much, and each needs some wake-ups on a busy machine.
+/// Wait after the last arrival. A page operation takes 1.5 ms, one that makes room as much, and
+/// each needs some wake-ups on a busy machine.
 const ARRIVAL_TIMEOUT_NS: Ns = 50_000_000;
 
-/// Page operations whose time is added to [`ARRIVAL_TIMEOUT_NS`], for slow (simulated) links.
+/// Page operations whose time is added to it, for slow (simulated) links.
 const TIMEOUT_PAGE_OPS: f64 = 4.0;
 
-/// Bytes of one page operation: the planner's 16 granules.
+/// Of the planner: 16 granules.
 const PAGE_OP_BYTES: f64 = 16.0 * GRANULE as f64;
 
-/// Time of a wait beside the transfers', ns: moves under way and late orders.
+/// Added to the transfers' time: moves under way and late orders.
 const SLACK_NS: Ns = 250_000_000;
 
-/// Transfers for each awaited granule: one more may have to go out first.
+/// Transfers for each awaited granule: one may have to go out first.
 const WAYS_PER_GRANULE: f64 = 2.0;
 
-/// Longest wait, ns: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to
-/// hang.
+/// Longest wait: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to hang.
 const LONGEST_WAIT_NS: Ns = 10_000_000_000;
 
-/// Rate, bytes a second, before any is measured: the planner's, PCIe 4 x16.
+/// Rate before any is measured: the planner's, PCIe 4 x16.
 const ASSUMED_BYTES_PER_S: f64 = 22.2e9;
 
-/// Largest factor between the measured and the assumed rate.
+/// Most that the measured rate differs from the assumed one.
 const RATE_FACTOR: f64 = 1024.0;
 
 /// Weight of a new rate in the average.
 const RATE_WEIGHT: f64 = 0.125;
 
-/// Timeouts less arrivals at which launches no longer wait: under half a second of the job's time.
+/// Timeouts less arrivals at which launches wait no more.
 const WAIT_BUDGET: u64 = 8;
 
-/// Poll interval without a wake-up.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Granules known at most: 2 TB. Further ones count as resident.
+/// Most granules known: 2 TB. Further ones count as resident.
 const MOST_GRANULES: usize = 1 << 20;
 
 static EVICTED: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
-/// Size of the set; launches look here first.
+/// Size of the set, for launches.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether anything was evicted since [`forget`].
 static EVER: AtomicBool = AtomicBool::new(false);
-/// Counts arrivals; a futex on which launches sleep.
-pub static ARRIVALS: AtomicU32 = AtomicU32::new(0);
-/// Page operations that brought memory back.
+/// Counts arrivals; a futex for sleeping launches.
+static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 static PAGE_OP_ARRIVALS: AtomicU64 = AtomicU64::new(0);
 /// Timeouts less later arrivals.
 static TIMEOUTS: AtomicU64 = AtomicU64::new(0);
-/// Rate of the last page operations, bytes a second; 0: none.
+/// Of the last page operations; 0: none.
 static RATE_BYTES_PER_S: AtomicU64 = AtomicU64::new(0);
 /// Launches that wait now, and when the last wait ended, ns.
 static WAITING: AtomicU32 = AtomicU32::new(0);
@@ -88,7 +85,6 @@ fn set() -> MutexGuard<'static, Option<HashSet<u64>>> {
     EVICTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Granules that a range overlaps.
 fn granules(start: u64, bytes: u64) -> Range<u64> {
     start / GRANULE..start.saturating_add(bytes).div_ceil(GRANULE)
 }
@@ -103,14 +99,14 @@ pub fn mark_evicted(start: u64, bytes: u64) {
     EVER.store(true, Ordering::Release);
 }
 
-/// Marks granules as brought by a page operation. The caller wakes sleepers on [`ARRIVALS`].
+/// Marks granules as brought by a page operation. The caller calls [`wake`].
 pub fn page_op_arrived(start: u64, bytes: u64) {
     PAGE_OP_ARRIVALS.fetch_add(1, Ordering::AcqRel);
     let _ = TIMEOUTS.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
     arrived(start, bytes);
 }
 
-/// Marks granules as resident or given up. The caller wakes sleepers on [`ARRIVALS`].
+/// Marks granules as resident or given up. The caller calls [`wake`].
 pub fn arrived(start: u64, bytes: u64) {
     let mut set = set();
     if let Some(evicted) = set.as_mut() {
@@ -123,7 +119,7 @@ pub fn arrived(start: u64, bytes: u64) {
     ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Forgets all granules: no broker, or another one, moves them.
+/// Forgets all granules: none, or another broker, moves them.
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
@@ -132,8 +128,7 @@ pub fn forget() {
     ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether any granule may be evicted once a launch has passed the gate; residents may leave
-/// meanwhile.
+/// Whether a granule may be evicted by the time that a launch has passed the gate.
 #[inline]
 pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
@@ -154,7 +149,6 @@ pub fn contains_any(wanted: &[(u64, u64)]) -> bool {
         .any(|(start, bytes)| granules(*start, *bytes).any(|granule| evicted.contains(&granule)))
 }
 
-/// Evicted bytes of these ranges, in whole granules.
 fn evicted_bytes(wanted: &[(u64, u64)]) -> u64 {
     let set = set();
     let Some(evicted) = set.as_ref() else { return 0 };
@@ -163,7 +157,7 @@ fn evicted_bytes(wanted: &[(u64, u64)]) -> u64 {
     GRANULE * all.filter(|granule| evicted.contains(granule)).count() as u64
 }
 
-/// Notes a page operation's bytes and link time, ns.
+/// Counts a page operation's bytes and link time, ns.
 pub fn update_rate(bytes: u64, took: Ns) {
     // Only the migration thread writes.
     RATE_BYTES_PER_S.store(
@@ -172,7 +166,6 @@ pub fn update_rate(bytes: u64, took: Ns) {
     );
 }
 
-/// The rate after such a page operation, bytes a second; 0: none.
 fn next_rate(before: u64, bytes: u64, took: Ns) -> u64 {
     if took == 0 || bytes == 0 {
         return before;
@@ -185,7 +178,6 @@ fn next_rate(before: u64, bytes: u64, took: Ns) -> u64 {
     rate.clamp(ASSUMED_BYTES_PER_S / RATE_FACTOR, ASSUMED_BYTES_PER_S * RATE_FACTOR) as u64
 }
 
-/// WaitBounds of a launch's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WaitBounds {
     /// Wait after the last arrival, ns.
@@ -195,7 +187,7 @@ struct WaitBounds {
 }
 
 impl WaitBounds {
-    /// WaitBounds for `bytes` on a link of `rate` bytes a second.
+    /// `rate`: bytes a second.
     fn of(bytes: u64, rate: f64) -> WaitBounds {
         let takes = |bytes: f64| (bytes * 1e9 / rate.max(ASSUMED_BYTES_PER_S / RATE_FACTOR)) as Ns;
         WaitBounds {
@@ -207,8 +199,8 @@ impl WaitBounds {
     }
 }
 
-/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Work that
-/// ends by the clock did not begin before.
+/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Its work
+/// did not begin before.
 pub fn kept_until(now: Ns) -> Ns {
     match WAITING.load(Ordering::Acquire) {
         0 => LAST_WAIT_END.load(Ordering::Acquire),
@@ -222,9 +214,9 @@ pub enum WaitOutcome {
     /// All memory is resident.
     #[default]
     Here,
-    /// Timed out; what has not arrived faults in.
+    /// Timed out; the rest faults in.
     GaveUp,
-    /// Not waited, because of earlier timeouts.
+    /// Not waited, after earlier timeouts.
     Passed,
 }
 
@@ -237,7 +229,7 @@ pub struct MemoryWait {
     pub outcome: WaitOutcome,
 }
 
-/// Waits, within the bounds, until evicted memory is back, and counts the wait.
+/// Waits until evicted memory is back, and counts the wait.
 pub fn await_memory(wanted: &[(u64, u64)]) {
     let Some(link) = link::only() else { return };
     let slowness = link.stated_slowness().unwrap_or(1.0);
@@ -254,13 +246,13 @@ pub fn await_memory(wanted: &[(u64, u64)]) {
     }
 }
 
-/// Wakes the launches that wait for memory.
+/// Wakes the launches that wait.
 pub fn wake() {
     let _ = futex::wake(&ARRIVALS, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until these (address, bytes) ranges are back, within the bounds above. `slowness`: the
-/// device link's factor to a real one. `nap` sleeps until [`ARRIVALS`] changes, or so long.
+/// Waits until these (address, bytes) ranges are back. `slowness`: the device link's factor to a
+/// real one. `nap` sleeps until an arrival, or so long.
 pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> MemoryWait {
     let mut waited = MemoryWait::default();
     if !any() {
@@ -275,7 +267,7 @@ pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: i
     let (mut last, mut seen) = (begun, PAGE_OP_ARRIVALS.load(Ordering::Acquire));
     let mut waits = false;
     loop {
-        // Before the look: an arrival after it ends the nap.
+        // First: an arrival after this ends the nap.
         let came = ARRIVALS.load(Ordering::Acquire);
         if !contains_any(wanted) {
             break;
@@ -285,7 +277,7 @@ pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: i
             (seen, last) = (brought, now);
         }
         let in_vain = now.saturating_sub(last) > bounds.after_arrival || now.saturating_sub(begun) > bounds.in_all;
-        // Timeouts of other threads end this wait too.
+        // Other threads' timeouts end this wait too.
         if in_vain || TIMEOUTS.load(Ordering::Acquire) >= WAIT_BUDGET {
             waited.outcome = if in_vain {
                 WaitOutcome::GaveUp
@@ -321,7 +313,7 @@ mod tests {
 
     use std::cell::Cell;
 
-    /// One test, since the set belongs to the process.
+    /// One test: the set belongs to the process.
     #[test]
     fn a_launch_waits_for_what_is_away_as_long_as_something_comes() {
         let base = 0x7000_0000_0000;
@@ -334,7 +326,6 @@ mod tests {
         mark_evicted(base, 3 * GRANULE);
         wait(&[(base + 3 * GRANULE, 100)], &never);
         assert!(contains_any(&[(base - 1, 2)]) && !contains_any(&[(base - 1, 1)]));
-        // One granule arrives with every nap.
         let naps = Cell::new(0);
         let nap = |_, _| {
             assert_eq!(kept_until(time.get() + 7), time.get() + 7, "a launch stands here");
@@ -346,8 +337,7 @@ mod tests {
         assert_eq!((naps.get(), any(), waited.outcome), (3, false, WaitOutcome::Here));
         assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
         assert!(may_be(), "it may leave again before the next launch goes");
-        // Without arrivals the first launches wait, the others do not, and their memory counts as
-        // resident.
+        // Without arrivals the first launches wait, the others do not.
         let begun = time.get();
         let count = 1000;
         mark_evicted(base, count * GRANULE);
@@ -360,7 +350,7 @@ mod tests {
         assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
         assert!(ways.iter().all(|one| one.outcome != WaitOutcome::Here));
         assert_eq!((gave_up(&ways), any()), (WAIT_BUDGET, false));
-        // Other memory arrives: waits time out, but each further one needs an arrival before.
+        // Other memory arrives: each further timeout needs an arrival.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
         mark_evicted(base, count * GRANULE);
         mark_evicted(others, GRANULE);
@@ -373,7 +363,6 @@ mod tests {
         let in_vain = gave_up(&ways);
         assert!(in_vain >= 1 && in_vain <= WAIT_BUDGET + count, "{in_vain} of {count}");
         assert!(time.get() - begun <= in_vain * most);
-        // Another broker moves memory now.
         forget();
         assert!(!may_be());
         mark_evicted(base, GRANULE);
@@ -383,7 +372,7 @@ mod tests {
         mark_evicted(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // All of a large device is awaited, and as much evicted between: 40 GB over 22.2 GB/s.
+        // A large device, and as much evicted between: 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
         mark_evicted(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
@@ -395,7 +384,7 @@ mod tests {
         let waited = wait(&[(base, all)], &page_op);
         assert_eq!((waited.outcome, came.get(), any()), (WaitOutcome::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
-        // Only other memory arrives: the bound is the awaited bytes' time.
+        // Other memory arrives: the bound is that of the awaited bytes.
         let elsewhere = |_, within: Duration| {
             time.set(time.get() + within.as_nanos() as Ns);
             page_op_arrived(others, 1);
@@ -431,13 +420,12 @@ mod tests {
             slow.in_all > 9_000_000_000 && slow.in_all <= LONGEST_WAIT_NS,
             "{slow:?}"
         );
-        // Two page operations on such a link, one out and one in.
+        // One page operation out and one in.
         assert!(
             slow.after_arrival as f64
                 > ARRIVAL_TIMEOUT_NS as f64 + 2.0 * PAGE_OP_BYTES * 1e9 / (ASSUMED_BYTES_PER_S / 20.0)
         );
         assert_eq!(WaitBounds::of(u64::MAX, 0.0).in_all, LONGEST_WAIT_NS);
-        // The rate follows what page operations took.
         assert_eq!(next_rate(0, 32 << 20, 0), 0);
         let once = next_rate(0, 32 << 20, 1_500_000);
         let rate = (0..100).fold(once, |rate, _| next_rate(rate, 32 << 20, 32_000_000)) as f64;

@@ -1,18 +1,15 @@
 //! Advice and prefetches: the calls that say where managed memory lies.
 //!
-//! # Read-mostly memory
-//!
-//! The driver copies such memory instead of moving it. A prefetch to the device leaves the host's
-//! copy valid (the aim); a prefetch to the host leaves the device's. Ending the advice frees the
-//! device without a copy: one copy remains, at the preferred location if there is one there. So:
+//! The driver copies *read-mostly* memory instead of moving it: a prefetch leaves the other side's
+//! copy valid. Ending the advice leaves one copy, at the preferred location if there is one there,
+//! and frees the device without a transfer. So:
 //!
 //! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.
 //! * To leave, the advice ends, which drops device copies of what the host has. A prefetch to the
-//!   host moves the rest (the first time, or after an unforeseen write). Then the advice is given
-//!   again; before, the prefetch would only copy.
+//!   host moves the rest. Then the advice is given again; before, the prefetch would only copy.
 //! * Memory that is written again first prefers the device, whose copy then remains.
 //!
-//! All this is advice: if a step fails, memory lies elsewhere or is copied once more.
+//! If a step fails, memory lies elsewhere or is copied once more.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,12 +28,12 @@ const PREFER: u32 = 3;
 /// CU_DEVICE_CPU.
 const HOST: CuDevice = -1;
 
-/// Memory under the advice: start of each granule's part of an allocation.
+/// Memory under the advice: starts of the granules' parts of allocations.
 static ADVISED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// Size of the set; 0 in most jobs.
+/// Size of the set.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory to be advised again.
+/// Memory to be advised as mostly read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {
     start: u64,
@@ -49,7 +46,7 @@ fn locked() -> MutexGuard<'static, BTreeSet<u64>> {
     ADVISED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts of the granules' parts of a range, which begins where its allocation or a granule does.
+/// Starts of the granules' parts of a range.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let later = (start / GRANULE + 1..).map(|granule| granule * GRANULE);
     let end = start.saturating_add(bytes);
@@ -68,7 +65,7 @@ fn keep(start: u64, bytes: u64, on: bool) {
     COUNT.store(advised.len(), Ordering::Release);
 }
 
-/// Runs of a range that are advised.
+/// Advised runs of a range.
 fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Vec::new();
@@ -86,20 +83,19 @@ fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     runs
 }
 
-/// Advises the driver about managed memory.
 fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
     // SAFETY: a range that the job holds; else the driver returns an error.
     unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
 }
 
-/// Prefers the device as the range's location. A hint; failure is ignored.
+/// Prefers the device as a range's location. A hint.
 pub fn prefer(at: CuDevicePtr, bytes: u64, device: CuDevice) {
     if !capture::any() {
         let _ = advise(at, bytes, PREFER, device);
     }
 }
 
-/// Moves a range to a device or the host, by whichever call the driver has.
+/// Moves a range to a device or the host.
 pub fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
     let to = device.map_or(Location::HOST, Location::device);
     // SAFETY: a range that the job holds; else the driver returns an error.
@@ -130,7 +126,7 @@ pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     result
 }
 
-/// Ends the advice for a range that is written; the device's copy counts.
+/// Ends the advice for a range that is written: the device's copy counts.
 pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     keep(start, bytes, false);
     // If this fails, the range is copied to the device once more.
@@ -138,8 +134,8 @@ pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// Ends the advice for a range before it leaves the device. Returns what to advise again after
-/// that.
+/// Ends the advice for a range that leaves the device. Returns what to advise again after the
+/// prefetch.
 pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {
@@ -151,14 +147,14 @@ pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
     again
 }
 
-/// Gives the advice again, after the prefetch. The driver refuses what the job no longer holds.
+/// Gives the advice again. The driver refuses what the job no longer holds.
 pub fn left(again: Vec<Again>) {
     for Again { start, bytes, device } in again {
         let _ = mostly_read(start, bytes, device);
     }
 }
 
-/// Takes a range that is no longer mostly read out of the list.
+/// Takes out a range that is no longer mostly read.
 pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     again.retain(|one| one.start >= end || one.start.saturating_add(one.bytes) <= start);
@@ -168,11 +164,10 @@ pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
 mod tests {
     use super::*;
 
-    /// One test, since the set belongs to the process.
     #[test]
     fn what_is_advised_is_known_by_granules_of_each_allocation() {
         let base = 0x7100_0000_0000;
-        // An allocation that begins within a granule, and another one in its last granule.
+        // The second begins in the first's last granule.
         let (first, second) = (base + 4096, base + 2 * GRANULE + 8192);
         keep(first, 2 * GRANULE, true);
         assert_eq!(runs(first, 2 * GRANULE), [(first, 2 * GRANULE)]);

@@ -1,16 +1,13 @@
 //! The migration thread: carries out the broker's page operations on streams of its own.
 //!
-//! * One a process, only with managed memory, started at its first allocation; signals blocked,
-//!   never joined.
-//! * It moves only managed memory that the job holds now. Page operations are cut to that, and end
-//!   as gone where none is left.
-//! * It cannot change what the job computes: moves and advice only say where bytes lie. It discards
-//!   only freed blocks that no allocation can get meanwhile, and evicts instead elsewhere.
+//! * One a process, started at its first managed memory; signals blocked, never joined.
+//! * It cannot change what the job computes. It moves and advises only memory that the job holds
+//!   now, and discards only freed blocks that no allocation can get meanwhile.
 //! * The job waits for it only when a context ends: for one driver call, within a bound.
 //! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call under
 //!   way does not spoil a capture that begins.
-//! * Completion is seen by events; no driver call waits. Events of two consecutive page operations
-//!   on a stream give the second one's time ([`timed`]), which the broker learns only from here.
+//! * Completion is seen by events; no driver call waits. The events of consecutive page operations
+//!   on a stream give the second one's time ([`timed`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Builder;
@@ -35,25 +32,25 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most, against a broker that gives too many.
+/// Page operations under way at most.
 const MOST_OPS: usize = 64;
 
-/// Poll interval: 16 granules take half a millisecond.
+/// 16 granules take half a millisecond.
 const POLL: Duration = Duration::from_micros(150);
 
-/// Longest sleep without a doorbell, in case another broker came.
+/// Longest sleep: another broker may have come.
 const IDLE_NAP: Duration = Duration::from_millis(200);
 
 /// Sleep while a thread captures.
 const CAPTURE_NAP: Duration = Duration::from_millis(1);
 
-/// Time, ns, at which a page operation counts as late; a whole ring takes 20 ms.
+/// Age at which a page operation counts as late; a whole ring takes 20 ms.
 const LATE_NS: Ns = 1_000_000_000;
 
-/// Time, ns, at which a page operation is given up as refused.
+/// Age at which a page operation is given up as refused.
 const GIVE_UP_NS: Ns = 30_000_000_000;
 
-/// Longest wait of a context's end for a driver call of this thread.
+/// Longest wait of a context's end for this thread's driver call.
 const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// CU_STREAM_NON_BLOCKING.
@@ -63,13 +60,13 @@ const WITH_TIME: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
-/// Interval between reports of touched ranges, ns. A training step takes a tenth of a second to a
-/// few seconds, and a report counts for some rounds.
+/// Interval between reports of touched ranges. A training step takes 0.1 to some seconds, and a
+/// report counts for some rounds.
 const ROUND_NS: Ns = 500_000_000;
 
 const STACK: usize = 256 * 1024;
 
-/// Interval between looks at the host memory that is left, ns; each reads small files.
+/// Interval between looks at the host memory that is left; each reads small files.
 const HOST_POLL_NS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -80,19 +77,18 @@ static ENDING: AtomicU32 = AtomicU32::new(0);
 /// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Ranges in one message, which must fit one packet.
+/// A message must fit one packet.
 const RANGES_PER_MESSAGE: usize = 4096;
 
-/// Uses in one message, at most 20 bytes each.
+/// At most 20 bytes each.
 const USES_PER_MESSAGE: usize = 2048;
 
-/// Sleeps until a wake-up after `word` changed from `was`, or for `within`.
+/// Sleeps until `word` is no longer `was` and a wake-up comes, or for `within`.
 fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
     let nap = clock::timespec(within.as_nanos() as Ns);
     let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
 }
 
-/// Reports the ranges named lately; `None`: all may have been.
 fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
         starts.truncate(RANGES_PER_MESSAGE);
@@ -101,7 +97,6 @@ fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     link.tell(ToBroker::Touched { starts });
 }
 
-/// Reports what the job touches in a period.
 fn tell_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
     let mut parts = forecast.uses.chunks(USES_PER_MESSAGE).peekable();
     let mut part = parts.next().unwrap_or_default();
@@ -120,7 +115,7 @@ fn tell_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
     }
 }
 
-/// Starts the thread unless it runs; cheap after that.
+/// Starts the thread unless it runs.
 pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
@@ -129,7 +124,7 @@ pub fn start(link: &'static BrokerLink) {
     let spawned = thread::spawn(builder, move || {
         let page_ops = &link.lane.page_ops;
         let worked = internal_error::guarded(|| MigrationThread::new(link).run());
-        // Without it memory moves on demand, as without a broker.
+        // Without the thread memory moves on demand.
         page_ops.served.store(0, Ordering::Release);
         // Evicted memory will not be brought back.
         evicted::forget();
@@ -143,13 +138,12 @@ pub fn start(link: &'static BrokerLink) {
     }
 }
 
-/// Resets the state in a forked child, which has no such thread.
+/// Resets the state in a forked child.
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// Keeps the thread from driver calls as a context may end. Waits for one under way, at most
-/// `ENDING_TIMEOUT`.
+/// Keeps the thread from driver calls as a context may end. Waits, bounded, for one under way.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
@@ -160,7 +154,7 @@ pub fn context_ending() {
     }
 }
 
-/// Ends what `context_ending` began. `ended`: the context has ended.
+/// Ends what [`context_ending`] began. `ended`: the context has ended.
 pub fn context_ended(ended: bool) {
     if ended {
         ENDED.fetch_add(1, Ordering::AcqRel);
@@ -185,7 +179,6 @@ impl Drop for DriverPermit {
     }
 }
 
-/// This thread's streams in a context.
 #[derive(Debug, Clone, Copy)]
 struct ContextStreams {
     context: CuContext,
@@ -206,10 +199,10 @@ struct ActiveOp {
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// Event of the stream's previous page operation, if that was pending when this one was queued.
-    /// The time between the two events is this one's.
+    /// Event of the stream's previous page operation, if pending when this one was queued. The time
+    /// between the two events is this one's.
     follows: Option<CuEvent>,
-    /// Another page operation needs this event, and keeps it.
+    /// Another page operation needs this event.
     followed: bool,
     since: Ns,
     late: bool,
@@ -227,12 +220,12 @@ struct MigrationThread {
     events: Vec<(CuContext, CuEvent)>,
     out: Vec<ActiveOp>,
     current: CuContext,
-    /// End of the last round, ns, and the ranges named in it.
+    /// End of the last round, ns, and what was named in it.
     told: Ns,
     touched: Option<Vec<u64>>,
     /// Whether to report the period again.
     tells_again: bool,
-    /// Last look at the host memory that is left, ns; 0: none.
+    /// Last look, ns; 0: none.
     looked_at_host: Ns,
     /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
@@ -240,7 +233,7 @@ struct MigrationThread {
     learner: Option<Learner>,
 }
 
-/// Whether this thread has a system call filter; true if that cannot be asked.
+/// True if that cannot be asked.
 fn is_filtered() -> bool {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     secure_computing_mode() != Ok(SecureComputingMode::Disabled)
@@ -275,7 +268,7 @@ impl MigrationThread {
         }
         loop {
             let page_ops = &self.link.lane.page_ops;
-            // First: an order after this look changes the bell, and the nap does not begin.
+            // First: an order after this changes the bell, so the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
             self.look_round(page_ops);
             self.tell_touched();
@@ -292,7 +285,7 @@ impl MigrationThread {
         }
     }
 
-    /// Tells the broker how much host memory the control groups leave; it evicts no more.
+    /// Tells the broker how much host memory the control groups leave: it evicts no more.
     fn tell_host(&mut self) {
         let now = clock::now();
         if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_POLL_NS {
@@ -318,7 +311,7 @@ impl MigrationThread {
             self.tells_again = true;
             evicted::forget();
             evicted::wake();
-            // A former broker's page operations.
+            // Of the former broker.
             for out in std::mem::take(&mut self.out) {
                 pool::put_back(out.borrowed);
             }
@@ -342,7 +335,7 @@ impl MigrationThread {
         }
     }
 
-    /// Reports the job's period, and once a `ROUND_NS` the touched ranges.
+    /// Reports the job's period, and once a round the touched ranges.
     fn tell_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
@@ -406,7 +399,7 @@ impl MigrationThread {
             }
         }
         let mut parts = ranges::within(page_op.start, end);
-        // Freed blocks are moved out too, but never in.
+        // Freed blocks leave too, but never come.
         if !page_op.what.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
@@ -427,7 +420,7 @@ impl MigrationThread {
                 What::Prefetch | What::Populate | What::Confirm => {
                     mem_advise::prefetch(part.start, length, Some(range.device), stream)
                 }
-                // Not certainly dead, so moved.
+                // Not certainly dead.
                 What::Evict | What::Release | What::Discard => {
                     again.extend(mem_advise::leaves(part.start, length, range.device));
                     mem_advise::prefetch(part.start, length, None, stream)
@@ -483,8 +476,7 @@ impl MigrationThread {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
-            // SAFETY: both lists have as many entries as said; the driver reads them before it
-            // returns.
+            // SAFETY: both lists have as many entries as said, and are read before the return.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
@@ -517,8 +509,7 @@ impl MigrationThread {
     /// Makes a context current, with this thread's streams in it.
     fn enter(&mut self, context: CuContext) -> Result<ContextStreams, Outcome> {
         if self.current != context {
-            // SAFETY: a context in which the job took memory; if it is gone, the driver returns an
-            // error.
+            // SAFETY: the job's context; if it is gone, the driver returns an error.
             if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(Outcome::Gone);
             }
@@ -602,7 +593,7 @@ impl MigrationThread {
             }
             let mut took = 0;
             if outcome == Outcome::Done {
-                // `slowed`: events do not show a simulated device's slowness.
+                // Events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
                 if out.what == What::Prefetch && took > 0 {
                     evicted::update_rate(out.bytes, took);
@@ -632,7 +623,7 @@ impl MigrationThread {
     }
 }
 
-/// Device time of an ended page operation, ns. 0 if unknown or not wholly moved.
+/// Device time of an ended page operation, ns. 0: unknown, or not wholly moved.
 fn timed(out: &ActiveOp) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;

@@ -1,19 +1,17 @@
-//! Managed backing: gives managed memory where a job asks for device memory, so that jobs that
-//! exceed the device together can run.
+//! Managed backing: managed memory where a job asks for device memory, so that jobs that exceed the
+//! device together can run.
 //!
-//! * For jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or with
-//!   `auto` where memory does not fit beside the others'. In other jobs each function returns at
-//!   once, and hooks that only managed jobs need are not bound.
+//! * For jobs that ask for it (`--backing managed`), or with `auto` where memory does not fit
+//!   beside the others'. In other jobs each function returns at once.
 //! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
-//!   Where that is impossible (handles for other processes) the driver refuses, and weft says so
-//!   once.
+//!   Handles for other processes are impossible: the driver refuses, and weft says so once.
 //! * The rest stays device memory, is counted, and is logged once:
 //!   * all on devices without concurrent managed access;
 //!   * allocations refused for another reason than want of memory;
 //!   * virtual memory management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges);
 //!   * shared pools, arrays, graphs' allocation nodes.
-//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]). Beyond that
-//!   it gets CUDA's "out of memory".
+//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]); beyond that
+//!   it gets "out of memory".
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -30,8 +28,8 @@
 //! | `mem_advise` | advice and prefetches |
 //! | `migration_thread` | the thread that carries out page operations |
 //!
-//! This module waits only for the driver's own calls and holds no lock over them. During a capture
-//! it makes none of its own.
+//! Nothing here waits but in the driver's own calls, over which no lock is held. During a capture
+//! none is made.
 
 pub mod access_tracker;
 pub mod backing;

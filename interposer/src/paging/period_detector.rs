@@ -1,18 +1,17 @@
 //! Period detector: finds the sequence of launches that a job repeats, and forecasts its memory
 //! use.
 //!
-//! Each launch (copy, fill) is a [`SequenceStep`] with the granules it uses. If the last `n` steps
-//! equal the `n` before them, `n` is the period (a training step, a decoded token). Its steps are
-//! the [`PeriodForecast`]. Each later step is compared with the expected one. After another one, as
-//! in an evaluation, the job is out of step until some steps in a row are known again.
+//! If the last `n` steps equal the `n` before them, `n` is the period (a training step, a decoded
+//! token), and its steps are the [`PeriodForecast`]. Each later step is compared with the expected
+//! one. After another one, as in an evaluation, the job is out of step until some steps in a row
+//! are known again.
 //!
-//! A step's time is `max(device, host)`, with the lesser of the last two host times. It excludes
-//! waits for a turn or for memory, else a period would seem as long as all jobs' turns. Late uses
-//! would then seem not to belong to this turn. A period that becomes much shorter is told again.
+//! A step is a launch, copy or fill. Two are equal if kernel, shape, and granules of all *large*
+//! regions are: layers run one kernel on other weights, and small temporaries wander.
 //!
-//! Steps are equal if kernel, shape, and granules of all *large* regions are: layers run one kernel
-//! on other weights, and small temporaries wander. Time does not matter, so equal launches give
-//! equal periods.
+//! A step's time is `max(device, host)`, with the lesser of the last two host times. Waits for a
+//! turn or for memory are not in it, else a period would last as long as all jobs' turns. A period
+//! that becomes much shorter is told again.
 //!
 //! Cost: one table lookup a step. Memory is bounded.
 #![forbid(unsafe_code)]
@@ -22,26 +21,24 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps that are compared: fewer would confuse two layers, more find a period later.
+/// Steps compared: fewer would confuse two layers, more find a period later.
 const WINDOW_STEPS: usize = 12;
 
-/// Steps kept, twice the longest period. A training step of a large model has some ten thousand
-/// launches.
+/// Steps kept: twice the longest period. A large model's training step has some 10,000 launches.
 const KEPT_STEPS: usize = 32_768;
 
-/// Uses in a forecast, with neighbours joined.
+/// Uses in a forecast.
 const MOST_USES: usize = 16_384;
 
 /// Steps that must repeat before a period is believed.
 const CERTAIN_STEPS: usize = 2 * WINDOW_STEPS;
 
-/// A period is told again below this many fourths of the told time.
+/// Below this part of the told time a period is told again.
 const SHORTER_FOURTHS: u64 = 3;
 
-/// Multiplier of the hashes: odd, with mixed bits (the golden ratio).
+/// Odd, with mixed bits (the golden ratio).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One launch, copy or fill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct SequenceStep {
     signature: u64,
@@ -54,9 +51,9 @@ struct SequenceStep {
 /// What a period touches, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeriodForecast {
-    /// Length of the period, ns.
+    /// Nanoseconds.
     pub period: Ns,
-    /// Uses in order of time, within the period.
+    /// In order of time.
     pub uses: Vec<GranuleUse>,
 }
 
@@ -66,16 +63,15 @@ struct KnownPeriod {
     /// Start of each step, ns.
     at: Vec<Ns>,
     length: Ns,
-    /// SequenceStep behind each window.
+    /// Step behind each window.
     windows: HashMap<u64, usize>,
 }
 
-/// Steps of a job, and its period if it has one.
+/// A job's steps, and its period if it has one.
 #[derive(Debug, Default)]
 pub struct PeriodDetector {
     steps: VecDeque<SequenceStep>,
     uses: VecDeque<GranuleUse>,
-    /// Steps so far.
     count: u64,
     /// Hash of the last `WINDOW_STEPS` steps.
     hash: u64,
@@ -85,15 +81,12 @@ pub struct PeriodDetector {
     distance: u64,
     streak: u64,
     known: Option<KnownPeriod>,
-    /// The expected step, while in step.
     expected: Option<usize>,
-    /// A forecast that was not told yet.
     news: Option<PeriodForecast>,
     /// Times out of step, for people.
     pub slips: u64,
 }
 
-/// Factor of the window's oldest step in the hash.
 fn oldest() -> u64 {
     (1..WINDOW_STEPS).fold(1u64, |power, _| power.wrapping_mul(FACTOR))
 }
@@ -112,8 +105,7 @@ fn windows(signatures: &[u64]) -> HashMap<u64, usize> {
 }
 
 impl PeriodDetector {
-    /// Adds a step. `signature` identifies it; `cost` is its device time in ns, if known; `now` is
-    /// the job's own time; `uses` are its granules.
+    /// Adds a step. `cost`: its device time in ns, if known; `now`: the job's own time, ns.
     pub fn step(&mut self, signature: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
         let signature = signature.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
@@ -174,7 +166,7 @@ impl PeriodDetector {
     fn times(&self, period: usize) -> Option<Vec<Ns>> {
         let from = self.steps.len().checked_sub(period + 1)?;
         let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
-        // The time until the next step belongs to the step.
+        // Up to the next step.
         let host = |at: usize| Some(begun(at + 1)?.saturating_sub(begun(at)?));
         let (mut times, mut hosts, mut costs): (Vec<Ns>, Ns, Ns) = (Vec::with_capacity(period), 0, 0);
         for at in from..self.steps.len() - 1 {
@@ -186,17 +178,16 @@ impl PeriodDetector {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead waits in the end, so the two times do not add up.
+        // A host that runs ahead waits in the end: the two times do not add up.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // The first time is that of the previous period's last step, which also ends this one.
+        // The first is that of the previous period's last step, which also ends this one.
         times.rotate_left(1);
         Some(times)
     }
 
-    /// Compares the step with the expected one, or finds its place.
     fn keep_step(&mut self, signature: u64) {
         let Some(known) = &self.known else { return };
         let follows = self
@@ -207,7 +198,6 @@ impl PeriodDetector {
         self.expected = follows.or_else(|| known.windows.get(&self.hash).copied());
     }
 
-    /// Makes the last `period` steps the period.
     fn adopt(&mut self, period: usize) {
         if self.steps.len() < period + 1 {
             return;
@@ -250,7 +240,7 @@ impl PeriodDetector {
         });
     }
 
-    /// Takes a forecast that was not told yet.
+    /// Takes a forecast that was not reported yet.
     pub fn news(&mut self) -> Option<PeriodForecast> {
         self.news.take()
     }
@@ -260,7 +250,7 @@ impl PeriodDetector {
         self.known.as_ref()?.at.get(self.expected?).copied()
     }
 
-    /// Drops what was learnt, after a launch of unknown use.
+    /// Drops what was learnt.
     pub fn forget(&mut self) {
         if self.known.is_some() {
             self.news = Some(PeriodForecast::default());
@@ -289,7 +279,7 @@ mod tests {
         }
     }
 
-    /// 30 steps: ten layers of three kernels, each layer with its own granule.
+    /// Ten layers of three kernels, each layer with its own granule.
     fn period(sequence: &mut PeriodDetector, now: &mut Ns) {
         for layer in 0..10u64 {
             for kernel in 0..3u64 {
@@ -327,7 +317,7 @@ mod tests {
     #[test]
     fn a_use_comes_when_the_job_itself_gets_there() {
         let (mut sequence, mut now) = (PeriodDetector::default(), 0);
-        // The host pauses behind the third of 30 launches, and stalls once for long.
+        // The host pauses behind the third launch, and stalls once for long.
         let mut rounds = |sequence: &mut PeriodDetector, pause: Ns, count: u64| {
             for round in 0..count {
                 for kernel in 0..30u64 {
@@ -344,7 +334,7 @@ mod tests {
         assert_eq!(forecast.period, 500_000, "the stall is not in it");
         assert_eq!((from(1, 2), from(2, 3), from(3, 29)), (1000, 471_000, 26_000));
         assert!(forecast.uses.is_sorted_by_key(|one| one.at));
-        // A period learnt while slow is told again; an unchanged one is not.
+        // A period learnt while slow is told again.
         rounds(&mut sequence, 400_000, 6);
         assert_eq!(sequence.news(), None);
         rounds(&mut sequence, 20_000, 6);
@@ -367,7 +357,6 @@ mod tests {
         period(&mut sequence, &mut now);
         assert_eq!(sequence.position(), at, "the same place in the period");
         assert_eq!((sequence.news(), sequence.slips), (None, 1));
-        // Another period takes its place.
         for _ in 0..4 {
             for kernel in 0..40 {
                 sequence.step(7 << 50 | kernel, 100, now, [granule(77)].into_iter());

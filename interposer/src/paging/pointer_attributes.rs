@@ -1,5 +1,5 @@
-//! Pointer attributes and sizes as for device memory. Each answer is the driver's own, to the job's
-//! call; only words in which managed memory differs are changed.
+//! Pointer attributes and sizes as for device memory: the driver's own answers, changed where
+//! managed memory differs.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use super::ranges::{ManagedRange, Origin};
 use super::{capacity, ranges};
 use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
-/// Attributes (CUpointer_attribute) that differ between managed and device memory.
+/// `CUpointer_attribute`s that differ between managed and device memory.
 mod attribute {
     /// CU_POINTER_ATTRIBUTE_CONTEXT.
     pub const CONTEXT: u32 = 1;
@@ -17,11 +17,10 @@ mod attribute {
     pub const HOST_POINTER: u32 = 4;
     /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, answered as for device memory. With 0,
-    /// libraries take `cuMemAlloc` memory for mapped memory and look for its handle. NCCL 2.30 then
-    /// fails even with one rank, as PyTorch registers its allocations (client `managed-nccl`). The
-    /// driver still refuses the handle, so a library that needs one fails; UCX would do without at
-    /// 0.
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. At 0 libraries take the memory for mapped
+    /// memory and look for its handle: NCCL 2.30 fails even with one rank, as PyTorch registers its
+    /// allocations (client `managed-nccl`). A library that needs an IPC handle fails at 1; UCX
+    /// would do without at 0.
     pub const LEGACY_IPC: u32 = 10;
     /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
@@ -29,7 +28,7 @@ mod attribute {
     pub const POOL: u32 = 17;
 }
 
-/// Replacement for the driver's answer on a range; `None` keeps that answer.
+/// Replaces the driver's answer on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Half(u32),
@@ -76,7 +75,7 @@ unsafe fn put(data: *mut c_void, instead: Instead) -> CuResult {
 /// Corrects the answer of `cuPointerGetAttribute`.
 ///
 /// # Safety
-/// The arguments are those of the call, which the driver answered with `result`.
+/// The arguments are those of the call; `result` is the driver's.
 pub unsafe fn one(
     result: CuResult,
     data: *mut c_void,
@@ -97,7 +96,7 @@ pub unsafe fn one(
 /// Corrects the answers of `cuPointerGetAttributes`.
 ///
 /// # Safety
-/// The arguments are those of the call, which the driver answered with `result`.
+/// As [`one`].
 pub unsafe fn several(
     result: CuResult,
     count: u32,
@@ -116,15 +115,13 @@ pub unsafe fn several(
         // SAFETY: as above.
         let data = unsafe { data.wrapping_add(nth).read() };
         if let (false, Some(instead)) = (data.is_null(), instead(&range, asked, &pool)) {
-            // SAFETY: the driver wrote this attribute there. A list never fails for a single
-            // attribute.
+            // SAFETY: the driver wrote this attribute there. A list fails for no single attribute.
             let _ = unsafe { put(data, instead) };
         }
     }
 }
 
-/// Free bytes of a device for this job: capacity less use. `None` if the device's memory is not
-/// managed.
+/// Free bytes of a device for this job. `None` if its memory is not managed there.
 pub fn free(device: i32, plain: u64) -> Option<u64> {
     capacity::known(device).then(|| {
         capacity::most(device)
@@ -134,7 +131,7 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
 }
 
 /// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
-/// parts of the whole.
+/// parts of it.
 pub fn size(device: i32, total: u64) -> u64 {
     total.max(capacity::most(device))
 }

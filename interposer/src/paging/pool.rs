@@ -1,4 +1,4 @@
-//! Blocks of managed memory that were freed in stream order, kept for reuse; and usage of pools.
+//! Managed memory that was freed in stream order and is kept for reuse; and usage of pools.
 //!
 //! * The stream of the free gets a block back at once: its order makes that right. Other streams
 //!   get it once an event behind the free was reached.
@@ -20,7 +20,7 @@ use crate::driver::stream::PER_THREAD_STREAM;
 use crate::driver::{calls, capture, queries};
 use crate::thread;
 
-/// Blocks kept. CTranslate2 uses some thirty at a time (28 pairs a token).
+/// CTranslate2 uses some thirty at a time.
 const MOST_BLOCKS: usize = 1024;
 
 /// A block serves a request of `bytes` if `bytes <= room` and
@@ -36,7 +36,7 @@ const WITHOUT_TIME: u32 = 2;
 pub struct KeptBlock {
     /// Address.
     pub at: CuDevicePtr,
-    /// The range that it was.
+    /// Its last range.
     pub range: ManagedRange,
     /// Where it was freed.
     order: StreamOrder,
@@ -49,13 +49,12 @@ pub struct KeptBlock {
 /// Device work that runs in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamOrder {
-    /// A stream with a handle of its own.
     Stream(CuStream),
     /// A context's legacy default stream.
     Legacy(CuContext),
-    /// A thread's default stream in a context. The number is never reused.
+    /// A thread's default stream. The number is never reused.
     Thread(u64, CuContext),
-    /// A stream that is gone or unknown.
+    /// Gone or unknown.
     Gone,
 }
 
@@ -100,7 +99,7 @@ fn inside<T>(body: impl FnOnce(&mut PoolState) -> T) -> T {
     body(locked().get_or_insert_default())
 }
 
-/// Takes out a fitting block that this stream may use now: its address and former range.
+/// Takes out a fitting block that this stream may use now.
 pub fn reuse(bytes: u64, stream: CuStream) -> Option<(CuDevicePtr, ManagedRange)> {
     let block = find(bytes, stream)?;
     if block.event != 0 {
@@ -132,7 +131,7 @@ fn find(bytes: u64, stream: CuStream) -> Option<KeptBlock> {
     if capture::any() {
         return None;
     }
-    // Another stream's block leaves the list first: no lock is held over a driver call.
+    // It leaves the list first: no lock is held over a driver call.
     let other = |inside: &mut PoolState| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
@@ -147,7 +146,7 @@ fn find(bytes: u64, stream: CuStream) -> Option<KeptBlock> {
     None
 }
 
-/// Keeps a block that was freed on this stream; `mark` is that of the free.
+/// Keeps a block that was freed on this stream.
 pub fn keep(at: CuDevicePtr, range: ManagedRange, stream: CuStream, (event, of): Mark) {
     let block = KeptBlock {
         at,
@@ -165,10 +164,10 @@ pub fn keep(at: CuDevicePtr, range: ManagedRange, stream: CuStream, (event, of):
     }
 }
 
-/// An event behind the work of a stream (0: none), and its context.
+/// An event behind a stream's work (0: none possible), and its context.
 pub type Mark = (CuEvent, CuContext);
 
-/// An event behind the stream's work (0: none possible), and the thread's context, which owns it.
+/// Marks the work on a stream before a free.
 pub fn mark(stream: CuStream) -> Result<Mark, CuResult> {
     let context = queries::here().map_or(0, |(_, context)| context);
     if capture::any() || context == 0 {
@@ -204,7 +203,7 @@ fn keep_event(context: CuContext, event: CuEvent) {
     inside(|inside| inside.events.push((context, event)));
 }
 
-/// Gives a device's kept blocks back to the driver. False if none, or during a capture.
+/// Gives a device's kept blocks back. False if none, or during a capture.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
         return false;
@@ -232,7 +231,7 @@ fn drop_blocks(which: impl FnOnce(&mut PoolState) -> Vec<KeptBlock>) -> bool {
     !blocks.is_empty()
 }
 
-/// Takes out the kept blocks within a range. No allocation gets them until they are put back.
+/// Takes out kept blocks within a range: no allocation gets them meanwhile.
 pub fn borrow(start: u64, end: u64) -> Vec<KeptBlock> {
     inside(|inside| {
         let within = |spare: &KeptBlock| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
@@ -242,7 +241,7 @@ pub fn borrow(start: u64, end: u64) -> Vec<KeptBlock> {
     })
 }
 
-/// Parts of kept blocks that lie in a range.
+/// Parts of kept blocks within a range.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
     let part = |spare: &KeptBlock| {
         let part = start.max(spare.at)..end.min(spare.at.saturating_add(spare.range.room));
@@ -264,7 +263,7 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// Handles a stream's end: its work may still run when the handle is reused.
+/// Handles a stream's end.
 pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
@@ -302,17 +301,17 @@ pub fn forget_gone() {
     inside(|inside| inside.spare.extend(living));
 }
 
-/// Notes a pool for sharing or host memory.
+/// Leaves a pool for sharing or host memory to the driver.
 pub fn foreign(pool: usize) {
     inside(|inside| inside.foreign.push(pool));
 }
 
-/// Whether a pool is for sharing or host memory.
+/// Whether a pool is foreign.
 pub fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
 
-/// Number of the default pool; `None` if a foreign pool is the default.
+/// 0, the default pool; `None` if the default is foreign.
 pub fn default_of_here() -> Option<usize> {
     if inside(|inside| inside.foreign.is_empty()) {
         return Some(0);
@@ -358,7 +357,7 @@ pub fn used(pool: usize) -> PoolUsage {
     inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
 }
 
-/// Restarts a pool's peak from its present usage.
+/// Restarts a pool's peak.
 pub fn reset_high(pool: usize) {
     inside(|inside| {
         let used = inside.used.entry(pool).or_default();

@@ -1,8 +1,8 @@
-//! Managed ranges that a job holds, by address, with what the job asked for.
+//! Managed ranges that a job holds, by address.
 //!
-//! Two views of one list. [`of`] and others lock, for calls that take memory, give it back or ask
-//! about it. [`name`] is for launches and takes no lock. It searches a sorted table and gives up at
-//! a change: writers bump a version before and after.
+//! Calls that take memory, free it or ask about it lock the list. Launches call [`name`], which
+//! takes no lock: it searches a sorted table and gives up at a change. Writers bump a version
+//! before and after.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::abi::CuContext;
 
-/// Kind of allocation that the job asked for.
+/// What the job called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `cuMemAlloc` and its pitched sibling.
@@ -29,7 +29,7 @@ pub struct ManagedRange {
     pub room: u64,
     /// Kind of allocation.
     pub origin: Origin,
-    /// Context in which it was taken.
+    /// Context of the allocation.
     pub context: CuContext,
     /// Device ordinal.
     pub device: i32,
@@ -37,17 +37,16 @@ pub struct ManagedRange {
 
 static ALL: Mutex<BTreeMap<u64, ManagedRange>> = Mutex::new(BTreeMap::new());
 
-/// Ranges that launches can look up; others fault. PyTorch's allocator makes some hundreds of
-/// blocks.
+/// Ranges that launches can look up; others fault. PyTorch makes some hundreds of blocks.
 const PLACES: usize = 4096;
 
-/// Table that launches read: sorted starts and ends. An odd version means a change under way.
+/// Sorted starts and ends. An odd version means a change under way.
 struct LookupTable {
     version: AtomicU64,
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// Last round that named each range. Outside the version rule: a mark on a neighbour costs one
+    /// Last round that named each range, outside the version rule: a mark on a neighbour costs one
     /// needless move or fault.
     rounds: [AtomicU32; PLACES],
 }
@@ -65,7 +64,7 @@ impl LookupTable {
         }
     }
 
-    /// Writes all entries from `from` on. Called under the lock of [`ALL`], so there is one writer.
+    /// Writes the entries from `from` on, under the lock of [`ALL`]: one writer.
     fn write(&self, all: &BTreeMap<u64, ManagedRange>, from: u64) {
         let marks: Vec<(u64, u32)> = self.marks().filter(|(start, _)| *start >= from).collect();
         let version = self.version.load(Ordering::Relaxed);
@@ -91,7 +90,6 @@ impl LookupTable {
             .map(|(start, round)| (start.load(Ordering::Relaxed), round.load(Ordering::Relaxed)))
     }
 
-    /// Marks the range that contains an address.
     #[inline]
     fn name(&self, address: u64, round: u32) {
         if let Some((at, _, _)) = self.find(address)
@@ -102,7 +100,7 @@ impl LookupTable {
         }
     }
 
-    /// Index, start and end of the range that contains an address.
+    /// Index, start and end of the range around an address.
     #[inline]
     fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
         let before = self.version.load(Ordering::Acquire);
@@ -146,25 +144,25 @@ pub fn remove(start: u64) -> Option<ManagedRange> {
     Some(range)
 }
 
-/// Version, which changes with every change of the list.
+/// Changes with every change of the list.
 #[inline]
 pub fn version() -> u64 {
     TABLE.version.load(Ordering::Acquire)
 }
 
-/// The range that starts here.
+/// The range that starts at `start`.
 pub fn at(start: u64) -> Option<ManagedRange> {
     locked().get(&start).copied()
 }
 
-/// The range that contains an address, with its start.
+/// The range around an address, with its start.
 pub fn of(address: u64) -> Option<(u64, ManagedRange)> {
     let all = locked();
     let (start, range) = all.range(..=address).next_back()?;
     (address - start < range.bytes.max(1)).then_some((*start, *range))
 }
 
-/// Parts of ranges within `start..end`, with their ranges.
+/// Parts of ranges within `start..end`.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
     let all = locked();
     let before = all.range(..start).next_back();
@@ -181,8 +179,7 @@ pub fn all() -> Vec<(u64, ManagedRange)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
 }
 
-/// Marks the range that contains an address, if any, as named in this round. Lock-free, for
-/// launches.
+/// Marks the range around an address as named in this round. Lock-free.
 #[inline]
 pub fn name(address: u64, round: u32) {
     TABLE.name(address, round);
@@ -190,7 +187,7 @@ pub fn name(address: u64, round: u32) {
 
 /// Ranges last named in this round, or never named.
 pub fn named_in(round: u32) -> Vec<u64> {
-    // Under the lock, so that the table does not change.
+    // Locked, so that the table does not change.
     let all = locked();
     let named = TABLE.marks().filter(|(_, mark)| *mark == round || *mark == 0);
     let beyond = all.keys().skip(PLACES).copied();
@@ -211,7 +208,7 @@ mod tests {
         }
     }
 
-    /// A list and a table of a test's own: another test's change would make lookups give up.
+    /// A test's own list and table: another test's change would make lookups give up.
     struct Own(&'static LookupTable, BTreeMap<u64, ManagedRange>);
 
     impl Own {

@@ -1,14 +1,13 @@
-//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on drivers
-//! that do not tell, with `weft profile --evidence residency`.
+//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on real
+//! drivers, with `weft profile --evidence residency`.
 //!
-//! A launch is observed alone. The job's streams run empty. Memory behind the launch's pointers
-//! moves to the host and is read there once, so that the page table has its pages. Pages gone from
-//! `/proc/self/pagemap` (no privilege needed) after the launch were touched, or brought along by
-//! the driver. Reads and writes are not told apart.
+//! A launch is observed alone, on empty streams. Memory behind its pointers moves to the host and
+//! is read there once, so that the page table has its pages. Pages gone from `/proc/self/pagemap`
+//! after the launch were touched, or brought along by the driver. Reads and writes are not told
+//! apart.
 //!
-//! * The device gets the job's operations in order, besides only moves of managed memory and one
-//!   fill of 2 MiB of weft's own. That fill tests whether driver and device show touches; a device
-//!   that reaches host memory without moving it does not, and nothing is observed.
+//! * Besides the job's operations the device gets only moves of managed memory, and one fill of
+//!   weft's own memory. That fill tests whether driver and device show touches at all.
 //! * Each shape of a kernel is observed [`TIMES_PER_SHAPE`] times, at most [`SHAPES_PER_KERNEL`]
 //!   shapes of a kernel, and [`MOST_TIME`] in all, which the job waits.
 //! * Every wait has a bound: if streams do not run empty, the launch is not observed.
@@ -28,33 +27,32 @@ use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Observations of a shape: with data elsewhere, the driver brings other memory along.
+/// Observations of a shape: the driver brings along other memory each time.
 pub const TIMES_PER_SHAPE: u8 = 2;
 
 /// Shapes observed of one kernel.
 pub const SHAPES_PER_KERNEL: u32 = 128;
 
-/// Time of all observations of a process.
+/// Of all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// Bytes moved for one launch: an optimiser's lists have all weights four times.
+/// Moved for one launch: an optimiser's lists have all weights four times.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// Free host memory needed, as a multiple of the moved.
+/// Free host memory needed for each moved byte.
 const SPARE_FACTOR: u64 = 2;
 
-/// Bytes looked at behind a pointer in a larger allocation; embeddings have some hundred MB. A
-/// touch of the last of them voids the observation: there may be more.
+/// Looked at behind a pointer in a larger allocation. A touch of its last granule voids the
+/// observation: there may be more.
 const WINDOW_BYTES: u64 = 2 << 30;
 
-/// Bytes that any host has free.
+/// Any host has so much free.
 const ROOMY_BYTES: u64 = 256 << 20;
 
-/// Longest waits for empty streams before a launch, and for a launch's end.
+/// Longest waits for empty streams, and for the launch's end.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval between two looks at a stream.
 const POLL: Duration = Duration::from_micros(20);
 
 /// Streams tracked; jobs with more are not observed.
@@ -69,13 +67,11 @@ const ATTACH_GLOBAL: u32 = 1;
 /// Shared by launches, exclusive for an observed one.
 static ALONE: RwLock<()> = RwLock::new(());
 
-/// Operations other than launches so far.
 static OTHERS: AtomicU64 = AtomicU64::new(0);
 
-/// Streams that were launched to.
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Whether this driver shows touches: see [`usable`].
+/// Whether this driver shows touches.
 static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const SHOWS: u8 = 1;
@@ -88,7 +84,7 @@ static OBSERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static VAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Time spent so far, ns.
+/// Nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
 /// Turns observation on.
@@ -102,7 +98,7 @@ pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
-/// Turns observation off: read-mostly memory keeps its host copy, so the page table shows nothing.
+/// Turns observation off: read-mostly memory keeps its host copy.
 pub fn copies_remain() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
@@ -115,14 +111,14 @@ pub fn disturbed() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts for people: launches observed, passed over, in vain, and the time spent.
+/// Launches observed, passed over, observed in vain; time spent.
 pub fn done() -> (u64, u64, u64, Duration) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let spent = Duration::from_nanos(count(&SPENT));
     (count(&OBSERVED), count(&PASSED), count(&VAIN), spent)
 }
 
-/// Whether `MOST_TIME` is not spent.
+/// Whether time for observations is left.
 pub fn has_time() -> bool {
     u128::from(SPENT.load(Ordering::Relaxed)) < MOST_TIME.as_nanos()
 }
@@ -156,7 +152,6 @@ pub fn context_ended() {
     }
 }
 
-/// A part of the job's memory that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryWindow {
     begin: u64,
@@ -165,12 +160,12 @@ struct MemoryWindow {
     cut: bool,
 }
 
-/// Where the touches of an observed launch are looked for.
+/// Where the touches of a launch are looked for.
 #[derive(Debug)]
 pub struct Windows(Vec<MemoryWindow>);
 
 impl Windows {
-    /// Windows of the allocations behind a launch's pointers; `None` if none, or too large.
+    /// The allocations behind a launch's pointers; `None` if none, or too large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
         let mut all: Vec<MemoryWindow> = pointers
@@ -198,7 +193,7 @@ impl Windows {
         let mut windows: Vec<MemoryWindow> = Vec::new();
         for window in all {
             match windows.last_mut() {
-                // Of one allocation: others never overlap.
+                // Allocations never overlap.
                 Some(last) if window.begin < last.end => {
                     if window.end > last.end {
                         (last.end, last.cut) = (window.end, window.cut);
@@ -212,8 +207,7 @@ impl Windows {
     }
 }
 
-/// Lock for a launch that is not observed, until the driver has it. Waits, bounded, for an observed
-/// one.
+/// Lock for another launch, until the driver has it. Waits, bounded, for an observed one.
 pub fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -225,13 +219,12 @@ pub struct Observation {
     table: File,
     stream: CuStream,
     others: u64,
-    /// Version of the job's ranges.
     version: u64,
     since: Instant,
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
-/// Prepares the observation of a launch. `None`: not observed; moved memory comes back by itself.
+/// Prepares an observation. `None`: not observed; moved memory comes back by itself.
 pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
     let observation = prepare(stream, windows, since);
@@ -287,7 +280,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     for window in &windows.0 {
         map(window.begin, window.end);
         let entries = entries(&table, window.begin, window.end)?;
-        // A page not in the table would count as untouched.
+        // A missing page would count as untouched.
         if present(&entries) < 1.0 {
             return None;
         }
@@ -305,7 +298,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
 }
 
 impl Observation {
-    /// What the launch touched, if that can be told. Call after the launch.
+    /// What the launch touched, if that can be told.
     pub fn touched(self) -> Option<Vec<Touched>> {
         let found = self.look();
         let counter = if found.is_some() { &OBSERVED } else { &VAIN };
@@ -337,14 +330,14 @@ impl Observation {
     }
 }
 
-/// Waits, within a bound, until a stream has run empty.
+/// Waits until a stream has run empty; false after `within`.
 fn ended(stream: CuStream, within: Duration) -> bool {
     let since = Instant::now();
     loop {
         if capture::any() {
             return false;
         }
-        // SAFETY: the job launches to this stream and has not destroyed it yet.
+        // SAFETY: the job launches to this stream, which lives.
         match unsafe { calls::cuStreamQuery(stream) } {
             CuResult::SUCCESS => return true,
             CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(POLL),
@@ -361,22 +354,19 @@ fn available() -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Page size, bytes.
 fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range, so that the page table has them. May fail; the caller
-/// checks.
+/// Has the host read each page of a range. May fail; the caller checks.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;
     let begin = begin / page() * page();
-    // SAFETY: reads pages only; unmapped addresses are an error, no fault.
+    // SAFETY: only reads; unmapped addresses are an error, no fault.
     let _ = unsafe { libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, POPULATE_READ) };
 }
 
-/// Page table entries of a range.
 fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     let first = begin / page();
     let mut entries = vec![0; usize::try_from((end.div_ceil(page()) - first) * 8).ok()?];
@@ -384,7 +374,7 @@ fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     Some(entries)
 }
 
-/// Share of the pages that is in the table.
+/// Part of the pages that is in the table.
 fn present(entries: &[u8]) -> f64 {
     let all = entries.as_chunks::<8>().0;
     let present = all
@@ -394,7 +384,7 @@ fn present(entries: &[u8]) -> f64 {
     present as f64 / all.len().max(1) as f64
 }
 
-/// Whether the page table shows what the device touched; tried once.
+/// Whether the page table shows touches; tried once.
 fn usable(table: &File, stream: CuStream) -> bool {
     match USABLE.load(Ordering::Relaxed) {
         SHOWS => return true,
@@ -410,7 +400,6 @@ fn usable(table: &File, stream: CuStream) -> bool {
     shows.is_ok()
 }
 
-/// Tries it on memory of weft's own.
 fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     const BLOCKS: u64 = 4;
     let bytes = BLOCKS * HostResidency::BLOCK;
@@ -420,7 +409,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
         return Err("the driver gives no managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
-    // SAFETY: taken above and known to no other code.
+    // SAFETY: taken above, known to no other code.
     let _ = unsafe { calls::cuMemFree_v2(at) };
     tried
 }
@@ -437,7 +426,7 @@ fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'s
     if before < 1.0 {
         return Err("pages that the host has read are not in its page table");
     }
-    // SAFETY: the first block of memory of our own.
+    // SAFETY: our own memory.
     let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, QUIET_TIMEOUT);
     match (filled, look(0, block), look(2 * block, bytes)) {
         (false, ..) => Err("the driver refuses to fill managed memory"),
@@ -512,7 +501,6 @@ mod tests {
         assert_eq!(look(), 0.0);
         map(at + page() + 1, at + 5 * page());
         assert_eq!(look(), 4.0 / 16.0);
-        // An unmapped range is an error, no fault.
         map(1 << 46, (1 << 46) + page());
     }
 }

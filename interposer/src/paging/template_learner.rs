@@ -1,14 +1,12 @@
 //! Template learner: turns evidence of what launches touched into templates, in stage 1.
 //!
-//! Evidence comes through [`Evidence`], from the source in [`EVIDENCE_FROM`]. The simulated GPU
-//! tells after each launch (`simgpuTouches`). With a real driver the host's page table shows it of
-//! launches that run alone ([`super::residency_probe`]): slow, so only on request.
+//! [`EVIDENCE_FROM`] says where [`Evidence`] comes from. The simulated GPU tells after each launch
+//! (`simgpuTouches`). On a real one the host's page table shows it ([`super::residency_probe`]):
+//! slow, so only on request.
 //!
-//! A launch's thread only notes it as a record of [`recording`], under a lock held for that alone.
-//! The migration thread fits templates now and then, which may take a second and blocks no launch.
-//!
-//! With [`EVIDENCE`] that thread also writes the notes to a file, so that templates can be judged
-//! on other launches (`tests/clients/test_prediction.py`).
+//! A launch's thread only adds a record of [`recording`], under a lock. The migration thread fits
+//! templates now and then, which may take a second. It also writes the records to the file in
+//! [`EVIDENCE`], if any, by which `tests/clients/test_prediction.py` judges templates.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,27 +29,26 @@ use crate::kernels;
 /// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
 const MOST_PIECES: usize = 4096;
 
-/// Variable with the file for the notes. The first process to make the file has it.
+/// Variable with the file for the records. The first process to make it has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
-/// Bytes of notes waiting for the migration thread; launches beyond that are not noted.
+/// Records waiting for the migration thread; further launches are not noted.
 const NOTES_BYTES: usize = 64 << 20;
 
-/// Type of `simgpuTouches`.
 type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
 
 static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
     let found = loader::opened()?.symbol(c"simgpuTouches")?;
-    // SAFETY: the simulated driver's symbol is a function of this type; no other driver has it.
+    // SAFETY: the simulated driver's symbol has this type; no other driver has it.
     Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
 });
 
-/// Notes of the launching threads.
+/// Records of the launching threads.
 #[derive(Debug, Default)]
 struct Notes {
-    /// Records, without a recording's header.
+    /// Without a recording's header.
     records: Vec<u8>,
-    /// Version of the ranges in the last allocation record of `records`.
+    /// Version of the ranges at the last allocation record.
     version: Option<u64>,
     /// Kernels whose symbols were noted.
     named: HashSet<u64>,
@@ -63,12 +60,10 @@ struct Notes {
 
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
-/// Learner of the migration thread.
+/// The migration thread's half.
 #[derive(Debug, Default)]
 pub struct Learner {
-    /// Fits evidence of the host's page table.
     residency: Option<Fitter>,
-    /// Fits evidence of the simulated ledger.
     fitter: Fitter,
     ledger: SimulatedLedger,
     touched: Vec<Touched>,
@@ -78,10 +73,9 @@ pub struct Learner {
     said: u64,
 }
 
-/// Whether this run is stage 1.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether to note launches.
+/// Whether launches are noted.
 #[inline]
 pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && (residency_probe::on() || TELLS.is_some())
@@ -92,7 +86,7 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a launch that the calling thread just made. `version` is that of `live`.
+/// Notes a launch just made. `version` is that of `live`.
 pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
     if residency_probe::on() {
         // Observed alone, or not at all.
@@ -105,9 +99,9 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
         return;
     }
     notes.words.resize(3 * MOST_PIECES, 0);
-    // Number of pieces, whether they are exact, and the launch's number.
+    // Pieces, whether they are exact, the launch's number.
     let mut what = [0u64; 3];
-    // SAFETY: the list has room for as many as said; the other has its three words.
+    // SAFETY: the list has room for as many as said; the other has three words.
     let told = unsafe { tells(notes.words.as_mut_ptr(), MOST_PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -136,7 +130,7 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
     notes.touched = touched;
 }
 
-/// Notes an observed launch that the calling thread just made.
+/// Notes an observed launch just made.
 pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
@@ -149,7 +143,6 @@ pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, versi
 }
 
 impl Notes {
-    /// Notes a launch, and the job's ranges if their version changed.
     fn note(
         &mut self,
         number: u64,
@@ -175,7 +168,7 @@ impl Notes {
 /// Chooses launches to observe.
 #[derive(Debug, Default)]
 pub struct Shapes {
-    /// Observations by kernel and arguments, without the addresses of data.
+    /// By kernel and arguments, without the addresses of data.
     seen: HashMap<u64, u8>,
     kernels: HashMap<u64, u32>,
     scratch: Vec<u8>,
@@ -231,7 +224,7 @@ impl Learner {
     pub fn news(&mut self) -> Vec<KernelWorkingSet> {
         // Taken, not copied: launches wait for the lock.
         let taken = notes().as_mut().map(|notes| {
-            // The next records are read alone, so they begin with the job's ranges.
+            // So that the next records begin with the job's ranges.
             notes.version = None;
             std::mem::take(&mut notes.records)
         });
