@@ -2,7 +2,7 @@
 //!
 //! A job started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA
 //! driver. It exports every driver function; most calls take one jump to the real driver. Weft
-//! looks at a few: launches and calls ordered among them, loading of code, synchronisation, memory.
+//! looks at launches and calls ordered among them, loading of code, synchronisation, memory.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -22,9 +22,9 @@
 //! | [`about`] | this library's answers to other programs |
 //! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | used by all modules |
 //!
-//! Invariant of this crate: weft is a guest in the job. No job crashes, hangs or computes something
-//! else because of it. No panic crosses a hook, no error of weft reaches the job, nothing is
-//! written to stdout, no wait is unbounded. Nothing happens before the first driver call.
+//! Invariant: weft is a guest in the job. No job crashes, hangs or computes something else because
+//! of it. No panic crosses a hook, no error of weft reaches the job, nothing is written to stdout,
+//! no wait is unbounded. Nothing happens before the first driver call.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,8 +1,7 @@
 //! Log lines of weft in a job: on stderr, one write each, never on stdout.
 //!
-//! `WEFT_LOG` sets the level (off, error, warn, info, debug; default warn). The sink is set up at
-//! the first driver call, so processes without GPU use log nothing. A closed stderr neither ends
-//! nor blocks the job.
+//! `WEFT_LOG` sets the level. The sink is set up at the first driver call, so processes without GPU
+//! use log nothing. A closed stderr neither ends nor blocks the job.
 
 use std::fmt::Write as _;
 use std::sync::Once;
@@ -91,8 +90,8 @@ fn line(text: &str) {
     unsafe { libc::sigemptyset(pipe.as_mut_ptr()) };
     // SAFETY: as above; the signal exists.
     unsafe { libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE) };
-    // A write to a closed pipe raises SIGPIPE in this thread, which would end the job.
-    // SAFETY: both sets are initialised.
+    // A write to a closed pipe raises SIGPIPE in this thread, which would end the job. SAFETY: both
+    // sets are initialised.
     if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) } != 0 {
         return;
     }
@@ -100,8 +99,8 @@ fn line(text: &str) {
     let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     if written < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE) {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set and the time are initialised; takes the signal that the write left
-        // pending, if any.
+        // SAFETY: set and time are initialised; takes the signal that the write left pending, if
+        // any.
         unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &none) };
     }
     // SAFETY: `before` was filled by the first call.

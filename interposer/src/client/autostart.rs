@@ -153,7 +153,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
     let mut status: c_int = 0;
-    // SAFETY: the pointer is to a local. The child has ended, so this does not wait; __WALL takes
+    // SAFETY: a pointer to a local. The child has ended, so this does not wait; __WALL takes
     // one without exit signal.
     unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
@@ -196,7 +196,7 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let mut none = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local.
+    // SAFETY: a pointer to a local.
     unsafe { libc::sigemptyset(none.as_mut_ptr()) };
     // SAFETY: the set was just emptied.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };

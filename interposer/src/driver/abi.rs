@@ -1,8 +1,8 @@
 //! The driver's types, as far as weft reads them.
 //!
-//! Handles are plain words that only the driver dereferences. The result is a transparent integer,
-//! not a Rust enum: an unknown code of a newer driver must not be undefined behaviour. Layouts
-//! follow the public `cuda.h`; only fields that weft reads have names.
+//! Handles are plain words that only the driver dereferences. The result is a transparent integer:
+//! an unknown code of a newer driver must not be undefined behaviour. Layouts follow the public
+//! `cuda.h`: grids in blocks, blocks in threads, sizes in bytes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -82,10 +82,9 @@ pub const MEMORY_DEVICE: u32 = 2;
 /// CUmemLocation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Location {
-    /// Kind of location.
     pub kind: u32,
-    /// Device ordinal.
     pub id: i32,
 }
 
@@ -105,54 +104,40 @@ impl Location {
 /// CUlaunchConfig.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct LaunchConfig {
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Target stream.
     pub stream: CuStream,
     /// Launch attributes: forwarded, never read.
     pub attributes: *const c_void,
-    /// Number of attributes.
     pub attribute_count: u32,
 }
 
 /// CUDA_LAUNCH_PARAMS of a cooperative launch on several devices.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct DeviceLaunch {
-    /// Kernel.
     pub function: CuFunction,
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Target stream.
     pub stream: CuStream,
-    /// Arguments.
     pub arguments: *const c_void,
 }
 
 /// CUDA_KERNEL_NODE_PARAMS_v2 and the fields shared with _v3. The first version ends after `extra`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct KernelNode {
-    /// The kernel, if given as a function.
     pub function: CuFunction,
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Arguments.
     pub arguments: *const c_void,
-    /// Packed arguments.
     pub extra: *const c_void,
     /// The kernel, if given as a kernel (`function` is null then). Not in the first version.
     pub kernel: CuKernel,
@@ -177,28 +162,23 @@ impl KernelNode {
 /// CUgraphNodeParams up to the kernel's parameters.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct NodeParams {
-    /// Node type.
     pub kind: u32,
-    /// Reserved.
     pub reserved: [i32; 3],
-    /// Parameters of a kernel node; other data in other nodes.
     pub kernel: KernelNode,
 }
 
 /// CUgraphNodeParams of a conditional node.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct ConditionalParams {
-    /// Node type.
     pub kind: u32,
-    /// Reserved.
     pub reserved: [i32; 3],
-    /// Handle of the condition.
     pub handle: u64,
     /// If, while or switch.
     pub condition: u32,
-    /// Number of bodies.
     pub size: u32,
     /// Body graphs, written by the driver when the node is made.
     pub bodies: *const CuGraph,
@@ -207,58 +187,50 @@ pub struct ConditionalParams {
 /// CUDA_MEMCPY2D (second version).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Copy2d {
     /// Source offset in bytes and rows.
     pub source_offset: [usize; 2],
-    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; pitch.
     pub source: [usize; 4],
     /// Destination offset in bytes and rows.
     pub target_offset: [usize; 2],
-    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; pitch.
     pub target: [usize; 4],
-    /// Bytes per row.
     pub width: usize,
-    /// Rows.
     pub height: usize,
 }
 
 /// CUDA_MEMCPY3D (second version) and CUDA_MEMCPY3D_PEER, of one layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Copy3d {
     /// Source offset in bytes, rows, slices; mipmap level.
     pub source_offset: [usize; 4],
-    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; context; pitch, height.
     pub source: [usize; 6],
     /// Destination offset in bytes, rows, slices; mipmap level.
     pub target_offset: [usize; 4],
-    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; context; pitch, height.
     pub target: [usize; 6],
-    /// Bytes per row.
     pub width: usize,
-    /// Rows.
     pub height: usize,
-    /// Slices.
     pub depth: usize,
 }
 
 /// CUmemAllocationProp up to the location.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct AllocationProperties {
     /// Allocation type and handle types.
     pub types: [u32; 2],
-    /// Kind of location.
     pub location_kind: u32,
-    /// Device ordinal.
     pub location_id: i32,
 }
 

@@ -17,8 +17,7 @@ pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a lookup answered with a driver function whose calls weft does not see. The caller
-/// informs the launch queue.
+/// Counts a lookup answered with a driver function whose calls weft does not see.
 pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +36,7 @@ pub fn unknown() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 
-/// Names of the unknown functions that were handed out.
+/// Names of unknown functions handed out.
 pub fn unknown_names() -> Vec<String> {
     NAMES
         .lock()

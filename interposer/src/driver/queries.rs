@@ -9,7 +9,7 @@ const IS_MANAGED: u32 = 8;
 /// The calling thread's context; 0: none. A thread-local query, allowed at any time.
 pub fn current_context() -> CuContext {
     let mut context = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
     if asked.ok() { context } else { 0 }
 }
@@ -18,7 +18,7 @@ pub fn current_context() -> CuContext {
 pub fn here() -> Option<(CuDevice, CuContext)> {
     let context = Some(current_context()).filter(|context| *context != 0)?;
     let mut device = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuCtxGetDevice(&mut device) };
     asked.ok().then_some((device, context))
 }
@@ -26,7 +26,7 @@ pub fn here() -> Option<(CuDevice, CuContext)> {
 /// Free memory of the current context's device, bytes.
 pub fn free_memory() -> Option<u64> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: both out-parameters are valid.
+    // SAFETY: valid out-parameters.
     let asked = unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) };
     asked.ok().then_some(free as u64)
 }

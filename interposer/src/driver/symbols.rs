@@ -1,7 +1,7 @@
 //! The symbol table, and the driver's own function for each symbol.
 //!
-//! The table is generated from `interposer/symbols`. The first lookup of a function opens the
-//! driver if need be. This module serves weft's own calls; [`crate::exports`] serves the job's.
+//! The table is generated from `interposer/symbols`. This module serves weft's own calls;
+//! [`crate::exports`] serves the job's.
 
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -25,24 +25,24 @@ pub enum StreamOp {
     CopyOnDevice,
     /// Memset.
     Memset,
-    /// Event record: auto-tuners time kernels with it.
+    /// Event record: auto-tuners time with it.
     EventRecord,
     /// The stream waits for an event.
     EventWait,
-    /// Any other stream-ordered call: host function, memory operation, asynchronous allocation.
+    /// Any other: host function, memory operation, allocation.
     Other,
 }
 
-/// One line of the symbol table.
+/// A line of the symbol table.
 #[derive(Debug)]
 pub struct Entry {
     /// Name for the dynamic linker.
     pub symbol: &'static CStr,
     /// Name for `cuGetProcAddress`.
     pub base: &'static str,
-    /// First CUDA version for which `cuGetProcAddress` returns this symbol.
+    /// First CUDA version whose `cuGetProcAddress` returns it.
     pub since: u32,
-    /// Whether it is for callers with a per-thread default stream.
+    /// For callers with a per-thread default stream.
     pub per_thread: bool,
     /// Effect on the order of work.
     pub class: Class,
@@ -52,13 +52,13 @@ pub struct Entry {
     pub stream: u8,
     /// Position of the size argument, or [`NOWHERE`].
     pub size: u8,
-    /// Kind of stream-ordered call.
+    /// Kind.
     pub op: StreamOp,
-    /// Where the bytes moved are stated.
+    /// Where the moved bytes are stated.
     pub moves: Moves,
 }
 
-/// Place of the amount that a copy or fill moves.
+/// Where a call states the bytes that it moves.
 #[derive(Debug, Clone, Copy)]
 pub enum Moves {
     /// Nothing moved, or not readable.
@@ -67,9 +67,9 @@ pub enum Moves {
     Bytes(u8, u8),
     /// Two arguments multiplied, times bytes per element.
     Rows(u8, u8, u8),
-    /// A `CUDA_MEMCPY2D` behind the first argument.
+    /// A `CUDA_MEMCPY2D`, the first argument.
     Copy2d,
-    /// A `CUDA_MEMCPY3D` or its peer variant behind the first argument.
+    /// A `CUDA_MEMCPY3D` or its peer variant, the first argument.
     Copy3d,
     /// An array of sizes, and its length.
     List(u8, u8),
@@ -78,10 +78,10 @@ pub enum Moves {
 /// No such argument.
 pub const NOWHERE: u8 = 255;
 
-/// The driver's function for each symbol; null until looked up, [`absent`] if the driver has none.
+/// The driver's functions; null until looked up, [`absent`] if there is none.
 pub static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// This library's exports; set once an entry point was called.
+/// Set once an entry point was called.
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 /// Entry points of this library, in the order of [`ENTRIES`].
@@ -93,7 +93,7 @@ pub struct Exported {
     pub slots: &'static [AtomicPtr<()>],
 }
 
-/// Answers for a symbol that the driver lacks.
+/// Stands for a symbol that the driver lacks.
 pub extern "C" fn absent() -> CuResult {
     CuResult::NOT_FOUND
 }
@@ -114,8 +114,7 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be. `None` if driver or function is
-/// missing.
+/// The driver's function for a symbol, looked up if need be.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {
@@ -127,7 +126,7 @@ pub fn real(at: usize) -> Option<*mut ()> {
     }
 }
 
-/// The driver's function for a hooked symbol: looked up before its hook ran.
+/// The driver's function for a hooked symbol, which is looked up already.
 #[inline]
 pub fn real_bound(at: usize) -> *mut () {
     let known = REAL
@@ -143,7 +142,7 @@ fn real_late(at: usize) -> *mut () {
     real(at).unwrap_or(absent as *mut ())
 }
 
-/// Registers this library's entry points. Cheap after the first time.
+/// Registers this library's entry points.
 pub fn set_exported(exported: Exported) {
     // All callers pass the same arrays.
     let _ = EXPORTED.set(exported);
@@ -169,18 +168,18 @@ pub fn unhook(at: usize) {
     }
 }
 
-/// Remembers a function that the driver offers only through its own `cuGetProcAddress`.
+/// Keeps a function that the driver offers only through its own `cuGetProcAddress`.
 pub fn learn(at: usize, function: *mut ()) {
     let Some(real) = REAL.get(at) else { return };
     let nothing = real.load(Ordering::Acquire);
     if nothing.is_null() || nothing.cast_const() == absent as *const () {
         // A slot that answered "absent" stays so for callers that found it by name, as without
-        // weft. A slot not yet called binds to this function.
+        // weft.
         let _ = real.compare_exchange(nothing, function, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Looks a symbol up in the driver, once; the result is kept for good.
+/// Looks a symbol up in the driver, once.
 pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     let entry = ENTRIES.get(at)?;
     let found = library.symbol(entry.symbol);
@@ -192,7 +191,7 @@ pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     }
 }
 
-/// Driver functions (`cu...`) that weft does not know. Their calls bypass weft.
+/// Driver functions (`cu...`) beyond the table, whose calls bypass weft.
 pub fn beyond_the_table(driver: &Library) -> Vec<String> {
     let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| find(&name).is_some());
     let passed = |name: &String| {

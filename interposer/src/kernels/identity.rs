@@ -1,8 +1,8 @@
 //! Kernel identities: from the handle that a client launches to the kernel's identity.
 //!
-//! A launch costs one look into an append-only table ([`super::index`]) and two multiplications.
-//! The [`registry`] of names is read at an identity's first launch. A handle that reached the
-//! client past weft is looked up once by the driver's `cuFuncGetName`.
+//! A launch costs one look into a table ([`super::index`]) and two multiplications. The
+//! [`registry`] of names is read at an identity's first launch, the driver at the first launch of a
+//! handle that reached the client past weft.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -23,16 +23,15 @@ static SEEN: Index<IDENTITY_SLOTS> = Index::new();
 
 static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
 
-/// Registers `listener` for the first launch of each identity. The first caller's counts.
+/// Registers what hears of each identity's first launch. The first caller's counts.
 pub fn listen(listener: fn(u64, &KernelId)) {
     let _ = LISTENER.set(listener);
 }
 
-/// Identity of a launch; 0 if the kernel's name is unknown. The [listener](listen) hears of each
-/// identity's first launch.
+/// Identity of a launch; 0 if the kernel's name is unknown.
 ///
-/// The shape is passed as single numbers. Arrays that a slow path may read would be stored in
-/// halves and loaded whole, which stalls every launch by some 4 ns.
+/// The shape is passed as single numbers. Arrays would be stored in halves and loaded whole, which
+/// stalls every launch by some 4 ns.
 #[inline(always)]
 pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
     let Some(slot) = registry::named_slot(handle) else {
@@ -47,7 +46,7 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
         };
     }
     let hash = launch_hash(SymbolKey::from_word(key), [gx, gy, gz], [bx, by, bz], shared);
-    // The note is the hash of the handle's last launch: most kernels repeat one shape.
+    // The note is the last launch's hash: most kernels repeat one shape.
     if slot.note.load(Ordering::Relaxed) != hash {
         slot.note.store(hash, Ordering::Relaxed);
         first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
@@ -55,7 +54,7 @@ pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: 
     hash
 }
 
-/// Module and symbol of an identified kernel ([`SymbolKey::to_word`]); 0 if it has no name.
+/// Module and symbol of a kernel ([`SymbolKey::to_word`]); 0 if it has no name.
 pub fn symbol(handle: usize) -> u64 {
     let known = registry::named_slot(handle).map(|slot| slot.value.load(Ordering::Relaxed));
     known.filter(|key| *key > UNNAMED).unwrap_or(0)
@@ -67,7 +66,6 @@ pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u3
     identify(handle, gx, gy, gz, bx, by, bz, shared)
 }
 
-/// Tells the listener about an identity's first launch.
 #[cold]
 fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) {
     if !newly_seen(hash) {
@@ -86,8 +84,7 @@ fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u3
     });
 }
 
-/// Whether an identity (of a kernel or graph) is new. False if the table is full: it then stays a
-/// number.
+/// Whether the identity of a kernel or graph is new. False if the table is full.
 pub fn newly_seen(hash: u64) -> bool {
     // The table spreads keys by their upper bits; an identity is spread already.
     let key = hash as usize;
@@ -116,8 +113,7 @@ fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, 
             return None;
         };
         let module = code_of(module);
-        // The driver's function for a library kernel that the client launched as a kernel: graphs
-        // answer so.
+        // The driver's function for a library kernel: graphs answer so.
         if module == 0
             && let Some(kernel) = registry::kernels_named(&symbol)
                 .into_iter()

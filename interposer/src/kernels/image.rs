@@ -1,34 +1,32 @@
 //! Hash of a module's image, which tells kernels of one name apart.
 //!
-//! A client hands the driver a bare pointer. The image states its length: fat binaries and their
-//! wrapper in a header, ELF files (cubins) by the ends of their parts, PTX text by a final zero.
-//! Only those bytes are read, and only after the driver accepted the image. Anything else hashes to
-//! 0, "unknown".
+//! A client hands the driver a bare pointer. The image states its length: fat binaries in a header,
+//! ELF files (cubins) by their parts, PTX by a final zero. Only those bytes are read, after the
+//! driver accepted the image. Anything else hashes to 0, "unknown".
 
 use weft_kernel_id::image_hash;
 
-/// Magic numbers: the CUDA compiler's wrapper of a fat binary, a fat binary, an ELF file.
+/// Magic numbers: a fat binary's wrapper, a fat binary, an ELF file.
 const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Largest image hashed whole (about 0.1 ms); of larger ones a sample. The driver itself never
-/// reads a library's hundreds of megabytes in full.
+/// Largest image hashed whole (about 0.1 ms); of larger ones a sample.
 const WHOLE_BYTES: usize = 1 << 20;
-/// The sample: the beginning, and this many pieces spread evenly over the rest.
+/// The sample: the beginning, and pieces spread evenly over the rest.
 const BEGINNING_BYTES: usize = 256 << 10;
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 4 << 10;
 
-/// Largest plausible image, bytes.
+/// Largest plausible image.
 const LARGEST_BYTES: u64 = 4 << 30;
-/// Most bytes of PTX that are hashed.
+/// Most PTX that is hashed.
 const LONGEST_TEXT_BYTES: usize = 64 << 20;
 
 /// Hash of the image behind a pointer.
 ///
 /// # Safety
-/// The driver accepted `image` as an image to load.
+/// The driver accepted `image`.
 pub unsafe fn hash(image: *const u8) -> u64 {
     if image.is_null() {
         return 0;
@@ -41,8 +39,7 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
-/// Address and length of an image; true if it is part of a program and stays, as the CUDA
-/// compiler's wrapper says.
+/// Address and length of an image; true if it is part of a program and stays.
 ///
 /// # Safety
 /// As [`hash`].
@@ -71,16 +68,14 @@ pub fn hash_bytes(image: &[u8]) -> u64 {
     image_hash(&bytes)
 }
 
-/// Address and length of an image.
-///
 /// # Safety
 /// As [`hash`].
 unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> {
-    // SAFETY: the shortest accepted image is a text of over four bytes, with its zero.
+    // SAFETY: any accepted image has over four bytes.
     let magic = unsafe { read::<u32>(image, 0) };
     let length = match magic {
         WRAPPER if wrapped => {
-            // SAFETY: a wrapper has 24 bytes; the fat binary's pointer is at 8.
+            // SAFETY: a wrapper has 24 bytes, with the pointer at 8.
             let inner = unsafe { read::<*const u8>(image, 8) };
             if inner.is_null() {
                 return None;
@@ -89,14 +84,14 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             return unsafe { extent(inner, false) };
         }
         FATBIN => {
-            // SAFETY: a fat binary starts with 16 bytes: magic, version, header length, length of
-            // the rest.
+            // SAFETY: a fat binary starts with magic, version, header length, length of the rest:
+            // 16 bytes.
             let header = unsafe { read::<u16>(image, 6) };
             // SAFETY: as above.
             let rest = unsafe { read::<u64>(image, 8) };
             u64::from(header).checked_add(rest)?
         }
-        // SAFETY: the magic says it is an ELF file.
+        // SAFETY: the magic of an ELF file.
         ELF => unsafe { elf_length(image) }?,
         _ => {
             let first = magic.to_le_bytes();
@@ -104,7 +99,7 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             if !first.iter().all(printable) {
                 return None;
             }
-            // SAFETY: PTX ends with a zero, by the contract of the loading functions.
+            // SAFETY: PTX ends with a zero.
             (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT_BYTES) }) as u64
         }
     };
@@ -114,12 +109,12 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
 /// End of the last part of a 64-bit ELF file.
 ///
 /// # Safety
-/// `image` is an ELF file that the driver accepted.
+/// The driver accepted `image`.
 unsafe fn elf_length(image: *const u8) -> Option<u64> {
     const HEADER: u64 = 64;
     /// SHT_NOBITS: a section without bytes in the file.
     const NO_BITS: u32 = 8;
-    // SAFETY: the header of an ELF file has 64 bytes; class 2 means 64 bits.
+    // SAFETY: an ELF header has 64 bytes; class 2 means 64 bits.
     if unsafe { read::<u8>(image, 4) } != 2 {
         return None;
     }

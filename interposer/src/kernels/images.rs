@@ -1,11 +1,9 @@
 //! Kernel parameters read from images, for drivers that do not tell them (before CUDA 12.4).
 //!
-//! What holds:
-//! * Images are kept only in jobs that are or may become managed, and only if the driver lacks the
-//!   call.
+//! * Images are kept only in jobs that are or may become managed.
 //! * An image is read at the first launch of one of its kernels, when the client may have freed it.
-//!   So plain images are copied, up to [`COPY_BYTES`] bytes each and [`ALL_COPIES_BYTES`] in all.
-//!   The CUDA runtime's images, part of a program and too large, are read in place by
+//!   So plain images are copied, up to [`COPY_BYTES`] each and [`ALL_COPIES_BYTES`] in all.
+//! * The CUDA runtime's images, part of a program and too large, are read in place by
 //!   `process_vm_readv`. That fails if nothing is mapped there; a changed hash is refused.
 //! * An unreadable image costs its kernels only their layouts.
 
@@ -16,13 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::image;
 use crate::driver::{calls, symbols};
 
-/// Largest copied image, bytes. Run-time compilers make some hundred KB.
+/// Largest copied image. Run-time compilers make some hundred KB.
 const COPY_BYTES: usize = 16 << 20;
 
-/// Bytes of all copies.
 const ALL_COPIES_BYTES: usize = 256 << 20;
 
-/// Largest image read in place, bytes. The largest library's fat binary has some hundred MB.
+/// Largest image read in place. The largest fat binary has some hundred MB.
 const IN_PLACE_BYTES: usize = 1 << 30;
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
@@ -34,9 +31,9 @@ static COPIED: AtomicUsize = AtomicUsize::new(0);
 /// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
-    /// Offset in the kernel's parameter block, bytes.
+    /// Bytes into the kernel's parameter block.
     pub offset: u32,
-    /// Size, bytes.
+    /// Bytes.
     pub size: u32,
 }
 
@@ -53,7 +50,7 @@ enum ImageState {
     Read(HashMap<String, Vec<Parameter>>),
 }
 
-/// A copy, and the counter of its bytes.
+/// A copy, and the count of all copies' bytes.
 #[derive(Debug)]
 struct Copied(Vec<u8>, &'static AtomicUsize);
 
@@ -76,15 +73,15 @@ impl Copied {
     }
 }
 
-/// Whether parameters must come from images, because the driver does not tell them.
+/// Whether the driver does not tell parameters.
 pub fn tell_more() -> bool {
     symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
 }
 
-/// Keeps an image in memory, with its hash.
+/// Keeps an image in memory.
 ///
 /// # Safety
-/// The driver accepted `code` as an image to load, just now.
+/// The driver accepted `code`, just now.
 pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<KeptImage>> {
     if code.is_null() || hash == 0 {
         return None;
@@ -99,7 +96,7 @@ pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<KeptImage>> {
     Copied::new(bytes, &COPIED).map(|copied| KeptImage::new(ImageState::Copied(copied)))
 }
 
-/// Keeps an image that was read from a file.
+/// Keeps an image read from a file.
 pub fn keep_file(bytes: &[u8]) -> Option<Arc<KeptImage>> {
     let copied = Copied::new(bytes, &COPIED)?;
     Some(KeptImage::new(ImageState::Copied(copied)))
@@ -110,8 +107,8 @@ impl KeptImage {
         Arc::new(KeptImage(Mutex::new(state)))
     }
 
-    /// Parameters of a kernel, in order. `None`: the image does not tell them. The first read calls
-    /// the driver: never during a capture.
+    /// A kernel's parameters, if the image tells them. The first read calls the driver: never
+    /// during a capture.
     pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match &*state {
@@ -134,7 +131,6 @@ impl KeptImage {
     }
 }
 
-/// Parameters of all kernels of an image that tells them.
 fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     let module = match weft_image::read(image, architecture()) {
         Ok(module) => module,
@@ -153,23 +149,23 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     kernels.collect()
 }
 
-/// The current device's architecture, 80 for sm_80; 0 without a device.
+/// The current device's architecture, 80 for sm_80; 0: no device.
 fn architecture() -> u32 {
     let mut device = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     if !unsafe { calls::cuCtxGetDevice(&mut device) }.ok() {
         return 0;
     }
     let ask = |attribute| {
         let mut value = 0;
-        // SAFETY: the out-parameter is valid, the device the current one.
+        // SAFETY: valid out-parameter, current device.
         let asked = unsafe { calls::cuDeviceGetAttribute(&mut value, attribute, device) };
         asked.ok().then(|| u32::try_from(value).ok()).flatten().unwrap_or(0)
     };
     ask(MAJOR).saturating_mul(10).saturating_add(ask(MINOR))
 }
 
-/// Copies a range of the process's own memory, if it is mapped.
+/// Copies memory of the process, if it is mapped.
 fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut found: Vec<u8> = Vec::new();
@@ -185,7 +181,7 @@ fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
             iov_base: start.checked_add(at)? as *mut libc::c_void,
             iov_len: bytes - at,
         };
-        // SAFETY: the kernel writes at most the buffer's length; unreadable memory is an error.
+        // SAFETY: writes at most the buffer's length; unreadable memory is an error.
         let read = unsafe { libc::process_vm_readv(own, &into, 1, &from, 1, 0) };
         at += usize::try_from(read).ok().filter(|read| *read > 0)?;
     }
@@ -232,7 +228,7 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_bounded() {
-        // Separate from the counter of the other tests' copies.
+        // Not the other tests' counter.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         assert!(Copied::new(&vec![0; COPY_BYTES + 1], &COUNT).is_none());
         let copies = (0..ALL_COPIES_BYTES / COPY_BYTES + 2).filter_map(|_| Copied::new(&vec![0; COPY_BYTES], &COUNT));

@@ -1,6 +1,6 @@
 //! Kernels: which kernel a handle is, and its parameters.
 //!
-//! Names are learnt where handles are made: code is loaded, kernels are looked up. The tables hold
+//! Names are learnt where handles are made: code is loaded, kernels are looked up. Handles are
 //! functions of modules, and library kernels, which the CUDA runtime passes as functions.
 //!
 //! | file | holds |

@@ -1,8 +1,7 @@
 //! Names and parameter layouts of kernels by handle, and the code that holds them.
 //!
-//! Two append-only tables serve launches. The maps behind them are written when code is loaded,
-//! searched or unloaded, and read at an identity's first launch. No lock is held over a driver
-//! call.
+//! Two append-only tables serve launches. The maps behind them change when code is loaded, searched
+//! or unloaded. No lock is held over a driver call.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -14,31 +13,29 @@ use weft_kernel_id::SymbolKey;
 use super::images::{KeptImage, Parameter};
 use super::index::{Index, Slot};
 
-/// Slots for handles; three quarters are usable. PyTorch with all its libraries makes some
-/// thousands.
+/// Slots for handles; three quarters are usable. PyTorch with its libraries makes some thousands.
 const HANDLE_SLOTS: usize = 65_536;
 
-/// Marks a handle without a name.
 pub(super) const UNNAMED: u64 = 1;
 
-/// Word of each handle's module and symbol; [`UNNAMED`]; 0 = unknown.
+/// Word of each handle's module and symbol; [`UNNAMED`]; 0: unknown.
 static NAMES: Index<HANDLE_SLOTS> = Index::new();
 
-/// Address of each handle's layout, or the mark of `layouts`; 0 = unknown.
+/// Address of each handle's layout, or the mark of `layouts`; 0: unknown.
 static LAYOUTS: Index<HANDLE_SLOTS> = Index::new();
 
 /// A kernel's name.
 #[derive(Debug, Clone)]
 pub struct KernelName {
-    /// Hash of its code's image; 0 if unknown.
+    /// Hash of the image; 0: unknown.
     pub module: u64,
     /// Symbol.
     pub symbol: Arc<str>,
     /// Hash of module and symbol.
     pub key: SymbolKey,
-    /// Module or library of the lookup; 0 if unknown.
+    /// Module or library of the lookup; 0: unknown.
     code: usize,
-    /// Whether the handle is a library kernel rather than a module's function.
+    /// Whether the handle is a library kernel.
     pub kernel: bool,
 }
 
@@ -55,9 +52,9 @@ pub enum HandleKind {
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
-    /// Kept where the driver does not tell kernel parameters.
+    /// Where the driver does not tell kernel parameters.
     image: Option<Arc<KeptImage>>,
-    /// Handles that end with it: kernels, functions, the library's modules.
+    /// Handles that end with it.
     handles: Vec<usize>,
 }
 
@@ -66,8 +63,8 @@ type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 static FUNCTIONS: Map<KernelName> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// Notes code loaded from an image of that hash. `of`: the library of a module that is its view and
-/// ends with it.
+/// Notes loaded code by its image's hash. `of`: the library of which a module is a view and with
+/// which it ends.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
         // A view is handed out repeatedly.
@@ -97,7 +94,7 @@ pub fn code_kept(handle: usize, image: Arc<KeptImage>) {
     }
 }
 
-/// A kernel's parameters from its kept image. May call the driver: never during a capture.
+/// Parameters from a kernel's image. May call the driver: never during a capture.
 pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     let named = named(handle)?;
     let image = CODE.get(&named.code).and_then(|code| code.image.clone());
@@ -110,7 +107,7 @@ pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     image.parameters(&named.symbol)
 }
 
-/// Hash of the image of a module or library; 0 if unknown.
+/// Hash of a module's or library's image; 0: unknown.
 pub fn code_of(handle: usize) -> u64 {
     CODE.get(&handle).map_or(0, |code| code.hash)
 }
@@ -118,7 +115,7 @@ pub fn code_of(handle: usize) -> u64 {
 /// Forgets an unloaded module or library with its handles.
 pub fn code_unloaded(handle: usize) {
     let mut ending = vec![handle];
-    // Views nest one deep, so this ends; a handle that is no code has no entry.
+    // Views nest one deep, so this ends.
     while let Some(handle) = ending.pop() {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
@@ -156,14 +153,14 @@ pub fn function_named(handle: usize, kind: HandleKind, code: usize, module: u64,
     key
 }
 
-/// Notes another handle of a kernel, if that is known.
+/// Notes another handle of a known kernel.
 pub fn same_function(handle: usize, as_handle: usize) {
     let Some(known) = named(as_handle) else { return };
     if FUNCTIONS.get(&handle).is_some_and(|other| other.key == known.key) {
         return;
     }
     adopt(known.code, handle);
-    // The name goes before the launch table: a launch in between would find an unnamed identity.
+    // First the name: a launch in between would find an unnamed identity.
     let key = known.key;
     FUNCTIONS.insert(handle, KernelName { kernel: false, ..known });
     enter(handle, key);
@@ -182,39 +179,35 @@ pub fn named(handle: usize) -> Option<KernelName> {
     FUNCTIONS.get(&handle).map(|known| known.clone())
 }
 
-/// Slot of a handle's name, for launches.
 #[inline(always)]
 pub(super) fn named_slot(handle: usize) -> Option<&'static Slot> {
     NAMES.find(handle)
 }
 
-/// Notes that the driver tells no name of a handle.
+/// Notes a handle without a name.
 pub(super) fn set_unnamed(handle: usize) {
     NAMES.set(handle, UNNAMED);
 }
 
-/// Slot of a handle's layout.
 #[inline]
 pub(super) fn layout_slot(handle: usize) -> Option<&'static Slot> {
     LAYOUTS.find(handle)
 }
 
-/// Sets a handle's layout: an address, or the mark of `layouts`.
+/// Sets a handle's layout word.
 pub(super) fn set_layout(handle: usize, word: u64) {
     LAYOUTS.set(handle, word);
 }
 
-/// Forgets a handle's layout.
 fn forget_layout(handle: usize) {
-    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once, so the
-    // leak does not grow.
+    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once.
     if LAYOUTS.find(handle).is_some() {
         LAYOUTS.set(handle, 0);
     }
 }
 
 fn enter(handle: usize, key: SymbolKey) {
-    // 0 and 1 are reserved in the table; such a key (one in 2^63) takes the slow path.
+    // Other words are reserved; such a key (one in 2^63) takes the slow path.
     forget_layout(handle);
     if key.to_word() > UNNAMED {
         NAMES.set(handle, key.to_word());

@@ -56,9 +56,9 @@ pub fn supported(device: i32) -> bool {
         return false;
     }
     let (mut concurrent, mut total) = (0, 0usize);
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
@@ -160,7 +160,7 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
         return Err(CuResult::OUT_OF_MEMORY);
     };
     let mut at = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let result = unsafe { calls::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
     if result.ok() { Ok(at) } else { Err(result) }
 }
@@ -238,7 +238,7 @@ pub fn pitch(width: u64, element: u32) -> Option<u64> {
     let mut unit = PITCH.load(Ordering::Relaxed);
     if unit == 0 {
         let (mut at, mut pitch) = (0, 0usize);
-        // SAFETY: the out-parameters are valid.
+        // SAFETY: valid out-parameters.
         if !unsafe { calls::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
             return None;
         }

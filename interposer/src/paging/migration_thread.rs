@@ -520,7 +520,7 @@ impl MigrationThread {
         }
         let mut made = [0; 2];
         for stream in &mut made {
-            // SAFETY: the out-parameter is valid.
+            // SAFETY: valid out-parameter.
             if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
                 return Err(Outcome::Refused);
             }
@@ -540,7 +540,7 @@ impl MigrationThread {
         let kept = self.events.iter().position(|(of, _)| *of == context);
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
         if event == 0 {
-            // SAFETY: the out-parameter is valid.
+            // SAFETY: valid out-parameter.
             if !unsafe { calls::cuEventCreate(&mut event, WITH_TIME) }.ok() {
                 return None;
             }

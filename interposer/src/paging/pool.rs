@@ -179,7 +179,7 @@ pub fn mark(stream: CuStream) -> Result<Mark, CuResult> {
     };
     let mut event = inside(kept).unwrap_or(0);
     if event == 0 {
-        // SAFETY: the out-parameter is valid.
+        // SAFETY: valid out-parameter.
         if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
             return Ok((0, context));
         }
@@ -318,7 +318,7 @@ pub fn default_of_here() -> Option<usize> {
     }
     let (device, _) = queries::here()?;
     let mut pool = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuDeviceGetMemPool(&mut pool, device) };
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }

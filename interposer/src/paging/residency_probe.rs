@@ -404,7 +404,7 @@ fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     const BLOCKS: u64 = 4;
     let bytes = BLOCKS * HostResidency::BLOCK;
     let mut at = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
         return Err("the driver gives no managed memory");
     }

@@ -7,7 +7,7 @@ use std::ptr;
 
 use super::elf::LinkMap;
 
-/// Symbol that marks a copy of weft under any file name.
+/// Marks a copy of weft under any file name.
 pub const MARK: &CStr = c"weft_interposer";
 
 unsafe extern "C" {
@@ -17,22 +17,21 @@ unsafe extern "C" {
 /// RTLD_DL_LINKMAP in dlfcn.h.
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// This library's entry in the linker's list, which is also its `dlopen` handle.
+/// This library in the linker's list.
 fn link_map() -> Option<&'static LinkMap> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = ptr::null_mut();
     let here = MARKER.as_ptr().cast();
-    // SAFETY: both out-parameters are large enough; the address may be any.
+    // SAFETY: both out-parameters are large enough; any address will do.
     let found = unsafe { dladdr1(here, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
     if found == 0 {
         return None;
     }
-    // SAFETY: null, or an entry that lives as long as the object, which is never unloaded (-z
-    // nodelete).
+    // SAFETY: null, or the record of an object that is never unloaded (-z nodelete).
     unsafe { map.cast_const().cast::<LinkMap>().as_ref() }
 }
 
-/// Read-only memory of this object, by which the linker finds it.
+/// By its address the linker finds this object.
 static MARKER: [u8; 16] = *b"weft interposer\0";
 
 /// This library's `dlopen` handle.
@@ -40,7 +39,7 @@ pub fn handle() -> Option<*const c_void> {
     link_map().map(|map| ptr::from_ref(map).cast())
 }
 
-/// The name under which the linker loaded this library: opening it again touches no file.
+/// Name under which the linker loaded this library.
 pub fn name() -> Option<&'static CStr> {
     Some(link_map()?.path()).filter(|name| !name.is_empty())
 }

@@ -1,8 +1,8 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
 //! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by
-//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy. The
-//! handle is never closed.
+//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy.
+//! Never closed.
 
 mod cache;
 mod search;
@@ -19,7 +19,7 @@ use crate::report;
 /// The opened driver.
 #[derive(Debug)]
 pub struct Library {
-    /// Result of `dlopen`, as a number: never closed, so valid for good.
+    /// Result of `dlopen`: never closed, so valid for good.
     handle: usize,
     path: PathBuf,
 }
@@ -31,7 +31,7 @@ pub enum Driver {
     Open(&'static Library),
     /// There is none. Reported on stderr once.
     Missing,
-    /// This thread is opening it: the driver's constructors called an entry point of weft.
+    /// This thread is opening it, and the driver's constructors called an entry point of weft.
     Opening,
 }
 
@@ -48,15 +48,13 @@ enum OpenError {
 static OPENED: OnceLock<Option<Library>> = OnceLock::new();
 
 thread_local! {
-    /// Whether this thread is opening the driver.
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The driver, opened at the first call.
 ///
-/// Concurrent first calls each open it; the linker gives them one handle and the first result
-/// counts. None may wait for another, which may wait for the linker's lock, held by a thread in a
-/// constructor.
+/// Concurrent first calls each open it: the linker gives them one handle. None may wait for
+/// another, which may wait for the linker's lock, held by a thread in a constructor.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
         if OPENING.get() {
@@ -89,12 +87,12 @@ pub fn opened() -> Option<&'static Library> {
 impl Library {
     /// The driver's own function of that name.
     pub fn symbol(&self, name: &CStr) -> Option<*mut ()> {
-        // SAFETY: the handle came from dlopen and is never closed; the name is a C string.
+        // SAFETY: an open handle and a C string.
         let found = unsafe { next::dlsym(self.handle as *mut c_void, name.as_ptr()) };
         (!found.is_null()).then_some(found.cast())
     }
 
-    /// Whether this is the handle that a client got for the driver.
+    /// Whether a client's handle is the driver's.
     pub fn is(&self, handle: *mut c_void) -> bool {
         self.handle == handle as usize
     }
@@ -106,7 +104,7 @@ impl Library {
 
     /// Names of all exported functions.
     pub fn functions(&self) -> Vec<String> {
-        // SAFETY: the handle came from dlopen and is never closed.
+        // SAFETY: an open handle.
         unsafe { elf::functions(self.handle()) }
     }
 
@@ -131,7 +129,7 @@ fn open() -> Result<Library, OpenError> {
             // A copy of weft under another inode.
             Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(OpenError::Ourselves(path))),
             Ok(library) => return Ok(library),
-            // The first reason is reported: later candidates are fallbacks.
+            // The first reason counts: later candidates are fallbacks.
             Err(why) => failed = failed.or(Some(OpenError::NotOpened(path, why))),
         }
     }
@@ -140,7 +138,7 @@ fn open() -> Result<Library, OpenError> {
 
 fn open_at(path: &Path) -> Result<Library, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the name is a C string; the driver's constructors run as at any client's dlopen.
+    // SAFETY: a C string; the driver's constructors run as at any client's dlopen.
     let handle = unsafe { next::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         // SAFETY: takes no arguments.
@@ -148,7 +146,7 @@ fn open_at(path: &Path) -> Result<Library, String> {
         if why.is_null() {
             return Err("unknown reason".to_owned());
         }
-        // SAFETY: dlerror's C string lives until this thread's next call of it.
+        // SAFETY: a C string until this thread's next dlerror.
         let why = unsafe { CStr::from_ptr(why) };
         return Err(why.to_string_lossy().into_owned());
     }
