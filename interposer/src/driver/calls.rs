@@ -48,7 +48,6 @@ real! {
     fn cuLaunchKernelEx(config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void);
     fn cuDriverGetVersion(version: *mut c_int);
     fn cuDeviceGetCount(count: *mut c_int);
-    fn cuDeviceGet(device: *mut CuDevice, ordinal: c_int);
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CuDevice);
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CuDevice);
     /// UUID of a device, older drivers.
@@ -65,7 +64,6 @@ real! {
     fn cuCtxSetCurrent(context: CuContext);
     fn cuCtxPushCurrent_v2(context: CuContext);
     fn cuCtxPopCurrent_v2(context: *mut CuContext);
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32);
     fn cuMemAllocPitch_v2(address: *mut CuDevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32);
@@ -84,25 +82,14 @@ real! {
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: CuDevicePtr);
     fn cuDeviceGetMemPool(pool: *mut usize, device: CuDevice);
     fn cuStreamCreate(stream: *mut CuStream, flags: u32);
-    fn cuStreamCreateWithPriority(stream: *mut CuStream, flags: u32, priority: c_int);
-    fn cuStreamDestroy_v2(stream: CuStream);
     fn cuStreamGetCtx(stream: CuStream, context: *mut CuContext);
     fn cuStreamQuery(stream: CuStream);
-    fn cuStreamSynchronize(stream: CuStream);
     fn cuStreamIsCapturing(stream: CuStream, status: *mut u32);
-    fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: u32);
     fn cuEventCreate(event: *mut CuEvent, flags: u32);
     fn cuEventRecord(event: CuEvent, stream: CuStream);
     fn cuEventQuery(event: CuEvent);
-    fn cuEventSynchronize(event: CuEvent);
     fn cuEventElapsedTime(milliseconds: *mut f32, from: CuEvent, to: CuEvent);
     fn cuEventDestroy_v2(event: CuEvent);
-    fn cuStreamWriteValue32_v2(stream: CuStream, address: CuDevicePtr, value: u32, flags: u32);
-    /// Writes a word in stream order, older drivers.
-    fn cuStreamWriteValue32(stream: CuStream, address: CuDevicePtr, value: u32, flags: u32);
-    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: u32);
-    fn cuMemHostUnregister(address: *mut c_void);
-    fn cuMemHostGetDevicePointer_v2(device: *mut CuDevicePtr, address: *mut c_void, flags: u32);
     /// Offset and size of a function's parameter (CUDA 12.4).
     fn cuFuncGetParamInfo(function: CuFunction, at: usize, offset: *mut usize, size: *mut usize);
     /// Offset and size of a kernel's parameter (CUDA 12.4).

@@ -50,8 +50,6 @@ pub struct Entry {
     pub args: u8,
     /// Position of the stream argument, or [`NOWHERE`].
     pub stream: u8,
-    /// Position of the size argument, or [`NOWHERE`].
-    pub size: u8,
     /// Kind.
     pub op: StreamOp,
     /// Where the moved bytes are stated.

@@ -33,6 +33,4 @@ use std::sync::atomic;
 
 pub use ask::text;
 pub use identity::{identify, identify_shape, listen, newly_seen, symbol};
-pub use registry::{
-    HandleKind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, parameters, same_function,
-};
+pub use registry::{HandleKind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, same_function};
