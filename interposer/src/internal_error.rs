@@ -26,7 +26,6 @@ pub fn count() {
     }
 }
 
-/// Internal errors so far.
 pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
@@ -98,12 +97,10 @@ pub fn fails_at(place: &str) -> bool {
     ASKED.as_deref() == Some(place)
 }
 
-/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn failpoint(_place: &str) {}
 
-/// False in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn fails_at(_place: &str) -> bool {

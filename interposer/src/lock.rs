@@ -20,7 +20,6 @@ fn wait<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     apart(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs `work` and restores `errno`.
 fn apart<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the calling thread's own `errno`.
     let errno = unsafe { libc::__errno_location() };

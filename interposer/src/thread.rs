@@ -59,7 +59,6 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: std::ffi::c_int, before: *mut std::ffi::c_int) -> std::ffi::c_int;
 }
 
-/// PTHREAD_CANCEL_DISABLE in pthread.h.
 const CANCEL_DISABLE: std::ffi::c_int = 1;
 
 /// Defers cancellation of the calling thread while it lives, to the job's next cancellation point.
@@ -120,7 +119,6 @@ fn block_signals() -> Option<libc::sigset_t> {
     (result == 0).then_some(unsafe { before.assume_init() })
 }
 
-/// Undoes [`block_signals`].
 fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: the set is pthread_sigmask's former one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };

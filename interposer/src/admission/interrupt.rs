@@ -86,7 +86,6 @@ impl SignalWatch {
         SignalWatch(())
     }
 
-    /// Whether a signal came.
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Acquire)
     }

@@ -682,12 +682,10 @@ impl DeviceAdmission {
         self.report_memory(link);
     }
 
-    /// Device memory held, bytes.
     pub fn held(&self) -> u64 {
         u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// The job's own managed memory, bytes.
     pub fn own_managed(&self) -> u64 {
         u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
     }

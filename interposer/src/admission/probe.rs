@@ -53,7 +53,6 @@ pub struct BegunProbe {
 }
 
 impl MemoryChanges {
-    /// Announces a change.
     pub fn begin(&'static self, link: &'static BrokerLink) -> MemoryChange {
         let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         link.lane.moves.begun(begun);

@@ -31,7 +31,6 @@ pub enum Failure {
     NoProgram,
     /// The socket's folder is unusable.
     Folder(weft_protocol::transport::Error),
-    /// The system refused.
     System(std::io::Error),
 }
 
@@ -109,7 +108,6 @@ struct Plan {
     stack: *mut c_void,
 }
 
-/// Starts `program` as a broker.
 pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Failure::NoProgram);
     let program = text(program.as_os_str().as_bytes())?;

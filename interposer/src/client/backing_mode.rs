@@ -12,16 +12,13 @@ pub const VARIABLE: &str = "WEFT_BACKING";
 /// Backing of a job's device memory that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedBacking {
-    /// Device memory.
     Device,
-    /// Managed memory.
     Managed,
     /// The broker decides: managed if the job would otherwise wait.
     Auto,
 }
 
 impl RequestedBacking {
-    /// Parses a value of [`VARIABLE`].
     pub fn parse(text: Option<&str>) -> Result<RequestedBacking, String> {
         match text.map(str::trim) {
             None | Some("" | "device") => Ok(RequestedBacking::Device),
@@ -69,7 +66,6 @@ fn read() -> u8 {
     }
 }
 
-/// Whether the memory is managed; false while undecided.
 #[inline]
 pub fn managed() -> bool {
     state() == MANAGED

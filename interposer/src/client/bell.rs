@@ -11,7 +11,6 @@ use rustix::fs::fstat;
 
 const NONE: RawFd = -1;
 
-/// The doorbell, if any.
 #[derive(Debug)]
 pub struct Bell {
     descriptor: AtomicI32,

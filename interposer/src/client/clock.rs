@@ -57,7 +57,6 @@ pub fn system() -> Ns {
         .wrapping_add(now.tv_nsec as u64)
 }
 
-/// The present time, ns.
 #[inline]
 pub fn now() -> Ns {
     at_once().unwrap_or_else(system)
@@ -109,7 +108,6 @@ impl Comparison {
         }
     }
 
-    /// Compares again.
     pub fn go_on(&mut self) {
         if !self.trusted {
             return;
@@ -173,7 +171,6 @@ pub mod played {
     /// Two looks are never at one moment.
     const LOOK_NS: Ns = 25;
 
-    /// Keeps the virtual time while it lives.
     #[derive(Debug)]
     pub struct Played(());
 
@@ -183,13 +180,11 @@ pub mod played {
         }
     }
 
-    /// Starts this thread's virtual time.
     pub fn begin() -> Played {
         NOW.set(Some(super::system()));
         Played(())
     }
 
-    /// Advances the virtual time, if there is one.
     pub fn pass(time: Ns) {
         NOW.set(NOW.get().map(|now| now + time));
     }

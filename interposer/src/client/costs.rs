@@ -17,7 +17,6 @@ const SMALL_ENTRIES: usize = 1 << 11;
 /// Places searched. At half load a longer run has a chance below one in a million.
 const PROBES: usize = 64;
 
-/// The table.
 #[derive(Debug)]
 pub struct Costs {
     entries: Box<[CostEntry]>,
@@ -43,7 +42,6 @@ impl Costs {
         }
     }
 
-    /// A small table.
     pub fn few() -> Costs {
         Costs::of(SMALL_ENTRIES)
     }
@@ -75,7 +73,6 @@ impl Costs {
         }
     }
 
-    /// The predicted time, if known.
     #[inline]
     pub fn get(&self, hash: u64) -> Option<Ns> {
         if hash == 0 {
@@ -130,14 +127,12 @@ impl Costs {
         })
     }
 
-    /// All entries.
     pub fn words(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let all = self.entries.iter();
         all.map(|entry| (entry.key.load(Ordering::Acquire), &entry.value))
             .filter(|(key, _)| *key != 0)
     }
 
-    /// Forgets all values.
     pub fn forget(&self) {
         for entry in &self.entries {
             entry.value.store(0, Ordering::Relaxed);

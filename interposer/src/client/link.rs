@@ -21,21 +21,15 @@ use crate::thread;
 /// The link between a session and its present broker.
 #[derive(Debug)]
 pub struct BrokerLink {
-    /// The present lane.
     pub lane: &'static Lane,
-    /// The present epoch page.
     pub epoch_page: &'static EpochPage,
-    /// Mapping of the lane.
     pub lane_place: Mapping<Lane>,
-    /// Mapping of the epoch page.
     pub epoch_page_place: Mapping<EpochPage>,
-    /// The broker's doorbell.
     pub bell: Bell,
     /// Messages to the broker, not urgent.
     pub messages: Messages,
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
-    /// The environment's settings.
     pub settings: Settings,
     /// Predicted times.
     pub costs: Costs,
@@ -79,7 +73,6 @@ impl BrokerLink {
         let _ = self.messages.put(message);
     }
 
-    /// Writes a record into the lane.
     #[inline]
     pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
         self.lane.record(Record {
@@ -103,7 +96,6 @@ impl BrokerLink {
         self.attachments.load(Ordering::Acquire)
     }
 
-    /// Whether a broker is attached.
     pub fn is_attached(&self) -> bool {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }

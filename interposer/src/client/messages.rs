@@ -12,7 +12,6 @@ use weft_protocol::control::ToBroker;
 /// Most messages kept: each of a model's kernels is told once, some thousand at its start.
 const MOST_MESSAGES: usize = 4096;
 
-/// The queue.
 #[derive(Debug, Default)]
 pub struct Messages {
     inside: Mutex<QueueState>,

@@ -7,7 +7,6 @@ use weft_protocol::{Ns, PRIORITIES, amount};
 
 use super::backing_mode::{RequestedBacking, VARIABLE};
 
-/// Default priority.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
 /// Priority for an invalid value: a typing error may slow its own job, never a more important one.
@@ -34,7 +33,6 @@ pub enum EvidenceSource {
 }
 
 impl EvidenceSource {
-    /// Parses a value of [`EVIDENCE_FROM`].
     pub fn parse(text: Option<&str>) -> Result<EvidenceSource, String> {
         match text.map(str::trim) {
             None | Some("" | "auto" | "ledger") => Ok(EvidenceSource::Ledger),
@@ -57,14 +55,10 @@ pub enum Purpose {
     Off,
 }
 
-/// Settings of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `WEFT_MODE`.
     pub purpose: Purpose,
-    /// `WEFT_PRIORITY`.
     pub priority: u8,
-    /// `WEFT_PROFILE`.
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
@@ -204,7 +198,6 @@ impl Settings {
         (settings, complaints)
     }
 
-    /// Reads this process's environment.
     pub fn of_process() -> (Settings, Vec<String>) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Settings::read(

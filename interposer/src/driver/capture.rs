@@ -31,13 +31,11 @@ fn say(began: bool) {
     }
 }
 
-/// Whether any capture is active.
 #[inline]
 pub fn any() -> bool {
     ON.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this stream is being captured.
 #[inline]
 pub fn on(stream: CuStream) -> bool {
     any() && asked(stream)
@@ -59,7 +57,6 @@ fn asked(stream: CuStream) -> bool {
 
 /// Makes driver calls that cannot spoil another thread's capture.
 pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
-    /// CU_STREAM_CAPTURE_MODE_RELAXED.
     const RELAXED: u32 = 2;
     let mut mode = RELAXED;
     // SAFETY: a local that outlives the call.

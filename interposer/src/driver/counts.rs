@@ -26,12 +26,10 @@ pub fn answered_with_unknown(name: &str) {
     }
 }
 
-/// Lookups answered with weft's entry points.
 pub fn ours() -> u64 {
     OURS.load(Ordering::Relaxed)
 }
 
-/// Lookups answered with unknown functions.
 pub fn unknown() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }

@@ -6,9 +6,7 @@
 
 use std::ffi::CStr;
 
-/// A CUevent.
 pub type Event = usize;
-/// A CUcontext.
 pub type Context = usize;
 
 type Create = unsafe extern "C" fn(*mut Event, u32) -> u32;
@@ -18,23 +16,16 @@ type Elapsed = unsafe extern "C" fn(*mut f32, Event, Event) -> u32;
 type Current = unsafe extern "C" fn(*mut Context) -> u32;
 type Exchange = unsafe extern "C" fn(*mut u32) -> u32;
 
-/// CUDA_SUCCESS.
 const SUCCESS: u32 = 0;
-/// CUDA_ERROR_NOT_READY.
 const NOT_READY: u32 = 600;
-/// CU_EVENT_DISABLE_TIMING.
 const DISABLE_TIMING: u32 = 2;
-/// CU_EVENT_DEFAULT.
 const TIMING: u32 = 0;
 /// CU_STREAM_CAPTURE_MODE_RELAXED: this thread's calls do not end another's capture.
 const RELAXED: u32 = 2;
 
-/// Whether an event was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
-    /// Yes.
     Yes,
-    /// Not yet.
     NotYet,
     /// Useless: the driver answers an error.
     Never,
@@ -75,12 +66,10 @@ impl EventCalls {
         }
     }
 
-    /// Whether events can be used.
     pub fn has_events(&self) -> bool {
         self.create.is_some() && self.record.is_some() && self.query.is_some() && self.current.is_some()
     }
 
-    /// Whether times can be taken.
     pub fn has_times(&self) -> bool {
         self.has_events() && self.elapsed.is_some()
     }
@@ -111,7 +100,6 @@ impl EventCalls {
         result == SUCCESS
     }
 
-    /// Whether an event was reached.
     pub fn query(&self, event: Event) -> Reached {
         let Some(query) = self.query else { return Reached::Never };
         // SAFETY: weft's event, which lives.
@@ -122,7 +110,6 @@ impl EventCalls {
         }
     }
 
-    /// Destroys an event.
     pub fn destroy(&self, event: Event) {
         let Some(destroy) = self.destroy else { return };
         // SAFETY: weft's event, destroyed once.

@@ -17,9 +17,9 @@ include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 /// A stream-ordered call other than a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamOp {
-    /// Copy from host to device.
+    /// From host to device.
     CopyToDevice,
-    /// Copy from device to host.
+    /// From device to host.
     CopyToHost,
     /// Copy within or between devices, or of unknown direction.
     CopyOnDevice,
@@ -27,7 +27,7 @@ pub enum StreamOp {
     Memset,
     /// Event record: auto-tuners time with it.
     EventRecord,
-    /// The stream waits for an event.
+    /// Wait for an event.
     EventWait,
     /// Any other: host function, memory operation, allocation.
     Other,
@@ -44,13 +44,10 @@ pub struct Entry {
     pub since: u32,
     /// For callers with a per-thread default stream.
     pub per_thread: bool,
-    /// Effect on the order of work.
     pub class: Class,
-    /// Number of arguments.
     pub args: u8,
     /// Position of the stream argument, or [`NOWHERE`].
     pub stream: u8,
-    /// Kind.
     pub op: StreamOp,
     /// Where the moved bytes are stated.
     pub moves: Moves,
@@ -85,9 +82,7 @@ static EXPORTED: OnceLock<Exported> = OnceLock::new();
 /// Entry points of this library, in the order of [`ENTRIES`].
 #[derive(Debug, Clone, Copy)]
 pub struct Exported {
-    /// Addresses.
     pub entry_points: &'static [unsafe extern "C" fn()],
-    /// Jump targets.
     pub slots: &'static [AtomicPtr<()>],
 }
 

@@ -49,7 +49,6 @@ pub unsafe fn span(image: *const u8) -> Option<(*const u8, usize, bool)> {
     Some((start, length, start != image))
 }
 
-/// Hash of a whole image.
 pub fn hash_bytes(image: &[u8]) -> u64 {
     if image.len() <= WHOLE_BYTES {
         return image_hash(image);

@@ -28,16 +28,13 @@ const MINOR: i32 = 76;
 
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
-/// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
     /// Bytes into the kernel's parameter block.
     pub offset: u32,
-    /// Bytes.
     pub size: u32,
 }
 
-/// An image kept for its kernels' parameters.
 #[derive(Debug)]
 pub struct KeptImage(Mutex<ImageState>);
 
@@ -46,7 +43,6 @@ enum ImageState {
     Copied(Copied),
     /// Address, bytes and hash of an image read in place.
     Stays(usize, usize, u64),
-    /// Parameters by symbol.
     Read(HashMap<String, Vec<Parameter>>),
 }
 

@@ -119,7 +119,6 @@ impl<const N: usize> Index<N> {
         true
     }
 
-    /// Clears a key's value.
     pub fn forget(&self, key: usize) {
         if let Some(slot) = self.find(key) {
             slot.value.store(0, Ordering::Release);

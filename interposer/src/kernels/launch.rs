@@ -3,10 +3,8 @@
 
 use crate::driver::stream::Stream;
 
-/// Kind of launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchKind {
-    /// One kernel.
     Kernel,
     /// A graph, whose identity replaces a kernel's hash.
     Graph,
@@ -17,9 +15,7 @@ pub enum LaunchKind {
 pub struct LaunchInfo {
     /// Identity hash; 0 if unknown (counted as unnamed).
     pub kernel_hash: u64,
-    /// Target stream.
     pub stream: Stream,
-    /// Kind.
     pub kind: LaunchKind,
     /// Predicted GPU time, ns, if better known than by the session's table (a graph: its kernels'
     /// sum); 0 = unknown.

@@ -27,7 +27,6 @@ const END: usize = 0;
 /// Marks a kernel without a layout.
 const UNKNOWN: u64 = 1;
 
-/// The parameters of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// In the order of a launch's arguments.

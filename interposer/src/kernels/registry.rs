@@ -24,12 +24,10 @@ static NAMES: Index<HANDLE_SLOTS> = Index::new();
 /// Address of each handle's layout, or the mark of `layouts`; 0: unknown.
 static LAYOUTS: Index<HANDLE_SLOTS> = Index::new();
 
-/// A kernel's name.
 #[derive(Debug, Clone)]
 pub struct KernelName {
     /// Hash of the image; 0: unknown.
     pub module: u64,
-    /// Symbol.
     pub symbol: Arc<str>,
     /// Hash of module and symbol.
     pub key: SymbolKey,
@@ -39,16 +37,12 @@ pub struct KernelName {
     pub kernel: bool,
 }
 
-/// Kind of handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleKind {
-    /// A CUfunction.
     Function,
-    /// A CUkernel.
     Kernel,
 }
 
-/// A loaded module or library.
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
@@ -87,7 +81,6 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     );
 }
 
-/// Notes the kept image of a module or library.
 pub fn code_kept(handle: usize, image: Arc<KeptImage>) {
     if let Some(mut code) = CODE.get_mut(&handle) {
         code.image = Some(image);
@@ -174,7 +167,6 @@ pub fn kernels_named(symbol: &str) -> Vec<usize> {
     alike.map(|known| *known.key()).collect()
 }
 
-/// Name of a handle.
 pub fn named(handle: usize) -> Option<KernelName> {
     FUNCTIONS.get(&handle).map(|known| known.clone())
 }

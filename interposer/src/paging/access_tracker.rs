@@ -79,15 +79,10 @@ fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
 /// A kernel launch: shape in blocks and threads, dynamic shared memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelLaunch {
-    /// Handle.
     pub function: CuFunction,
-    /// Blocks.
     pub grid: (u32, u32, u32),
-    /// Threads.
     pub block: (u32, u32, u32),
-    /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Stream.
     pub stream: CuStream,
 }
 
@@ -128,7 +123,6 @@ pub struct Noted {
     behind: Option<(u32, Option<Ns>)>,
     /// In stage 1: the launch and its parameters.
     learns: Option<(KernelLaunch, u64, Vec<u8>)>,
-    /// Set if the launch is to be observed.
     windows: Option<Windows>,
 }
 
@@ -158,7 +152,6 @@ impl Noted {
         }
     }
 
-    /// Launches, and in stage 1 learns from it.
     #[inline]
     fn learning(self, real: impl FnOnce() -> CuResult) -> CuResult {
         let Some((kernel, word, parameters)) = self.learns else {
@@ -346,7 +339,6 @@ pub fn news(again: bool) -> Option<(u32, PeriodForecast)> {
     Some((tracker.number, tracker.told.clone()?))
 }
 
-/// Adds templates of the job's profile.
 pub fn know(sets: Vec<KernelWorkingSet>) {
     let mut guard = tracker();
     let tracker = guard.get_or_insert_default();

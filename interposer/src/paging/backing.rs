@@ -26,12 +26,9 @@ const ATTACH_GLOBAL: u32 = 1;
 /// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, beyond the device's size.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
 
-/// Outcome of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManagedOutcome {
-    /// Address of the memory.
     At(CuDevicePtr),
-    /// Error for the job.
     Refused(CuResult),
     /// Stays device memory: the job's own call goes to the driver.
     Plain,
@@ -91,7 +88,6 @@ pub fn tried(name: &str) -> bool {
 /// Parts of the names of tested devices.
 const TRIED: [&str; 1] = ["(simulated)"];
 
-/// Takes managed memory.
 pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
     static NO_DEVICE: AtomicBool = AtomicBool::new(false);
     static NO_DRIVER: AtomicBool = AtomicBool::new(false);

@@ -81,19 +81,16 @@ pub fn given_back(device: i32, bytes: u64) {
     }
 }
 
-/// Managed bytes taken of a device.
 pub fn taken(device: i32) -> u64 {
     account(device).map_or(0, |account| account.taken.load(Ordering::Acquire))
 }
 
-/// Managed bytes taken of all devices.
 pub fn taken_of_all() -> u64 {
     ACCOUNTS.iter().fold(0, |sum: u64, account| {
         sum.saturating_add(account.taken.load(Ordering::Relaxed))
     })
 }
 
-/// Whether the device's capacity is known.
 pub fn known(device: i32) -> bool {
     account(device).is_some_and(|account| account.most.load(Ordering::Relaxed) != 0)
 }

@@ -53,7 +53,6 @@ const ASSUMED_BYTES_PER_S: f64 = 22.2e9;
 /// Most that the measured rate differs from the assumed one.
 const RATE_FACTOR: f64 = 1024.0;
 
-/// Weight of a new rate in the average.
 const RATE_WEIGHT: f64 = 0.125;
 
 /// Timeouts less arrivals at which launches wait no more.
@@ -89,7 +88,6 @@ fn granules(start: u64, bytes: u64) -> Range<u64> {
     start / GRANULE..start.saturating_add(bytes).div_ceil(GRANULE)
 }
 
-/// Marks the granules of a range as evicted.
 pub fn mark_evicted(start: u64, bytes: u64) {
     let mut set = set();
     let evicted = set.get_or_insert_default();
@@ -134,7 +132,6 @@ pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
 }
 
-/// Whether any granule is evicted.
 #[inline]
 pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
@@ -180,9 +177,7 @@ fn next_rate(before: u64, bytes: u64, took: Ns) -> u64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WaitBounds {
-    /// Wait after the last arrival, ns.
     after_arrival: Ns,
-    /// Whole wait, ns.
     in_all: Ns,
 }
 
@@ -208,7 +203,6 @@ pub fn kept_until(now: Ns) -> Ns {
     }
 }
 
-/// Outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WaitOutcome {
     /// All memory is resident.
@@ -220,12 +214,9 @@ pub enum WaitOutcome {
     Passed,
 }
 
-/// A launch's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryWait {
-    /// Duration, ns.
     pub time: Ns,
-    /// Outcome.
     pub outcome: WaitOutcome,
 }
 
@@ -246,7 +237,6 @@ pub fn await_memory(wanted: &[(u64, u64)]) {
     }
 }
 
-/// Wakes the launches that wait.
 pub fn wake() {
     let _ = futex::wake(&ARRIVALS, futex::Flags::PRIVATE, u32::MAX);
 }

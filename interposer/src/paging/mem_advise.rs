@@ -23,14 +23,11 @@ use crate::driver::{calls, capture};
 /// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
 const READ_MOSTLY: u32 = 1;
 const NOT_READ_MOSTLY: u32 = 2;
-/// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
 const PREFER: u32 = 3;
-/// CU_DEVICE_CPU.
 const HOST: CuDevice = -1;
 
 /// Memory under the advice: starts of the granules' parts of allocations.
 static ADVISED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// Size of the set.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory to be advised as mostly read again.
@@ -115,7 +112,6 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Advises a range as mostly read.
 pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     let result = advise(start, bytes, READ_MOSTLY, device);
     if result.ok() {

@@ -32,7 +32,6 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most.
 const MOST_OPS: usize = 64;
 
 /// 16 granules take half a millisecond.
@@ -41,7 +40,6 @@ const POLL: Duration = Duration::from_micros(150);
 /// Longest sleep: another broker may have come.
 const IDLE_NAP: Duration = Duration::from_millis(200);
 
-/// Sleep while a thread captures.
 const CAPTURE_NAP: Duration = Duration::from_millis(1);
 
 /// Age at which a page operation counts as late; a whole ring takes 20 ms.
@@ -53,11 +51,9 @@ const GIVE_UP_NS: Ns = 30_000_000_000;
 /// Longest wait of a context's end for this thread's driver call.
 const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
 /// CU_EVENT_DEFAULT: the event has a time.
 const WITH_TIME: u32 = 0;
-/// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
 /// Interval between reports of touched ranges. A training step takes 0.1 to some seconds, and a
@@ -115,7 +111,6 @@ fn tell_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
     }
 }
 
-/// Starts the thread unless it runs.
 pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
@@ -162,7 +157,6 @@ pub fn context_ended(ended: bool) {
     ENDING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Permission to make driver calls.
 struct DriverPermit;
 
 impl DriverPermit {
@@ -186,7 +180,6 @@ struct ContextStreams {
     outward: CuStream,
 }
 
-/// A page operation under way.
 #[derive(Debug)]
 struct ActiveOp {
     number: u64,
@@ -229,7 +222,6 @@ struct MigrationThread {
     looked_at_host: Ns,
     /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
-    /// Only in stage 1.
     learner: Option<Learner>,
 }
 
@@ -471,7 +463,6 @@ impl MigrationThread {
         }))
     }
 
-    /// Discards the contents of freed blocks.
     fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<KeptBlock>) -> Result<ActiveOp, Outcome> {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();

@@ -76,7 +76,6 @@ fn started(outcome: ManagedOutcome) -> ManagedOutcome {
     outcome
 }
 
-/// Resets the state in a forked child.
 pub fn forget() {
     backing_mode::forget();
     migration_thread::forget();

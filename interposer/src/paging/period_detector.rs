@@ -27,7 +27,6 @@ const WINDOW_STEPS: usize = 12;
 /// Steps kept: twice the longest period. A large model's training step has some 10,000 launches.
 const KEPT_STEPS: usize = 32_768;
 
-/// Uses in a forecast.
 const MOST_USES: usize = 16_384;
 
 /// Steps that must repeat before a period is believed.
@@ -51,9 +50,7 @@ struct SequenceStep {
 /// What a period touches, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeriodForecast {
-    /// Nanoseconds.
     pub period: Ns,
-    /// In order of time.
     pub uses: Vec<GranuleUse>,
 }
 
@@ -73,7 +70,6 @@ pub struct PeriodDetector {
     steps: VecDeque<SequenceStep>,
     uses: VecDeque<GranuleUse>,
     count: u64,
-    /// Hash of the last `WINDOW_STEPS` steps.
     hash: u64,
     /// Last step behind each window.
     windows: HashMap<u64, u64>,
@@ -250,7 +246,6 @@ impl PeriodDetector {
         self.known.as_ref()?.at.get(self.expected?).copied()
     }
 
-    /// Drops what was learnt.
     pub fn forget(&mut self) {
         if self.known.is_some() {
             self.news = Some(PeriodForecast::default());

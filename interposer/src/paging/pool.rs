@@ -28,21 +28,16 @@ const MOST_BLOCKS: usize = 1024;
 const WASTE_DIVISOR: u64 = 4;
 const SMALL_BYTES: u64 = 512;
 
-/// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
-/// A block freed in stream order.
 #[derive(Debug, Clone, Copy)]
 pub struct KeptBlock {
-    /// Address.
     pub at: CuDevicePtr,
-    /// Its last range.
     pub range: ManagedRange,
     /// Where it was freed.
     order: StreamOrder,
     /// Event behind the free; 0 = none.
     event: CuEvent,
-    /// Context of the event.
     of: CuContext,
 }
 
@@ -68,10 +63,8 @@ impl StreamOrder {
     }
 }
 
-/// CU_STREAM_LEGACY.
 const LEGACY: CuStream = 1;
 
-/// Usage of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Bytes now.
@@ -250,12 +243,10 @@ pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)>
     inside(|inside| inside.spare.iter().filter_map(part).collect())
 }
 
-/// Returns borrowed blocks.
 pub fn put_back(blocks: Vec<KeptBlock>) {
     inside(|inside| inside.spare.extend(blocks));
 }
 
-/// Bytes kept on a device.
 pub fn kept(device: i32) -> u64 {
     inside(|inside| {
         let of_it = inside.spare.iter().filter(|spare| spare.range.device == device);
@@ -263,7 +254,6 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// Handles a stream's end.
 pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
@@ -306,7 +296,6 @@ pub fn foreign(pool: usize) {
     inside(|inside| inside.foreign.push(pool));
 }
 
-/// Whether a pool is foreign.
 pub fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
@@ -323,7 +312,6 @@ pub fn default_of_here() -> Option<usize> {
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }
 
-/// Forgets an ended pool.
 pub fn ended(pool: usize) {
     inside(|inside| {
         inside.foreign.retain(|other| *other != pool);
@@ -352,7 +340,6 @@ pub fn freed(range: &ManagedRange) {
     }
 }
 
-/// Usage of a pool.
 pub fn used(pool: usize) -> PoolUsage {
     inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
 }

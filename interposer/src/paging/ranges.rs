@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::abi::CuContext;
 
-/// What the job called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `cuMemAlloc` and its pitched sibling.
@@ -20,18 +19,15 @@ pub enum Origin {
     Pool(usize),
 }
 
-/// A range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManagedRange {
     /// Bytes that the job asked for.
     pub bytes: u64,
     /// Bytes taken from the driver.
     pub room: u64,
-    /// Kind of allocation.
     pub origin: Origin,
     /// Context of the allocation.
     pub context: CuContext,
-    /// Device ordinal.
     pub device: i32,
 }
 
@@ -124,14 +120,12 @@ fn locked() -> MutexGuard<'static, BTreeMap<u64, ManagedRange>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds a range.
 pub fn add(start: u64, range: ManagedRange) {
     let mut all = locked();
     all.insert(start, range);
     TABLE.write(&all, start);
 }
 
-/// Removes the range that starts at `start`.
 pub fn remove(start: u64) -> Option<ManagedRange> {
     let mut all = locked();
     let range = all.remove(&start)?;
@@ -150,7 +144,6 @@ pub fn version() -> u64 {
     TABLE.version.load(Ordering::Acquire)
 }
 
-/// The range that starts at `start`.
 pub fn at(start: u64) -> Option<ManagedRange> {
     locked().get(&start).copied()
 }
@@ -174,7 +167,6 @@ pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)>
     before.into_iter().chain(later).filter_map(part).collect()
 }
 
-/// All ranges.
 pub fn all() -> Vec<(u64, ManagedRange)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
 }

@@ -30,7 +30,6 @@ use crate::driver::capture;
 /// Observations of a shape: the driver brings along other memory each time.
 pub const TIMES_PER_SHAPE: u8 = 2;
 
-/// Shapes observed of one kernel.
 pub const SHAPES_PER_KERNEL: u32 = 128;
 
 /// Of all observations of a process.
@@ -61,7 +60,6 @@ const MOST_STREAMS: usize = 256;
 /// Handles up to here are default streams.
 const DEFAULT: CuStream = 2;
 
-/// CU_MEM_ATTACH_GLOBAL.
 const ATTACH_GLOBAL: u32 = 1;
 
 /// Shared by launches, exclusive for an observed one.
@@ -71,7 +69,6 @@ static OTHERS: AtomicU64 = AtomicU64::new(0);
 
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Whether this driver shows touches.
 static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const SHOWS: u8 = 1;
@@ -87,12 +84,10 @@ static VAIN: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// Turns observation on.
 pub fn begin() {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether launches are observed.
 #[inline]
 pub fn on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
@@ -138,14 +133,12 @@ pub fn launching(stream: CuStream) {
     }
 }
 
-/// Forgets a stream that is about to end.
 pub fn stream_ending(stream: CuStream) {
     if on() {
         known().retain(|other| *other != stream);
     }
 }
 
-/// Forgets all streams, as a context has ended.
 pub fn context_ended() {
     if on() {
         known().clear();
@@ -212,7 +205,6 @@ pub fn beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A launch that is being observed.
 #[derive(Debug)]
 pub struct Observation {
     windows: Vec<(MemoryWindow, Vec<u8>)>,
@@ -346,7 +338,6 @@ fn ended(stream: CuStream, within: Duration) -> bool {
     }
 }
 
-/// Host memory available, bytes.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

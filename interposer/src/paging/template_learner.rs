@@ -50,7 +50,6 @@ struct Notes {
     records: Vec<u8>,
     /// Version of the ranges at the last allocation record.
     version: Option<u64>,
-    /// Kernels whose symbols were noted.
     named: HashSet<u64>,
     /// Number of observed launches.
     number: u64,
@@ -60,7 +59,6 @@ struct Notes {
 
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
-/// The migration thread's half.
 #[derive(Debug, Default)]
 pub struct Learner {
     residency: Option<Fitter>,

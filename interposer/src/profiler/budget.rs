@@ -46,7 +46,6 @@ pub struct Budget {
     usual: [Ns; 3],
 }
 
-/// Kind of sampling work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Records events around a launch.
@@ -58,7 +57,6 @@ pub enum Work {
 }
 
 impl Budget {
-    /// Adds `ns` spent in the sampler.
     pub fn spend(&mut self, work: Work, ns: Ns) {
         let [record, read, ask] = &mut self.usual;
         let usual = match work {
@@ -101,7 +99,6 @@ const SPREAD_NS: Ns = 50_000_000;
 /// Most launches between two looks.
 const PASSED_OVER: u32 = 512;
 
-/// A serving job's launch rate.
 #[derive(Debug, Default)]
 pub struct Stride {
     looked: Option<Ns>,

@@ -107,7 +107,6 @@ pub(super) struct SamplerState {
     /// An event reached as it was recorded, and when, ns.
     pub(super) anchor: Option<(Event, Ns)>,
     pub(super) looked: Ns,
-    /// Samples told since the last ring.
     pub(super) told: usize,
     /// Launches with the driver.
     pub(super) begun: [Option<Begun>; BEGUN],

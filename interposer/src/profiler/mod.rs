@@ -34,9 +34,7 @@ use crate::kernels::launch::LaunchInfo;
 /// What the sampler needs of its session.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
-    /// Link to which samples go.
     pub link: &'a BrokerLink,
-    /// Event functions of the driver.
     pub driver: &'a EventCalls,
     /// Captures under way in the process: no event is made meanwhile.
     pub captures: &'a AtomicU32,
@@ -63,16 +61,12 @@ const READ_INTERVAL_NS: Ns = 200_000;
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
 pub struct Half {
-    /// Place among the begun launches.
     pub place: u16,
-    /// Number of the launch.
     pub sequence: u64,
 }
 
-/// Why a launch is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Stage 1.
     Profile,
     /// A serving job's occasional sample.
     Serve {
@@ -88,11 +82,9 @@ enum Worth {
     Tail,
     /// Its identity has few samples, or the device is idle and its clock's rate unknown.
     Rare,
-    /// Start of a full window.
     Window,
 }
 
-/// Sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
     inside: Mutex<SamplerState>,
@@ -108,7 +100,6 @@ pub struct Sampler {
     open: AtomicBool,
     /// Whether no launch came since a synchronising call.
     after_sync: AtomicBool,
-    /// Identity of the last launch.
     last: AtomicU64,
 }
 

@@ -17,7 +17,6 @@ const SAMPLES: u64 = 0x1f;
 const TAIL: u64 = 0x20;
 const LAUNCH: u64 = 0x100;
 
-/// What the sampler asks about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TallyFacts {
     /// Whether it has few samples.
@@ -44,7 +43,6 @@ impl Tally {
         }
     }
 
-    /// Counts a sample.
     pub fn sampled(&self, kernel: u64) {
         if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
             // May exceed the limit by the number of threads; the mask has room.

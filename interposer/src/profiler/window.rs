@@ -12,9 +12,7 @@ use weft_protocol::lane::NO_GAP;
 /// A launch of a window. `start`, `end`: device ns since the window's first event; others: wall ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
-    /// Hash of the kernel.
     pub kernel: u64,
-    /// Number of the launch.
     pub sequence: u64,
     /// Time of the event before the launch.
     pub start: f64,
@@ -34,7 +32,6 @@ pub struct Point {
 /// A sample of one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Hash of the kernel.
     pub kernel: u64,
     /// Kernel time, wall ns.
     pub time: Ns,

@@ -16,7 +16,6 @@ use std::sync::OnceLock;
 use crate::driver::linker::{elf, next, ourselves};
 use crate::report;
 
-/// The opened driver.
 #[derive(Debug)]
 pub struct Library {
     /// Result of `dlopen`: never closed, so valid for good.
@@ -27,7 +26,6 @@ pub struct Library {
 /// Result of [`driver`].
 #[derive(Debug, Clone, Copy)]
 pub enum Driver {
-    /// It is open.
     Open(&'static Library),
     /// There is none. Reported on stderr once.
     Missing,
@@ -97,7 +95,6 @@ impl Library {
         self.handle == handle as usize
     }
 
-    /// Result of `dlopen`.
     pub fn handle(&self) -> *mut c_void {
         self.handle as *mut c_void
     }
@@ -108,7 +105,6 @@ impl Library {
         unsafe { elf::functions(self.handle()) }
     }
 
-    /// Path of the driver's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
