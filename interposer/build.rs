@@ -56,13 +56,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(
             out,
             "Entry {{ symbol: c\"{}\", base: \"{}\", since: {}, per_thread: {per_thread}, class: Class::{:?}, args: {}, \
-             stream: {}, op: {}, moves: {} }},",
+             stream: {}, size: {}, op: {}, moves: {} }},",
             entry.symbol,
             entry.base,
             entry.since,
             entry.class,
             entry.args,
             position(entry.stream),
+            position(entry.size),
             op(entry),
             moves(entry),
         )?;

@@ -33,23 +33,29 @@ pub enum StreamOp {
     Other,
 }
 
-/// A line of the symbol table.
+/// A line of the symbol table. `size` is read by the generator alone.
 #[derive(Debug)]
+#[allow(dead_code)]
 pub struct Entry {
     /// Name for the dynamic linker.
     pub symbol: &'static CStr,
     /// Name for `cuGetProcAddress`.
     pub base: &'static str,
-    /// First CUDA version whose `cuGetProcAddress` returns it.
+    /// First CUDA version for which `cuGetProcAddress` returns this symbol.
     pub since: u32,
-    /// For callers with a per-thread default stream.
+    /// Whether it is for callers with a per-thread default stream.
     pub per_thread: bool,
+    /// Effect on the order of work.
     pub class: Class,
+    /// Number of arguments.
     pub args: u8,
     /// Position of the stream argument, or [`NOWHERE`].
     pub stream: u8,
+    /// Position of the size argument, or [`NOWHERE`].
+    pub size: u8,
+    /// Kind of stream-ordered call.
     pub op: StreamOp,
-    /// Where the moved bytes are stated.
+    /// Where the bytes moved are stated.
     pub moves: Moves,
 }
 
