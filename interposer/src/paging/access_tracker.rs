@@ -159,8 +159,8 @@ impl Noted {
         };
         let observed = self
             .windows
-            .and_then(|windows| guarded(|| residency_probe::before(kernel.stream, &windows)).flatten());
-        let beside = (observed.is_none() && residency_probe::on()).then(residency_probe::beside);
+            .and_then(|windows| guarded(|| residency_probe::prepare(kernel.stream, &windows)).flatten());
+        let beside = (observed.is_none() && residency_probe::is_on()).then(residency_probe::lock_beside);
         let result = real();
         drop(beside);
         if result.ok() {
@@ -170,9 +170,9 @@ impl Noted {
                 let Some(tracker) = tracker.as_ref() else { return };
                 let launch = launch_of(&kernel, word, &parameters);
                 if let Some(touched) = touched {
-                    template_learner::observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
+                    template_learner::note_observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
                 } else {
-                    template_learner::launched(&launch, kernel.function, &tracker.live, tracker.version);
+                    template_learner::note_launch(&launch, kernel.function, &tracker.live, tracker.version);
                 }
             });
         }
@@ -232,10 +232,10 @@ unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_v
         ..Noted::default()
     };
     noted.wanted = tracker.wanted();
-    if template_learner::on() {
+    if template_learner::is_on() {
         noted.learns = Some((kernel, word, tracker.block.clone()));
-        if residency_probe::on() {
-            residency_probe::launching(kernel.stream);
+        if residency_probe::is_on() {
+            residency_probe::note_stream(kernel.stream);
             noted.windows = tracker.observes(&kernel, word);
         }
     }
@@ -244,7 +244,7 @@ unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_v
 
 /// Tracks a copy or fill of `bytes` before the gate, by (address, access).
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
-    residency_probe::disturbed();
+    residency_probe::note_other_work();
     let noted = guarded(|| {
         let mut guard = tracker();
         let tracker = guard.get_or_insert_default();
@@ -304,7 +304,7 @@ fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
 
 /// Notes a launch of unseen arguments: it may touch all memory.
 pub fn unseen() {
-    residency_probe::disturbed();
+    residency_probe::note_other_work();
     mark_unseen();
     if !BLIND.swap(true, Ordering::Relaxed)
         && let Some(tracker) = tracker().as_mut()

@@ -64,7 +64,7 @@ pub fn supported(device: i32) -> bool {
         let said = said.and_then(|text| amount::parse(&text).ok());
         let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
         let spare = if larger { host::available() } else { 0 };
-        capacity::learn(device, total as u64, said, spare);
+        capacity::set_limit(device, total as u64, said, spare);
     }
     known.store(if fine { SUPPORTED } else { UNSUPPORTED }, Ordering::Release);
     fine
@@ -111,7 +111,7 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
         return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
     }
     // Kept blocks only fill what is left of the capacity.
-    if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::most(device) {
+    if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::limit(device) {
         pool::trim(device);
     }
     let result = match managed(bytes) {
@@ -134,11 +134,11 @@ pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
             ManagedOutcome::At(at)
         }
         Err(CuResult::OUT_OF_MEMORY) => {
-            capacity::given_back(device, bytes);
+            capacity::give_back(device, bytes);
             ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY)
         }
         Err(error) => {
-            capacity::given_back(device, bytes);
+            capacity::give_back(device, bytes);
             capacity::stays_plain(
                 &NO_DRIVER,
                 &format!(
@@ -167,14 +167,14 @@ pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(range) = ranges::remove(at) else {
         return free();
     };
-    pool::freed(&range);
+    pool::count_freed(&range);
     let result = free();
     if result.ok() {
-        capacity::given_back(range.device, range.room);
+        capacity::give_back(range.device, range.room);
         capacity::send(ToBroker::Unbacked { start: at });
     } else {
         ranges::add(at, range);
-        pool::taken(&range);
+        pool::count_taken(&range);
     }
     result
 }
@@ -190,7 +190,7 @@ pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome
         // Fails only if another thread took the room.
         if capacity::take(range.device, range.room) {
             ranges::add(at, range);
-            pool::taken(&range);
+            pool::count_taken(&range);
             return ManagedOutcome::At(at);
         }
         // SAFETY: no other code holds the block.
@@ -202,7 +202,7 @@ pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome
     if let ManagedOutcome::At(at) = outcome
         && let Some(range) = ranges::at(at)
     {
-        pool::taken(&range);
+        pool::count_taken(&range);
     }
     outcome
 }
@@ -219,8 +219,8 @@ pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> 
     let Some(range) = ranges::remove(at) else {
         return Some(CuResult::INVALID_VALUE);
     };
-    pool::freed(&range);
-    capacity::given_back(range.device, range.room);
+    pool::count_freed(&range);
+    capacity::give_back(range.device, range.room);
     capacity::send(ToBroker::Resting { start: at });
     pool::keep(at, range, stream, mark);
     Some(CuResult::SUCCESS)

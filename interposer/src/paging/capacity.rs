@@ -24,13 +24,13 @@ const RESERVE_DIVISOR: u64 = 64;
 #[derive(Debug)]
 struct DeviceAccount {
     /// 0 = unknown.
-    most: AtomicU64,
+    limit: AtomicU64,
     taken: AtomicU64,
 }
 
 static ACCOUNTS: [DeviceAccount; DEVICES] = [const {
     DeviceAccount {
-        most: AtomicU64::new(0),
+        limit: AtomicU64::new(0),
         taken: AtomicU64::new(0),
     }
 }; DEVICES];
@@ -45,24 +45,24 @@ pub fn of_total(total: u64) -> u64 {
 }
 
 /// Sets a device's capacity. `said`: declared need; `spare`: free host memory; all in bytes.
-pub fn learn(device: i32, total: u64, said: Option<u64>, spare: u64) {
+pub fn set_limit(device: i32, total: u64, said: Option<u64>, spare: u64) {
     if let Some(account) = account(device) {
         let alone = of_total(total);
         let beyond = said.unwrap_or(0).saturating_sub(alone).min(spare);
-        account.most.store(alone.saturating_add(beyond), Ordering::Relaxed);
+        account.limit.store(alone.saturating_add(beyond), Ordering::Relaxed);
     }
 }
 
 /// Capacity of a device, bytes; 0 = unknown.
-pub fn most(device: i32) -> u64 {
-    account(device).map_or(0, |account| account.most.load(Ordering::Relaxed))
+pub fn limit(device: i32) -> u64 {
+    account(device).map_or(0, |account| account.limit.load(Ordering::Relaxed))
 }
 
 /// Books `bytes`; false beyond the capacity.
 #[must_use]
 pub fn take(device: i32, bytes: u64) -> bool {
     let Some(account) = account(device) else { return false };
-    let most = most(device);
+    let most = limit(device);
     let grown = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
     account
         .taken
@@ -71,7 +71,7 @@ pub fn take(device: i32, bytes: u64) -> bool {
 }
 
 /// Books `bytes` back.
-pub fn given_back(device: i32, bytes: u64) {
+pub fn give_back(device: i32, bytes: u64) {
     if let Some(account) = account(device) {
         let _ = account
             .taken
@@ -91,8 +91,8 @@ pub fn taken_of_all() -> u64 {
     })
 }
 
-pub fn known(device: i32) -> bool {
-    account(device).is_some_and(|account| account.most.load(Ordering::Relaxed) != 0)
+pub fn is_known(device: i32) -> bool {
+    account(device).is_some_and(|account| account.limit.load(Ordering::Relaxed) != 0)
 }
 
 static STAYED_PLAIN: AtomicU64 = AtomicU64::new(0);
@@ -131,15 +131,15 @@ mod tests {
     #[test]
     fn no_more_than_there_is() {
         let device = 31;
-        assert!(!known(device) && !known(32) && !known(-1));
-        learn(device, 6400, None, u64::MAX);
+        assert!(!is_known(device) && !is_known(32) && !is_known(-1));
+        set_limit(device, 6400, None, u64::MAX);
         assert!(take(device, 6000));
         assert!(!take(device, 301));
         assert!(take(device, 300));
         assert!(!take(device, 1) && !take(device, u64::MAX));
-        given_back(device, 6000);
+        give_back(device, 6000);
         assert_eq!(taken(device), 300);
-        given_back(device, 1000);
+        give_back(device, 1000);
         assert_eq!(taken(device), 0);
     }
 
@@ -153,10 +153,10 @@ mod tests {
             (3000, 100_000, 6300),
             (u64::MAX, u64::MAX, u64::MAX),
         ] {
-            learn(device, 6400, Some(said), spare);
-            assert_eq!(most(device), most_of_it, "{said} {spare}");
+            set_limit(device, 6400, Some(said), spare);
+            assert_eq!(limit(device), most_of_it, "{said} {spare}");
             assert!(take(device, most_of_it) && !take(device, 1));
-            given_back(device, most_of_it);
+            give_back(device, most_of_it);
         }
     }
 }

@@ -32,7 +32,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory to be advised as mostly read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Again {
+pub struct RepeatedAdvice {
     start: u64,
     bytes: u64,
     device: CuDevice,
@@ -123,7 +123,7 @@ pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
 }
 
 /// Ends the advice for a range that is written: the device's copy counts.
-pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
+pub fn end_mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     keep(start, bytes, false);
     // If this fails, the range is copied to the device once more.
     let _ = advise(start, bytes, PREFER, device);
@@ -132,26 +132,26 @@ pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
 
 /// Ends the advice for a range that leaves the device. Returns what to advise again after the
 /// prefetch.
-pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
+pub fn end_before_leaving(start: u64, bytes: u64, device: CuDevice) -> Vec<RepeatedAdvice> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {
         if advise(start, bytes, NOT_READ_MOSTLY, device).ok() {
             keep(start, bytes, false);
-            again.push(Again { start, bytes, device });
+            again.push(RepeatedAdvice { start, bytes, device });
         }
     }
     again
 }
 
 /// Gives the advice again. The driver refuses what the job no longer holds.
-pub fn left(again: Vec<Again>) {
-    for Again { start, bytes, device } in again {
+pub fn advise_again(again: Vec<RepeatedAdvice>) {
+    for RepeatedAdvice { start, bytes, device } in again {
         let _ = mostly_read(start, bytes, device);
     }
 }
 
 /// Takes out a range that is no longer mostly read.
-pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
+pub fn exclude(again: &mut Vec<RepeatedAdvice>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     again.retain(|one| one.start >= end || one.start.saturating_add(one.bytes) <= start);
 }
@@ -172,14 +172,14 @@ mod tests {
         keep(base + GRANULE, GRANULE, false);
         let last = (base + 2 * GRANULE, 4096);
         assert_eq!(runs(first, 2 * GRANULE), [(first, GRANULE - 4096), last]);
-        let mut again = vec![Again {
+        let mut again = vec![RepeatedAdvice {
             start: last.0,
             bytes: last.1,
             device: 0,
         }];
-        without(&mut again, base, 2 * GRANULE);
+        exclude(&mut again, base, 2 * GRANULE);
         assert_eq!(again.len(), 1);
-        without(&mut again, last.0 + 1, 1);
+        exclude(&mut again, last.0 + 1, 1);
         assert_eq!(again, []);
         forget(first, 2 * GRANULE);
         assert_eq!((runs(first, 2 * GRANULE), COUNT.load(Ordering::Relaxed)), (vec![], 0));

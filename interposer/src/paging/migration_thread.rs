@@ -19,7 +19,7 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::host;
 use weft_protocol::page_ops::{Outcome, PageOp, PageOpConsumer, PageOps, What};
 
-use super::mem_advise::{self, Again};
+use super::mem_advise::{self, RepeatedAdvice};
 use super::period_detector::PeriodForecast;
 use super::pool::KeptBlock;
 use super::template_learner::Learner;
@@ -85,7 +85,7 @@ fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
     let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
 }
 
-fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
+fn report_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
         starts.truncate(RANGES_PER_MESSAGE);
         starts
@@ -93,7 +93,7 @@ fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     link.tell(ToBroker::Touched { starts });
 }
 
-fn tell_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
+fn send_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
     let mut parts = forecast.uses.chunks(USES_PER_MESSAGE).peekable();
     let mut part = parts.next().unwrap_or_default();
     loop {
@@ -199,9 +199,9 @@ struct ActiveOp {
     followed: bool,
     since: Ns,
     late: bool,
-    borrowed: Vec<KeptBlock>,
+    discarded: Vec<KeptBlock>,
     /// Advice to be given again.
-    again: Vec<Again>,
+    advice: Vec<RepeatedAdvice>,
 }
 
 struct MigrationThread {
@@ -211,15 +211,15 @@ struct MigrationThread {
     ended: u32,
     streams: Vec<ContextStreams>,
     events: Vec<(CuContext, CuEvent)>,
-    out: Vec<ActiveOp>,
+    active: Vec<ActiveOp>,
     current: CuContext,
     /// End of the last round, ns, and what was named in it.
-    told: Ns,
+    last_report: Ns,
     touched: Option<Vec<u64>>,
     /// Whether to report the period again.
-    tells_again: bool,
+    report_again: bool,
     /// Last look, ns; 0: none.
-    looked_at_host: Ns,
+    host_polled: Ns,
     /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
     learner: Option<Learner>,
@@ -240,12 +240,12 @@ impl MigrationThread {
             ended: ENDED.load(Ordering::Acquire),
             streams: Vec::new(),
             events: Vec::new(),
-            out: Vec::new(),
+            active: Vec::new(),
             current: 0,
-            told: 0,
+            last_report: 0,
             touched: None,
-            tells_again: true,
-            looked_at_host: 0,
+            report_again: true,
+            host_polled: 0,
             filtered: is_filtered(),
             learner: None,
         }
@@ -262,15 +262,15 @@ impl MigrationThread {
             let page_ops = &self.link.lane.page_ops;
             // First: an order after this changes the bell, so the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
-            self.look_round(page_ops);
-            self.tell_touched();
-            self.tell_host();
+            self.check_broker(page_ops);
+            self.report_touched();
+            self.report_host();
             let nap = match DriverPermit::take() {
                 None => CAPTURE_NAP,
                 Some(_leave) => {
-                    self.begin_new(page_ops);
+                    self.start_pending(page_ops);
                     self.poll(page_ops);
-                    if self.out.is_empty() { IDLE_NAP } else { POLL }
+                    if self.active.is_empty() { IDLE_NAP } else { POLL }
                 }
             };
             sleep_until(&page_ops.bell, bell, nap);
@@ -278,12 +278,12 @@ impl MigrationThread {
     }
 
     /// Tells the broker how much host memory the control groups leave: it evicts no more.
-    fn tell_host(&mut self) {
+    fn report_host(&mut self) {
         let now = clock::now();
-        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_POLL_NS {
+        if self.host_polled != 0 && now.saturating_sub(self.host_polled) < HOST_POLL_NS {
             return;
         }
-        self.looked_at_host = now;
+        self.host_polled = now;
         // A filter installed since may forbid opening files.
         if is_filtered() && !self.filtered {
             return;
@@ -294,18 +294,18 @@ impl MigrationThread {
     }
 
     /// Handles a new or lost broker, and ended contexts.
-    fn look_round(&mut self, page_ops: &PageOps) {
+    fn check_broker(&mut self, page_ops: &PageOps) {
         let attachment = self.link.attachment();
         if attachment != self.attachment {
             self.attachment = attachment;
             self.consumer.begin_anew();
             self.touched = None;
-            self.tells_again = true;
+            self.report_again = true;
             evicted::forget();
             evicted::wake();
             // Of the former broker.
-            for out in std::mem::take(&mut self.out) {
-                pool::put_back(out.borrowed);
+            for out in std::mem::take(&mut self.active) {
+                pool::put_back(out.discarded);
             }
         }
         let attached = self.link.is_attached();
@@ -321,27 +321,27 @@ impl MigrationThread {
             self.current = 0;
             self.streams.clear();
             self.events.clear();
-            for out in std::mem::take(&mut self.out) {
+            for out in std::mem::take(&mut self.active) {
                 page_ops.end(out.number, Outcome::Gone);
             }
         }
     }
 
     /// Reports the job's period, and once a round the touched ranges.
-    fn tell_touched(&mut self) {
+    fn report_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
-            && let Some((number, forecast)) = access_tracker::news(std::mem::take(&mut self.tells_again))
+            && let Some((number, forecast)) = access_tracker::news(std::mem::take(&mut self.report_again))
         {
-            tell_forecast(self.link, number, &forecast);
+            send_forecast(self.link, number, &forecast);
         }
-        if now.saturating_sub(self.told) < ROUND_NS || !self.link.is_attached() {
+        if now.saturating_sub(self.last_report) < ROUND_NS || !self.link.is_attached() {
             return;
         }
-        self.told = now;
+        self.last_report = now;
         let touched = access_tracker::end_round();
         if touched != self.touched {
-            tell_touched(self.link, touched.clone());
+            report_touched(self.link, touched.clone());
             self.touched = touched;
         }
         if let Some(learner) = self.learner.as_mut() {
@@ -351,12 +351,12 @@ impl MigrationThread {
         }
     }
 
-    fn begin_new(&mut self, page_ops: &PageOps) {
-        while self.out.len() < MOST_OPS
+    fn start_pending(&mut self, page_ops: &PageOps) {
+        while self.active.len() < MOST_OPS
             && let Some((number, page_op)) = self.consumer.next(page_ops)
         {
-            match self.begin(number, &page_op) {
-                Ok(Some(out)) => self.out.push(out),
+            match self.start_op(number, &page_op) {
+                Ok(Some(out)) => self.active.push(out),
                 Ok(None) => self.finish(page_ops, number, Outcome::Done, 0),
                 Err(outcome) => {
                     if page_op.what.is_inward() {
@@ -378,16 +378,16 @@ impl MigrationThread {
     }
 
     /// Begins a page operation. `None`: it was advice, and is done.
-    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<ActiveOp>, Outcome> {
+    fn start_op(&mut self, number: u64, page_op: &PageOp) -> Result<Option<ActiveOp>, Outcome> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.what == What::MostlyRead {
-            residency_probe::copies_remain();
+            residency_probe::turn_off();
         }
         if page_op.what == What::Discard {
-            let borrowed = pool::borrow(page_op.start, end);
-            if let Some(first) = borrowed.first() {
+            let discarded = pool::borrow(page_op.start, end);
+            if let Some(first) = discarded.first() {
                 let context = first.range.context;
-                return self.discard(number, context, borrowed).map(Some);
+                return self.discard(number, context, discarded).map(Some);
             }
         }
         let mut parts = ranges::within(page_op.start, end);
@@ -405,7 +405,7 @@ impl MigrationThread {
         } else {
             streams.outward
         };
-        let (mut bytes, mut again) = (0, Vec::new());
+        let (mut bytes, mut advice) = (0, Vec::new());
         for (part, range) in &parts {
             let length = part.end - part.start;
             let result = match page_op.what {
@@ -414,15 +414,15 @@ impl MigrationThread {
                 }
                 // Not certainly dead.
                 What::Evict | What::Release | What::Discard => {
-                    again.extend(mem_advise::leaves(part.start, length, range.device));
+                    advice.extend(mem_advise::end_before_leaving(part.start, length, range.device));
                     mem_advise::prefetch(part.start, length, None, stream)
                 }
                 What::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
                 What::Written => {
-                    for out in &mut self.out {
-                        mem_advise::without(&mut out.again, part.start, length);
+                    for out in &mut self.active {
+                        mem_advise::exclude(&mut out.advice, part.start, length);
                     }
-                    mem_advise::written(part.start, length, range.device)
+                    mem_advise::end_mostly_read(part.start, length, range.device)
                 }
             };
             match result {
@@ -430,7 +430,7 @@ impl MigrationThread {
                 // Freed meanwhile.
                 _ if ranges::of(part.start).is_none() => {}
                 _ => {
-                    mem_advise::left(again);
+                    mem_advise::advise_again(advice);
                     return Err(Outcome::Refused);
                 }
             }
@@ -439,7 +439,7 @@ impl MigrationThread {
             return Ok(None);
         }
         let Some(event) = self.mark(context, stream) else {
-            mem_advise::left(again);
+            mem_advise::advise_again(advice);
             return Err(Outcome::Refused);
         };
         if !page_op.what.is_inward() || page_op.what == What::Confirm {
@@ -458,15 +458,15 @@ impl MigrationThread {
             followed: false,
             since: clock::now(),
             late: false,
-            borrowed: Vec::new(),
-            again,
+            discarded: Vec::new(),
+            advice,
         }))
     }
 
-    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<KeptBlock>) -> Result<ActiveOp, Outcome> {
+    fn discard(&mut self, number: u64, context: CuContext, discarded: Vec<KeptBlock>) -> Result<ActiveOp, Outcome> {
         let begun = self.enter(context).and_then(|streams| {
-            let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
-            let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
+            let starts: Vec<u64> = discarded.iter().map(|spare| spare.at).collect();
+            let sizes: Vec<usize> = discarded.iter().map(|spare| spare.range.room as usize).collect();
             // SAFETY: both lists have as many entries as said, and are read before the return.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
@@ -479,7 +479,7 @@ impl MigrationThread {
                 number,
                 what: What::Discard,
                 range: (0, 0),
-                bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
+                bytes: discarded.iter().map(|spare| spare.range.room).sum(),
                 event,
                 context,
                 stream,
@@ -487,11 +487,11 @@ impl MigrationThread {
                 followed: false,
                 since: clock::now(),
                 late: false,
-                borrowed,
-                again: Vec::new(),
+                discarded,
+                advice: Vec::new(),
             }),
             Err(outcome) => {
-                pool::put_back(borrowed);
+                pool::put_back(discarded);
                 Err(outcome)
             }
         }
@@ -546,7 +546,7 @@ impl MigrationThread {
 
     /// The last page operation's event on a stream, if pending after the next one was queued.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
-        let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
+        let last = self.active.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
         if unsafe { calls::cuEventQuery(last.event) } != CuResult::NOT_READY {
             return None;
@@ -559,7 +559,7 @@ impl MigrationThread {
     fn poll(&mut self, page_ops: &PageOps) {
         let now = clock::now();
         let mut going = Vec::new();
-        for mut out in std::mem::take(&mut self.out) {
+        for mut out in std::mem::take(&mut self.active) {
             // SAFETY: our event.
             let outcome = match unsafe { calls::cuEventQuery(out.event) } {
                 CuResult::SUCCESS => Some(Outcome::Done),
@@ -595,18 +595,18 @@ impl MigrationThread {
                 self.count(&out);
             }
             self.events.extend(out.follows.map(|event| (out.context, event)));
-            pool::put_back(std::mem::take(&mut out.borrowed));
-            mem_advise::left(std::mem::take(&mut out.again));
+            pool::put_back(std::mem::take(&mut out.discarded));
+            mem_advise::advise_again(std::mem::take(&mut out.advice));
             self.finish(page_ops, out.number, outcome, took);
         }
-        self.out = going;
+        self.active = going;
     }
 
     fn count(&self, out: &ActiveOp) {
         let counters = &self.link.lane.counters;
         let counter = match out.what {
             What::Prefetch | What::Populate => &counters.prefetched,
-            What::Discard if !out.borrowed.is_empty() => &counters.discarded,
+            What::Discard if !out.discarded.is_empty() => &counters.discarded,
             What::Evict | What::Release | What::Discard => &counters.evicted,
             What::MostlyRead | What::Written | What::Confirm => return,
         };

@@ -114,7 +114,7 @@ pub fn context_ended(ended: Option<CuContext>) {
         {
             ranges::remove(gone.0);
             capacity::send(ToBroker::Unbacked { start: gone.0 });
-            capacity::given_back(gone.1.device, gone.1.room);
+            capacity::give_back(gone.1.device, gone.1.room);
         }
     }
 }

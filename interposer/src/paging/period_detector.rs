@@ -80,7 +80,7 @@ pub struct PeriodDetector {
     expected: Option<usize>,
     news: Option<PeriodForecast>,
     /// Times out of step, for people.
-    pub slips: u64,
+    pub losses: u64,
 }
 
 fn oldest() -> u64 {
@@ -190,7 +190,7 @@ impl PeriodDetector {
             .expected
             .filter(|at| known.signatures.get(*at) == Some(&signature))
             .map(|at| (at + 1) % known.signatures.len().max(1));
-        self.slips += u64::from(self.expected.is_some() && follows.is_none());
+        self.losses += u64::from(self.expected.is_some() && follows.is_none());
         self.expected = follows.or_else(|| known.windows.get(&self.hash).copied());
     }
 
@@ -250,10 +250,10 @@ impl PeriodDetector {
         if self.known.is_some() {
             self.news = Some(PeriodForecast::default());
         }
-        let (news, slips) = (self.news.take(), self.slips);
+        let (news, losses) = (self.news.take(), self.losses);
         *self = PeriodDetector {
             news,
-            slips,
+            losses,
             ..PeriodDetector::default()
         };
     }
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(sequence.news(), None);
         rounds(&mut sequence, 20_000, 6);
         assert_eq!(sequence.news().expect("a shorter one").period, 50_000);
-        assert_eq!(sequence.slips, 0);
+        assert_eq!(sequence.losses, 0);
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
         }
         period(&mut sequence, &mut now);
         assert_eq!(sequence.position(), at, "the same place in the period");
-        assert_eq!((sequence.news(), sequence.slips), (None, 1));
+        assert_eq!((sequence.news(), sequence.losses), (None, 1));
         for _ in 0..4 {
             for kernel in 0..40 {
                 sequence.step(7 << 50 | kernel, 100, now, [granule(77)].into_iter());

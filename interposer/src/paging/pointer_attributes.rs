@@ -117,8 +117,8 @@ pub unsafe fn several(
 
 /// Free bytes of a device for this job. `None` if its memory is not managed there.
 pub fn free(device: i32, plain: u64) -> Option<u64> {
-    capacity::known(device).then(|| {
-        capacity::most(device)
+    capacity::is_known(device).then(|| {
+        capacity::limit(device)
             .saturating_sub(capacity::taken(device))
             .saturating_sub(plain)
     })
@@ -127,7 +127,7 @@ pub fn free(device: i32, plain: u64) -> Option<u64> {
 /// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
 /// parts of it.
 pub fn size(device: i32, total: u64) -> u64 {
-    total.max(capacity::most(device))
+    total.max(capacity::limit(device))
 }
 
 #[cfg(test)]

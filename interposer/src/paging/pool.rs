@@ -320,7 +320,7 @@ pub fn ended(pool: usize) {
 }
 
 /// Counts a block taken from a pool.
-pub fn taken(range: &ManagedRange) {
+pub fn count_taken(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
             let used = inside.used.entry(pool).or_default();
@@ -331,7 +331,7 @@ pub fn taken(range: &ManagedRange) {
 }
 
 /// Counts a block freed to a pool.
-pub fn freed(range: &ManagedRange) {
+pub fn count_freed(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
             let used = inside.used.entry(pool).or_default();

@@ -84,17 +84,17 @@ static VAIN: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-pub fn begin() {
+pub fn turn_on() {
     ON.store(true, Ordering::Relaxed);
 }
 
 #[inline]
-pub fn on() -> bool {
+pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
 /// Turns observation off: read-mostly memory keeps its host copy.
-pub fn copies_remain() {
+pub fn turn_off() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
     }
@@ -102,12 +102,12 @@ pub fn copies_remain() {
 
 /// Notes an operation other than a launch.
 #[inline]
-pub fn disturbed() {
+pub fn note_other_work() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Launches observed, passed over, observed in vain; time spent.
-pub fn done() -> (u64, u64, u64, Duration) {
+pub fn statistics() -> (u64, u64, u64, Duration) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let spent = Duration::from_nanos(count(&SPENT));
     (count(&OBSERVED), count(&PASSED), count(&VAIN), spent)
@@ -123,7 +123,7 @@ fn known() -> MutexGuard<'static, Vec<CuStream>> {
 }
 
 /// Notes a stream that is launched to.
-pub fn launching(stream: CuStream) {
+pub fn note_stream(stream: CuStream) {
     if stream <= DEFAULT {
         return;
     }
@@ -134,13 +134,13 @@ pub fn launching(stream: CuStream) {
 }
 
 pub fn stream_ending(stream: CuStream) {
-    if on() {
+    if is_on() {
         known().retain(|other| *other != stream);
     }
 }
 
 pub fn context_ended() {
-    if on() {
+    if is_on() {
         known().clear();
     }
 }
@@ -201,7 +201,7 @@ impl Windows {
 }
 
 /// Lock for another launch, until the driver has it. Waits, bounded, for an observed one.
-pub fn beside() -> RwLockReadGuard<'static, ()> {
+pub fn lock_beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -217,9 +217,9 @@ pub struct Observation {
 }
 
 /// Prepares an observation. `None`: not observed; moved memory comes back by itself.
-pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
+pub fn prepare(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
-    let observation = prepare(stream, windows, since);
+    let observation = try_prepare(stream, windows, since);
     if observation.is_none() {
         PASSED.fetch_add(1, Ordering::Relaxed);
         spend(since);
@@ -232,7 +232,7 @@ fn spend(since: Instant) {
     SPENT.fetch_add(took, Ordering::Relaxed);
 }
 
-fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observation> {
+fn try_prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observation> {
     // A poisoned lock guards nothing.
     let alone = match ALONE.try_write() {
         Ok(alone) => alone,

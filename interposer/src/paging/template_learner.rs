@@ -35,12 +35,12 @@ const EVIDENCE: &str = "WEFT_EVIDENCE";
 /// Records waiting for the migration thread; further launches are not noted.
 const NOTES_BYTES: usize = 64 << 20;
 
-type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
+type TouchesFn = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
 
-static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
+static TOUCHES: LazyLock<Option<TouchesFn>> = LazyLock::new(|| {
     let found = loader::opened()?.symbol(c"simgpuTouches")?;
     // SAFETY: the simulated driver's symbol has this type; no other driver has it.
-    Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
+    Some(unsafe { std::mem::transmute::<*mut (), TouchesFn>(found) })
 });
 
 /// Records of the launching threads.
@@ -75,8 +75,8 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// Whether launches are noted.
 #[inline]
-pub fn on() -> bool {
-    ON.load(Ordering::Relaxed) && (residency_probe::on() || TELLS.is_some())
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed) && (residency_probe::is_on() || TOUCHES.is_some())
 }
 
 fn notes() -> MutexGuard<'static, Option<Notes>> {
@@ -85,12 +85,12 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
 }
 
 /// Notes a launch just made. `version` is that of `live`.
-pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
-    if residency_probe::on() {
+pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
+    if residency_probe::is_on() {
         // Observed alone, or not at all.
         return;
     }
-    let Some(tells) = *TELLS else { return };
+    let Some(tells) = *TOUCHES else { return };
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
     if notes.records.len() > NOTES_BYTES {
@@ -129,7 +129,7 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
 }
 
 /// Notes an observed launch just made.
-pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
+pub fn note_observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
     if notes.records.len() > NOTES_BYTES {
@@ -200,9 +200,9 @@ impl Learner {
             EvidenceSource::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(EvidenceSource::Ledger);
         if source == EvidenceSource::Residency {
             learner.residency = Some(Fitter::of_residency());
-            residency_probe::begin();
+            residency_probe::turn_on();
         }
-        if (source == EvidenceSource::Residency || TELLS.is_some())
+        if (source == EvidenceSource::Residency || TOUCHES.is_some())
             && let Some(path) = std::env::var_os(EVIDENCE)
         {
             let mut beginning = recording::MAGIC.to_vec();
@@ -237,7 +237,7 @@ impl Learner {
             Ok(recording) => self.observe(recording),
             Err(why) => log::warn!("what launches touched was noted wrongly, and is not learnt from: {why}"),
         }
-        let (observed, passed, vain, took) = residency_probe::done();
+        let (observed, passed, vain, took) = residency_probe::statistics();
         if observed >= 2 * self.said.max(1) {
             self.said = observed;
             log::info!("{observed} launches were observed in {took:.1?}, {passed} not, {vain} in vain");
