@@ -90,8 +90,8 @@ fn line(text: &str) {
     unsafe { libc::sigemptyset(pipe.as_mut_ptr()) };
     // SAFETY: as above; the signal exists.
     unsafe { libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE) };
-    // A write to a closed pipe raises SIGPIPE in this thread, which would end the job. SAFETY: both
-    // sets are initialised.
+    // A write to a closed pipe raises SIGPIPE in this thread, which would end the job.
+    // SAFETY: both sets are initialised.
     if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) } != 0 {
         return;
     }

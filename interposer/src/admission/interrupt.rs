@@ -21,7 +21,6 @@ use crate::thread;
 
 const STACK: usize = 64 * 1024;
 
-/// Longest time for flushing buffers.
 const FLUSH: Duration = Duration::from_millis(500);
 
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];

@@ -690,7 +690,6 @@ impl DeviceAdmission {
         u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Writes what is held into the lane.
     pub fn report_memory(&self, link: &BrokerLink) {
         let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
         let counters = &link.lane.counters;

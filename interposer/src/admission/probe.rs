@@ -44,7 +44,6 @@ impl Drop for MemoryChange {
     }
 }
 
-/// A probe that has begun.
 #[derive(Debug, Clone, Copy)]
 pub struct BegunProbe {
     at: Ns,

@@ -24,12 +24,9 @@ const IDLE_EXIT: &CStr = c"30";
 /// Stack of a child until its exec: some 75 system calls and no deep calls.
 const STACK: usize = 64 * 1024;
 
-/// Why no broker was started.
 #[derive(Debug)]
 pub enum Failure {
-    /// There is no `weft` beside the library.
     NoProgram,
-    /// The socket's folder is unusable.
     Folder(weft_protocol::transport::Error),
     System(std::io::Error),
 }

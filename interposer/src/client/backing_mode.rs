@@ -6,7 +6,6 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Variable that selects the backing.
 pub const VARIABLE: &str = "WEFT_BACKING";
 
 /// Backing of a job's device memory that was asked for.

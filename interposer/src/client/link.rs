@@ -31,7 +31,6 @@ pub struct BrokerLink {
     /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
     pub settings: Settings,
-    /// Predicted times.
     pub costs: Costs,
 }
 
@@ -146,7 +145,6 @@ impl BrokerLink {
         }
     }
 
-    /// Wakes the broker, unless another thread does.
     #[cold]
     #[inline(never)]
     pub fn wake_broker(&self) {

@@ -20,7 +20,6 @@ const LONGEST_SPIN_NS: Ns = 10_000_000;
 /// With this few cores, spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
-/// Variable that selects the source of evidence.
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
 /// Source of evidence of what launches touch.
@@ -44,14 +43,12 @@ impl EvidenceSource {
     }
 }
 
-/// Weft's role in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Share the device.
     Serve,
     /// Take stage-1 samples.
     Profile,
-    /// Pass all calls through.
     Off,
 }
 

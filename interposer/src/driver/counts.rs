@@ -12,7 +12,6 @@ static OURS: AtomicU64 = AtomicU64::new(0);
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Counts a lookup answered with weft's entry point.
 pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }

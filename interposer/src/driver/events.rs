@@ -74,7 +74,6 @@ impl EventCalls {
         self.has_events() && self.elapsed.is_some()
     }
 
-    /// The calling thread's context, if any.
     pub fn current(&self) -> Option<Context> {
         let mut context = 0;
         // SAFETY: a local that outlives the call.

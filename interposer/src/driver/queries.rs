@@ -13,7 +13,6 @@ pub fn current_context() -> CuContext {
     if asked.ok() { context } else { 0 }
 }
 
-/// Device and context of the calling thread.
 pub fn here() -> Option<(CuDevice, CuContext)> {
     let context = Some(current_context()).filter(|context| *context != 0)?;
     let mut device = 0;

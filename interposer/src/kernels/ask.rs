@@ -37,7 +37,6 @@ pub fn kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     (!symbol.is_empty()).then_some((library, symbol))
 }
 
-/// The driver's function for a library kernel.
 pub fn function_of(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;
     // SAFETY: valid out-parameter; the kernel's library is loaded.

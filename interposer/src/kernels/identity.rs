@@ -60,7 +60,6 @@ pub fn symbol(handle: usize) -> u64 {
     known.filter(|key| *key > UNNAMED).unwrap_or(0)
 }
 
-/// [`identify`] for a shape as arrays.
 pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
     let [[gx, gy, gz], [bx, by, bz]] = [grid, block];
     identify(handle, gx, gy, gz, bx, by, bz, shared)

@@ -18,9 +18,7 @@ const BEGINNING_BYTES: usize = 256 << 10;
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 4 << 10;
 
-/// Largest plausible image.
 const LARGEST_BYTES: u64 = 4 << 30;
-/// Most PTX that is hashed.
 const LONGEST_TEXT_BYTES: usize = 64 << 20;
 
 /// Hash of the image behind a pointer.

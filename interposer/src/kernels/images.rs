@@ -30,7 +30,6 @@ static COPIED: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
-    /// Bytes into the kernel's parameter block.
     pub offset: u32,
     pub size: u32,
 }
@@ -92,7 +91,6 @@ pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<KeptImage>> {
     Copied::new(bytes, &COPIED).map(|copied| KeptImage::new(ImageState::Copied(copied)))
 }
 
-/// Keeps an image read from a file.
 pub fn keep_file(bytes: &[u8]) -> Option<Arc<KeptImage>> {
     let copied = Copied::new(bytes, &COPIED)?;
     Some(KeptImage::new(ImageState::Copied(copied)))

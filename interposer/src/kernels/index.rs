@@ -10,7 +10,6 @@ use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Slots searched. A table three quarters full rarely needs ten.
 const REACH: usize = 32;
 
-/// Slot of one key.
 #[derive(Debug)]
 #[repr(align(32))]
 pub struct Slot {

@@ -29,11 +29,9 @@ const UNKNOWN: u64 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// In the order of a launch's arguments.
     pub parameters: Vec<Parameter>,
 }
 
-/// Layout of a kernel; `None` if unknown.
 #[inline]
 pub fn of(function: CuFunction) -> Option<&'static Layout> {
     match registry::layout_slot(function).map(|slot| slot.value.load(Ordering::Acquire)) {

@@ -29,7 +29,6 @@ pub struct KernelName {
     /// Hash of the image; 0: unknown.
     pub module: u64,
     pub symbol: Arc<str>,
-    /// Hash of module and symbol.
     pub key: SymbolKey,
     /// Module or library of the lookup; 0: unknown.
     code: usize,
@@ -121,7 +120,6 @@ pub fn code_unloaded(handle: usize) {
     }
 }
 
-/// Notes a kernel looked up by name.
 pub fn function_named(handle: usize, kind: HandleKind, code: usize, module: u64, symbol: &str) -> SymbolKey {
     let key = SymbolKey::new(module, symbol.as_bytes());
     // Clients repeat lookups, some at every step.
@@ -159,7 +157,6 @@ pub fn same_function(handle: usize, as_handle: usize) {
     enter(handle, key);
 }
 
-/// Library kernels of this symbol.
 pub fn kernels_named(symbol: &str) -> Vec<usize> {
     let alike = FUNCTIONS
         .iter()
@@ -186,7 +183,6 @@ pub(super) fn layout_slot(handle: usize) -> Option<&'static Slot> {
     LAYOUTS.find(handle)
 }
 
-/// Sets a handle's layout word.
 pub(super) fn set_layout(handle: usize, word: u64) {
     LAYOUTS.set(handle, word);
 }

@@ -33,7 +33,6 @@ use crate::kernels::{self, layouts};
 /// Bytes counted as used behind an unknown kernel's pointer; most tensors are smaller.
 const UNKNOWN_USE_BYTES: u64 = 64 << 20;
 
-/// Pointers counted of an unknown kernel.
 const MOST_POINTERS: usize = 256;
 
 /// Smallest region that tells parts of the period apart; smaller temporaries wander.
@@ -65,7 +64,6 @@ struct Tracker {
     version: u64,
     block: Vec<u8>,
     regions: Vec<Region>,
-    /// Number of the last forecast told.
     number: u32,
     told: Option<PeriodForecast>,
     shapes: template_learner::Shapes,
@@ -288,7 +286,6 @@ fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     [granules(first, end, access), None, None]
 }
 
-/// Granules of a part that is wholly overwritten.
 fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);

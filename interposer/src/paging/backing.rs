@@ -85,7 +85,6 @@ pub fn tried(name: &str) -> bool {
     tried
 }
 
-/// Parts of the names of tested devices.
 const TRIED: [&str; 1] = ["(simulated)"];
 
 pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {

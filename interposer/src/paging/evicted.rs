@@ -64,14 +64,12 @@ const POLL: Duration = Duration::from_millis(2);
 const MOST_GRANULES: usize = 1 << 20;
 
 static EVICTED: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
-/// Size of the set, for launches.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether anything was evicted since [`forget`].
 static EVER: AtomicBool = AtomicBool::new(false);
 /// Counts arrivals; a futex for sleeping launches.
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 static PAGE_OP_ARRIVALS: AtomicU64 = AtomicU64::new(0);
-/// Timeouts less later arrivals.
 static TIMEOUTS: AtomicU64 = AtomicU64::new(0);
 /// Of the last page operations; 0: none.
 static RATE_BYTES_PER_S: AtomicU64 = AtomicU64::new(0);

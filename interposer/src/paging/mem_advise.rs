@@ -43,7 +43,6 @@ fn locked() -> MutexGuard<'static, BTreeSet<u64>> {
     ADVISED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts of the granules' parts of a range.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let later = (start / GRANULE + 1..).map(|granule| granule * GRANULE);
     let end = start.saturating_add(bytes);

@@ -133,7 +133,6 @@ pub fn start(link: &'static BrokerLink) {
     }
 }
 
-/// Resets the state in a forked child.
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
@@ -186,7 +185,6 @@ struct ActiveOp {
     what: What,
     /// Ordered range: address and bytes.
     range: (u64, u64),
-    /// Bytes of it that are moved.
     bytes: u64,
     /// Event behind the last part, and its context.
     event: CuEvent,
@@ -200,7 +198,6 @@ struct ActiveOp {
     since: Ns,
     late: bool,
     discarded: Vec<KeptBlock>,
-    /// Advice to be given again.
     advice: Vec<RepeatedAdvice>,
 }
 
@@ -216,7 +213,6 @@ struct MigrationThread {
     /// End of the last round, ns, and what was named in it.
     last_report: Ns,
     touched: Option<Vec<u64>>,
-    /// Whether to report the period again.
     report_again: bool,
     /// Last look, ns; 0: none.
     host_polled: Ns,

@@ -81,7 +81,6 @@ pub fn forget() {
     migration_thread::forget();
 }
 
-/// Handles a stream that is about to end.
 pub fn stream_ending(stream: Stream) {
     if managed() {
         residency_probe::stream_ending(own_stream(stream));

@@ -43,7 +43,6 @@ struct SequenceStep {
     signature: u64,
     cost: Ns,
     begun: Ns,
-    /// Its entries in `PeriodDetector::uses`.
     uses: u32,
 }
 
@@ -236,7 +235,6 @@ impl PeriodDetector {
         });
     }
 
-    /// Takes a forecast that was not reported yet.
     pub fn news(&mut self) -> Option<PeriodForecast> {
         self.news.take()
     }

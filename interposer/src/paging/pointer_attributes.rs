@@ -22,7 +22,6 @@ mod attribute {
     pub const POOL: u32 = 17;
 }
 
-/// Replaces the driver's answer on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Half(u32),

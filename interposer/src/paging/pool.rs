@@ -34,7 +34,6 @@ const WITHOUT_TIME: u32 = 2;
 pub struct KeptBlock {
     pub at: CuDevicePtr,
     pub range: ManagedRange,
-    /// Where it was freed.
     order: StreamOrder,
     /// Event behind the free; 0 = none.
     event: CuEvent,
@@ -234,7 +233,6 @@ pub fn borrow(start: u64, end: u64) -> Vec<KeptBlock> {
     })
 }
 
-/// Parts of kept blocks within a range.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
     let part = |spare: &KeptBlock| {
         let part = start.max(spare.at)..end.min(spare.at.saturating_add(spare.range.room));
@@ -319,7 +317,6 @@ pub fn ended(pool: usize) {
     });
 }
 
-/// Counts a block taken from a pool.
 pub fn count_taken(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
@@ -330,7 +327,6 @@ pub fn count_taken(range: &ManagedRange) {
     }
 }
 
-/// Counts a block freed to a pool.
 pub fn count_freed(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
@@ -344,7 +340,6 @@ pub fn used(pool: usize) -> PoolUsage {
     inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
 }
 
-/// Restarts a pool's peak.
 pub fn reset_high(pool: usize) {
     inside(|inside| {
         let used = inside.used.entry(pool).or_default();

@@ -26,7 +26,6 @@ pub struct ManagedRange {
     /// Bytes taken from the driver.
     pub room: u64,
     pub origin: Origin,
-    /// Context of the allocation.
     pub context: CuContext,
     pub device: i32,
 }
@@ -155,7 +154,6 @@ pub fn of(address: u64) -> Option<(u64, ManagedRange)> {
     (address - start < range.bytes.max(1)).then_some((*start, *range))
 }
 
-/// Parts of ranges within `start..end`.
 pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
     let all = locked();
     let before = all.range(..start).next_back();

@@ -54,7 +54,6 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 const POLL: Duration = Duration::from_micros(20);
 
-/// Streams tracked; jobs with more are not observed.
 const MOST_STREAMS: usize = 256;
 
 /// Handles up to here are default streams.
@@ -100,7 +99,6 @@ pub fn turn_off() {
     }
 }
 
-/// Notes an operation other than a launch.
 #[inline]
 pub fn note_other_work() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +120,6 @@ fn known() -> MutexGuard<'static, Vec<CuStream>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a stream that is launched to.
 pub fn note_stream(stream: CuStream) {
     if stream <= DEFAULT {
         return;
@@ -149,7 +146,6 @@ pub fn context_ended() {
 struct MemoryWindow {
     begin: u64,
     end: u64,
-    /// Whether the allocation continues behind it.
     cut: bool,
 }
 

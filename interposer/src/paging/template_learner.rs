@@ -43,7 +43,6 @@ static TOUCHES: LazyLock<Option<TouchesFn>> = LazyLock::new(|| {
     Some(unsafe { std::mem::transmute::<*mut (), TouchesFn>(found) })
 });
 
-/// Records of the launching threads.
 #[derive(Debug, Default)]
 struct Notes {
     /// Without a recording's header.
@@ -51,7 +50,6 @@ struct Notes {
     /// Version of the ranges at the last allocation record.
     version: Option<u64>,
     named: HashSet<u64>,
-    /// Number of observed launches.
     number: u64,
     words: Vec<u64>,
     touched: Vec<Touched>,
@@ -73,7 +71,6 @@ pub struct Learner {
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether launches are noted.
 #[inline]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed) && (residency_probe::is_on() || TOUCHES.is_some())
@@ -128,7 +125,6 @@ pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, ve
     notes.touched = touched;
 }
 
-/// Notes an observed launch just made.
 pub fn note_observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
@@ -163,7 +159,6 @@ impl Notes {
     }
 }
 
-/// Chooses launches to observe.
 #[derive(Debug, Default)]
 pub struct Shapes {
     /// By kernel and arguments, without the addresses of data.
@@ -192,7 +187,6 @@ impl Shapes {
 }
 
 impl Learner {
-    /// Starts noting launches.
     pub fn begin() -> Learner {
         let mut learner = Learner::default();
         // An invalid value was reported at the start.

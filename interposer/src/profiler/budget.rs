@@ -11,7 +11,6 @@ use weft_protocol::Ns;
 /// 6.0 %).
 const SHARE_PERMILLE: u64 = 2;
 
-/// The part for rarely sampled kernels.
 const RARE_SHARE_PERMILLE: u64 = 6;
 
 /// The part while the job serves: 600 samples a second at some 8 us each.
@@ -93,7 +92,6 @@ impl Budget {
     }
 }
 
-/// Time between two looks while a job serves.
 const SPREAD_NS: Ns = 50_000_000;
 
 /// Most launches between two looks.

@@ -40,7 +40,6 @@ pub struct Around<'a> {
     pub captures: &'a AtomicU32,
 }
 
-/// Launches of a full window.
 const WINDOW: usize = 32;
 
 /// Most windows that wait to be read.
@@ -262,7 +261,6 @@ impl Sampler {
         true
     }
 
-    /// Records the second event of a launch.
     pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
         // The launching thread may wait: for some event calls at most.
@@ -350,7 +348,6 @@ impl Sampler {
         inside.anchor = None;
     }
 
-    /// Reports launch counts.
     pub fn tell_launches(&self, around: Around<'_>) {
         let now = clock::now();
         self.tally

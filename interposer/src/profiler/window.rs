@@ -29,7 +29,6 @@ pub struct Point {
     pub left: Ns,
 }
 
-/// A sample of one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     pub kernel: u64,

@@ -15,7 +15,6 @@ const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
-/// STT_FUNC.
 const FUNCTION: u8 = 2;
 
 #[repr(C)]
@@ -67,7 +66,6 @@ pub struct LinkMap {
 }
 
 impl LinkMap {
-    /// Path that it was loaded from.
     pub fn path(&self) -> &CStr {
         if self.name.is_null() {
             return c"";
@@ -76,12 +74,10 @@ impl LinkMap {
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// Whether this is weft's own library.
     pub fn is_ours(&self) -> bool {
         self.dynamic == &raw const _DYNAMIC
     }
 
-    /// Whether it defines that function.
     pub fn defines(&self, name: &CStr) -> bool {
         // SAFETY: the linker's record says where the dynamic section is.
         unsafe { define(self.base, self.dynamic, name) }.is_some()

@@ -34,7 +34,6 @@ fn link_map() -> Option<&'static LinkMap> {
 /// By its address the linker finds this object.
 static MARKER: [u8; 16] = *b"weft interposer\0";
 
-/// This library's `dlopen` handle.
 pub fn handle() -> Option<*const c_void> {
     link_map().map(|map| ptr::from_ref(map).cast())
 }
@@ -44,7 +43,6 @@ pub fn name() -> Option<&'static CStr> {
     Some(link_map()?.path()).filter(|name| !name.is_empty())
 }
 
-/// This library's file.
 pub fn path() -> Option<&'static Path> {
     name().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
 }

@@ -23,7 +23,6 @@ pub struct Library {
     path: PathBuf,
 }
 
-/// Result of [`driver`].
 #[derive(Debug, Clone, Copy)]
 pub enum Driver {
     Open(&'static Library),
@@ -77,13 +76,11 @@ pub fn driver() -> Driver {
     opened().map_or(Driver::Missing, Driver::Open)
 }
 
-/// The driver, if already open.
 pub fn opened() -> Option<&'static Library> {
     OPENED.get().and_then(Option::as_ref)
 }
 
 impl Library {
-    /// The driver's own function of that name.
     pub fn symbol(&self, name: &CStr) -> Option<*mut ()> {
         // SAFETY: an open handle and a C string.
         let found = unsafe { next::dlsym(self.handle as *mut c_void, name.as_ptr()) };

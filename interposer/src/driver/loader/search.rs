@@ -37,7 +37,6 @@ const FOLDERS: [&str; 12] = [
     "/usr/local/cuda/compat",
 ];
 
-/// Device and inode of a file.
 pub type Identity = (u64, u64);
 
 /// Identity of a file, under any name.
