@@ -161,7 +161,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
 
 /// The child in between: starts the broker and ends.
 extern "C" fn between(plan: *mut c_void) -> c_int {
-    // SAFETY: `launch`'s plan, which sleeps meanwhile.
+    // SAFETY: the plan of `launch`, which sleeps meanwhile.
     let stack = unsafe { &*plan.cast::<Plan>() }.stack;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: as in `launch`, with the other stack.

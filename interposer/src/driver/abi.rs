@@ -14,24 +14,17 @@ use std::ffi::c_void;
 pub struct CuResult(pub u32);
 
 impl CuResult {
-    /// CUDA_SUCCESS.
     pub const SUCCESS: CuResult = CuResult(0);
-    /// CUDA_ERROR_INVALID_VALUE.
     pub const INVALID_VALUE: CuResult = CuResult(1);
-    /// CUDA_ERROR_OUT_OF_MEMORY.
     pub const OUT_OF_MEMORY: CuResult = CuResult(2);
-    /// CUDA_ERROR_NOT_INITIALIZED.
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
     /// CUDA_ERROR_NO_DEVICE: the answer without a driver.
     pub const NO_DEVICE: CuResult = CuResult(100);
-    /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
-    /// CUDA_ERROR_UNKNOWN.
     pub const UNKNOWN: CuResult = CuResult(999);
     /// CUDA_ERROR_NOT_FOUND: the answer of a symbol that the driver lacks.
     pub const NOT_FOUND: CuResult = CuResult(500);
 
-    /// Whether this is success.
     pub fn ok(self) -> bool {
         self == CuResult::SUCCESS
     }
@@ -39,27 +32,18 @@ impl CuResult {
 
 /// A CUstream. 0 and 1 are the legacy default stream, 2 the calling thread's.
 pub type CuStream = usize;
-/// A CUevent.
 pub type CuEvent = usize;
-/// A CUcontext.
 pub type CuContext = usize;
 /// A CUdevice (an ordinal).
 pub type CuDevice = i32;
-/// A CUdeviceptr.
 pub type CuDevicePtr = u64;
 /// A CUfunction, or a CUkernel passed as one.
 pub type CuFunction = usize;
-/// A CUkernel.
 pub type CuKernel = usize;
-/// A CUmodule.
 pub type CuModule = usize;
-/// A CUlibrary.
 pub type CuLibrary = usize;
-/// A CUgraph.
 pub type CuGraph = usize;
-/// A CUgraphNode.
 pub type CuGraphNode = usize;
-/// A CUgraphExec.
 pub type CuGraphExec = usize;
 
 /// CU_STREAM_CAPTURE_STATUS_NONE.
@@ -79,7 +63,6 @@ pub const MEMORY_HOST: u32 = 1;
 /// CU_MEMORYTYPE_DEVICE.
 pub const MEMORY_DEVICE: u32 = 2;
 
-/// CUmemLocation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -101,7 +84,6 @@ impl Location {
     }
 }
 
-/// CUlaunchConfig.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
