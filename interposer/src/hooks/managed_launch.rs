@@ -9,7 +9,7 @@ use super::declare::{hooks, per_thread, written};
 use super::launch::{Straight, Way, as_is, launch, launch_ex, launch_graph};
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
-use crate::paging::access_tracker::{self, KernelLaunch, Noted};
+use crate::paging::access_tracker::{self, Kernel, Noted};
 use crate::throttle;
 
 fn kernel(
@@ -18,8 +18,8 @@ fn kernel(
     block: (u32, u32, u32),
     shared: u32,
     stream: CuStream,
-) -> KernelLaunch {
-    KernelLaunch {
+) -> Kernel {
+    Kernel {
         function,
         grid,
         block,
@@ -48,7 +48,7 @@ fn observed(stream: CuStream, noted: Noted, real: impl FnOnce() -> CuResult) -> 
 /// The call's own arguments.
 #[inline(always)]
 unsafe fn told(
-    kernel: KernelLaunch,
+    kernel: Kernel,
     arguments: *const c_void,
     extra: *const c_void,
     real: impl FnOnce() -> CuResult,

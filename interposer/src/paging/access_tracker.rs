@@ -76,7 +76,7 @@ fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
 
 /// A kernel launch: shape in blocks and threads, dynamic shared memory in bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct KernelLaunch {
+pub struct Kernel {
     pub function: CuFunction,
     pub grid: (u32, u32, u32),
     pub block: (u32, u32, u32),
@@ -120,7 +120,7 @@ pub struct Noted {
     /// Position after the launch: forecast number, ns into the period.
     behind: Option<(u32, Option<Ns>)>,
     /// In stage 1: the launch and its parameters.
-    learns: Option<(KernelLaunch, u64, Vec<u8>)>,
+    learns: Option<(Kernel, u64, Vec<u8>)>,
     windows: Option<Windows>,
 }
 
@@ -183,7 +183,7 @@ impl Noted {
     }
 }
 
-fn launch_of<'a>(kernel: &KernelLaunch, word: u64, parameters: &'a [u8]) -> Launch<'a> {
+fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a> {
     Launch {
         kernel: word,
         parameters,
@@ -197,14 +197,14 @@ fn launch_of<'a>(kernel: &KernelLaunch, word: u64, parameters: &'a [u8]) -> Laun
 /// # Safety
 /// `arguments` and `extra` are those of the launch call.
 #[inline]
-pub unsafe fn launch(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_void) -> Noted {
+pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
     // SAFETY: the caller's promise.
     guarded(|| unsafe { note(kernel, arguments, extra) }).unwrap_or_default()
 }
 
 /// # Safety
 /// As [`launch`].
-unsafe fn note(kernel: KernelLaunch, arguments: *const c_void, extra: *const c_void) -> Noted {
+unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
     if capture::on(kernel.stream) {
         // It runs with its graph, which counts as touching all memory.
         return Noted::default();
@@ -359,7 +359,7 @@ impl Tracker {
         }
     }
 
-    fn observes(&mut self, kernel: &KernelLaunch, word: u64) -> Option<Windows> {
+    fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
         let launch = launch_of(kernel, word, &self.block);
         if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
             return None;
@@ -368,7 +368,7 @@ impl Tracker {
     }
 
     /// Predicts the use of the launch in `block` into `regions`. False: unknown, with a table.
-    fn predict(&mut self, kernel: &KernelLaunch, word: u64) -> bool {
+    fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
         let predicted = self.predictor.predict(&launch, &self.live);
