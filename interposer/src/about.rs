@@ -27,7 +27,7 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     if name.is_null() {
         return -1;
     }
-    // SAFETY: not null, so a C string by the caller's promise.
+    // SAFETY: not null, so a C string.
     let name = unsafe { CStr::from_ptr(name) };
     let value = match name.to_bytes() {
         b"bound" => exports::bound(),
@@ -40,8 +40,7 @@ pub unsafe extern "C" fn weft_counter(name: *const c_char) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Whether the driver function `symbol` was called through this library: 1 yes, 0 no, -1 not in the
-/// table.
+/// Whether `symbol` was called through this library: 1 yes, 0 no, -1 unknown symbol.
 ///
 /// # Safety
 /// `symbol` is null or a C string.
@@ -50,7 +49,7 @@ pub unsafe extern "C" fn weft_called(symbol: *const c_char) -> c_int {
     if symbol.is_null() {
         return -1;
     }
-    // SAFETY: not null, so a C string by the caller's promise.
+    // SAFETY: not null, so a C string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     symbols::find(symbol).map_or(-1, |at| c_int::from(exports::is_bound(at)))
 }
@@ -61,8 +60,8 @@ pub extern "C" fn weft_graph(exec: usize) -> u64 {
     hooks::graph::identity(exec)
 }
 
-/// Writes a text as a C string of at most `size` bytes; returns its full length. `what` names the
-/// text; lists have one entry per line.
+/// Writes a text as a C string of at most `size` bytes; returns its full length. Lists have one
+/// entry per line.
 ///
 /// * `driver`: path of the real driver
 /// * `unknown`: driver functions handed out beyond the symbol table
@@ -76,7 +75,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
     if what.is_null() {
         return 0;
     }
-    // SAFETY: not null, so a C string by the caller's promise.
+    // SAFETY: not null, so a C string.
     let what = unsafe { CStr::from_ptr(what) };
     let text = match what.to_bytes() {
         b"driver" => loader::opened()
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn weft_text(what: *const c_char, buffer: *mut c_char, siz
     };
     if !buffer.is_null() && size > 0 {
         let kept = text.len().min(size - 1);
-        // SAFETY: the caller promises `size` writable bytes, and kept + 1 <= size.
+        // SAFETY: `size` bytes are writable, and kept + 1 <= size.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, kept) };
         // SAFETY: as above.
         let end = unsafe { buffer.add(kept) };

@@ -26,21 +26,19 @@ pub fn count() {
     }
 }
 
-/// Internal errors so far.
 pub fn counted() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
 /// Runs bookkeeping that the job's call does not depend on. A panic ends here, counted and logged
-/// once. The thread is not cancelled meanwhile ([`thread::uncancelled`]).
+/// once. The thread is not cancelled meanwhile.
 #[inline(always)]
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let _whole = thread::uncancelled();
     caught(work)
 }
 
-/// `guarded` for places that count nanoseconds: `work` has no cancellation point, or handles it. It
-/// costs only that the result passes through memory.
+/// `guarded` where nanoseconds count: `work` has no cancellation point, or handles it.
 #[inline(always)]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -65,8 +63,8 @@ fn say(place: &str, what: &str) {
     }
 }
 
-/// Installs a panic hook that logs the first panic in one line, with its place, and no other. A job
-/// written in Rust has its own standard library, which this does not affect.
+/// Installs a panic hook that logs the first panic in one line. A job written in Rust has its own
+/// standard library, which this does not affect.
 pub fn watch() {
     std::panic::set_hook(Box::new(panicked));
 }
@@ -82,8 +80,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
     say(&place.unwrap_or_default(), &what.unwrap_or_default());
 }
 
-/// Panics if `WEFT_TEST_PANIC` names this place: tests see the outcome from outside, with a real
-/// driver call. Absent in release builds.
+/// Panics if `WEFT_TEST_PANIC` names this place. Absent in release builds.
 #[cfg(debug_assertions)]
 #[allow(clippy::panic)]
 pub fn failpoint(place: &str) {
@@ -100,12 +97,10 @@ pub fn fails_at(place: &str) -> bool {
     ASKED.as_deref() == Some(place)
 }
 
-/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn failpoint(_place: &str) {}
 
-/// False in release builds.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn fails_at(_place: &str) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! A job started with this library in `LD_PRELOAD` finds it wherever it looks for the NVIDIA
 //! driver. It exports every driver function; most calls take one jump to the real driver. Weft
-//! looks at a few: launches and calls ordered among them, loading of code, synchronisation, memory.
+//! looks at launches and calls ordered among them, loading of code, synchronisation, memory.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -22,9 +22,9 @@
 //! | [`about`] | this library's answers to other programs |
 //! | [`internal_error`], [`report`], [`lock`], [`thread`], [`process`] | used by all modules |
 //!
-//! Invariant of this crate: weft is a guest in the job. No job crashes, hangs or computes something
-//! else because of it. No panic crosses a hook, no error of weft reaches the job, nothing is
-//! written to stdout, no wait is unbounded. Nothing happens before the first driver call.
+//! Invariant: weft is a guest in the job. No job crashes, hangs or computes something else because
+//! of it. No panic crosses a hook, no error of weft reaches the job, nothing is written to stdout,
+//! no wait is unbounded. Nothing happens before the first driver call.
 #![cfg_attr(
     not(test),
     deny(
@@ -46,21 +46,21 @@
 compile_error!("the interposer's trampolines are written for Linux on x86-64");
 
 pub mod about;
-pub mod admission;
-pub mod client;
+mod admission;
+mod client;
 pub mod deferred;
-pub mod driver;
+mod driver;
 pub mod exports;
 pub mod hooks;
-pub mod internal_error;
-pub mod kernels;
+mod internal_error;
+mod kernels;
 pub mod lifecycle;
-pub mod lock;
+mod lock;
 pub mod lookup;
-pub mod paging;
-pub mod process;
-pub mod profiler;
-pub mod report;
-pub mod thread;
+mod paging;
+mod process;
+mod profiler;
+mod report;
+mod thread;
 pub mod throttle;
 pub mod trace;

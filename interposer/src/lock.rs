@@ -1,7 +1,7 @@
-//! Locks that the job's threads take in driver calls, shared with weft's threads.
+//! Locks that the job's threads take in driver calls.
 //!
 //! A contended lock of the standard library changes the thread's `errno`, which a program may read
-//! after a launch. So a wait here restores `errno`. A free lock costs no more than usual.
+//! after a launch. So a wait here restores it. A free lock costs no more than usual.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -20,11 +20,10 @@ fn wait<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     apart(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs `work` and restores `errno`.
 fn apart<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the calling thread's own `errno`, which lives as long as the thread.
+    // SAFETY: the calling thread's own `errno`.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; only this thread reads or writes it.
+    // SAFETY: as above; no other thread uses it.
     let before = unsafe { errno.read() };
     let done = work();
     // SAFETY: as above.

@@ -2,12 +2,11 @@
 //!
 //! A forked child owns nothing of its parent's session. Its handler runs in one thread among locks
 //! that others held: it makes one system call per mapping and stores a few words. It closes and
-//! joins nothing; descriptors and threads are the parent's. If the child initialises CUDA it gets
-//! its own session.
+//! joins nothing.
 //!
 //! An orderly end stores one word in the lane, by which `weft status` tells it from a kill. It
-//! sends and closes nothing: other exit handlers may still launch kernels. It waits only for queued
-//! launches, within a bound.
+//! sends and closes nothing: other exit handlers may still launch kernels. It waits, bounded, for
+//! queued launches alone.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -21,8 +20,8 @@ unsafe extern "C" {
 pub fn watch_end(at_end: extern "C" fn()) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler is a function of this preloaded, never unloaded library; it stores
-        // one word into memory that stays mapped.
+        // SAFETY: a function of this never unloaded library; it stores a word into memory that
+        // stays mapped.
         let result = unsafe { libc::atexit(at_end) };
         // SAFETY: as above.
         let _ = unsafe { at_quick_exit(at_end) };
@@ -37,8 +36,7 @@ pub fn watch_forks(in_child: extern "C" fn()) {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         let in_child: unsafe extern "C" fn() = in_child;
-        // SAFETY: the handler is a function of this preloaded, never unloaded library, and does
-        // only what a forked child may do.
+        // SAFETY: a function of this never unloaded library that does only what a forked child may.
         let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if result != 0 {
             log::warn!("forked children can not be told apart: error {result}");

@@ -1,11 +1,11 @@
 //! Log lines of weft in a job: on stderr, one write each, never on stdout.
 //!
-//! `WEFT_LOG` sets the level (off, error, warn, info, debug; default warn). The sink is set up at
-//! the first driver call, so processes without GPU use log nothing. A closed stderr neither ends
-//! nor blocks the job.
+//! `WEFT_LOG` sets the level. The sink is set up at the first driver call, so processes without GPU
+//! use log nothing. A closed stderr neither ends nor blocks the job.
 
 use std::fmt::Write as _;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -60,6 +60,14 @@ pub fn always(text: &str) {
     }
 }
 
+/// Logs a warning unless `said` is set, and sets it.
+pub fn once(said: &AtomicBool, text: &str) {
+    if !said.swap(true, Ordering::Relaxed) {
+        start();
+        log::warn!("{text}");
+    }
+}
+
 fn level(text: &str) -> LevelFilter {
     match text {
         "off" => LevelFilter::Off,
@@ -91,8 +99,8 @@ fn line(text: &str) {
     let written = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     if written < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE) {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set and the time are initialised; takes the signal that the write left
-        // pending, if any.
+        // SAFETY: set and time are initialised; takes the signal that the write left pending, if
+        // any.
         unsafe { libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &none) };
     }
     // SAFETY: `before` was filled by the first call.

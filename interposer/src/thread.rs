@@ -1,4 +1,4 @@
-//! Identity of the calling thread, protection from `pthread_cancel`, and weft's own threads.
+//! Identity of the calling thread, protection from `pthread_cancel`, and weft's threads.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 
 thread_local! {
-    // No destructor, no lazy initialisation: a word in thread-local storage, usable until the
-    // thread ends.
+    // No destructor, no lazy initialisation: usable until the thread ends.
     static ID: Cell<u32> = const { Cell::new(0) };
     // Likewise.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
@@ -30,18 +29,17 @@ pub fn id() -> u32 {
     if known != 0 { known } else { ask() }
 }
 
-/// A number unique among the process's living threads; ended threads may have had it. It is the
-/// address of the thread's control block, read by one instruction. Thread-local storage costs a
-/// preloaded library a call into the dynamic linker: 3 to 5 ns per launch.
+/// A number unique among living threads, read by one instruction: from the address of the thread's
+/// control block. Thread-local storage costs a preloaded library 3 to 5 ns per launch.
 #[inline(always)]
 pub fn mark() -> u32 {
     let block: u64;
-    // SAFETY: on x86-64 the word at the thread pointer is the thread pointer itself (System V ABI,
-    // thread-local storage); nothing is written.
+    // SAFETY: on x86-64 the word at the thread pointer is the thread pointer (System V ABI);
+    // nothing is written.
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(pure, readonly, nostack, preserves_flags));
     }
-    // Control blocks are aligned to cache lines, and all stacks lie within less than 2^38 bytes.
+    // Control blocks are aligned to cache lines; stacks lie within 2^38 bytes.
     (block >> 6) as u32
 }
 
@@ -61,26 +59,22 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: std::ffi::c_int, before: *mut std::ffi::c_int) -> std::ffi::c_int;
 }
 
-/// PTHREAD_CANCEL_DISABLE in pthread.h.
 const CANCEL_DISABLE: std::ffi::c_int = 1;
 
-/// Defers cancellation of the calling thread while it lives: a `pthread_cancel` takes effect at the
-/// job's next cancellation point.
+/// Defers cancellation of the calling thread while it lives, to the job's next cancellation point.
 ///
-/// The C library cancels by unwinding the stack from calls such as `nanosleep`, `read`, `write` and
-/// `getrandom`. Catching panics would stop that unwinding and abort the process. No driver function
-/// that weft delays is an expected cancellation point.
+/// The C library cancels by unwinding the stack from calls such as `nanosleep`, `read` and `write`.
+/// Catching panics would stop that unwinding and abort the process.
 #[derive(Debug)]
 #[must_use]
 pub struct Uncancelled {
     before: Option<std::ffi::c_int>,
 }
 
-/// Defers cancellation: see [`Uncancelled`]. Two stores in the thread's memory with a current C
-/// library.
+/// Defers cancellation, by two stores in the thread's memory.
 pub fn uncancelled() -> Uncancelled {
     let mut before = 0;
-    // SAFETY: the out-parameter is valid; the thread is the caller.
+    // SAFETY: valid out-parameter.
     let done = unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
     Uncancelled {
         before: (done == 0).then_some(before),
@@ -90,7 +84,7 @@ pub fn uncancelled() -> Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: null means that the old state is not wanted; the state is the former one.
+            // SAFETY: the former state; null: the old state is not wanted.
             unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
         }
     }
@@ -113,20 +107,18 @@ pub fn spawn(thread: Builder, body: impl FnOnce() + Send + 'static) -> std::io::
     spawned.map(|_| ())
 }
 
-/// Blocks all signals of this thread, for its new threads to inherit. Returns the former set for
-/// [`restore_signals`].
+/// Blocks all signals of this thread, for its new threads to inherit. Returns the former set.
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local large enough for a set.
+    // SAFETY: the local is large enough for a set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: both pointers are to locals; the first was filled above.
+    // SAFETY: both locals are sets; the first is filled.
     let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     // SAFETY: zeroed or filled by the call, a set is valid.
     (result == 0).then_some(unsafe { before.assume_init() })
 }
 
-/// Undoes [`block_signals`].
 fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: the set is pthread_sigmask's former one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };

@@ -1,12 +1,12 @@
 //! Ctrl-C while a job waits for memory, and the end of a job that may not wait.
 //!
-//! A program's own SIGINT handler (Python's) only notes the signal and acts when the call returns.
-//! So during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
-//! Without a handler of the program nothing changes.
+//! A program's SIGINT handler (Python's) only notes the signal and acts when the call returns. So
+//! during a wait weft's handlers of SIGINT and SIGTERM note the signal and call the program's.
+//! Where the program has no handler nothing changes.
 //!
-//! Ctrl-C also ends a Python script that waits for its first context ([`Watch::ends_script`]). Else
-//! the interpreter would get signal and error at once, print neither properly, and exit with code
-//! 1. A shell's loop would go on.
+//! Ctrl-C also ends a Python script that waits for its first context
+//! ([`SignalWatch::ends_script`]). Given signal and error at once, the interpreter would exit with
+//! code 1, and a shell's loop would go on.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -21,10 +21,8 @@ use crate::thread;
 
 const STACK: usize = 64 * 1024;
 
-/// Longest time for flushing buffers.
 const FLUSH: Duration = Duration::from_millis(500);
 
-/// Signals by which a user ends a job.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// The program's handlers (0: none), and whether each takes three arguments.
@@ -32,7 +30,6 @@ static HANDLERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static DETAILED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// Whether the signal that came is SIGINT.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -63,13 +60,13 @@ extern "C" fn noted(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
 /// Live watches: threads may wait for several devices at once.
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard that notes signals while it lives.
+/// Notes signals while it lives.
 #[derive(Debug)]
-pub struct Watch(());
+pub struct SignalWatch(());
 
-impl Watch {
+impl SignalWatch {
     /// Installs weft's handlers, unless another watch has.
-    pub fn begin() -> Watch {
+    pub fn begin() -> SignalWatch {
         if WATCHES.fetch_add(1, Ordering::AcqRel) == 0 {
             CAME.store(false, Ordering::Release);
             for ((signal, handler), detailed) in SIGNALS.iter().zip(&HANDLERS).zip(&DETAILED) {
@@ -85,16 +82,15 @@ impl Watch {
                 set(*signal, &action);
             }
         }
-        Watch(())
+        SignalWatch(())
     }
 
-    /// Whether a signal came.
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Acquire)
     }
 
-    /// Ends a Python script, whose interpreter has the handler, by a SIGINT that came. A notebook
-    /// or prompt goes on, and a program's own handler decides.
+    /// Ends a Python script by the SIGINT that came. A notebook or prompt goes on, and a program's
+    /// own handler decides.
     pub fn ends_script(&self) {
         let handler = HANDLERS.first().map_or(0, |handler| handler.load(Ordering::Acquire));
         if INTERRUPTED.load(Ordering::Acquire) && handler != 0 && script::runs(handler) {
@@ -103,7 +99,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for SignalWatch {
     fn drop(&mut self) {
         if WATCHES.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -126,7 +122,6 @@ fn ours() -> usize {
     noted as *const () as usize
 }
 
-/// The present action for a signal.
 fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the pointer is to a local large enough; null changes nothing.
@@ -136,17 +131,17 @@ fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
 }
 
 fn set(signal: libc::c_int, action: &libc::sigaction) {
-    // SAFETY: the action was there before, or has our handler, whose signature SA_SIGINFO demands.
+    // SAFETY: the action was there before, or has our handler, which SA_SIGINFO fits.
     let _ = unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
 }
 
 /// Ends the process by the signal's default action, which its parent sees.
 fn die_of(signal: libc::c_int) -> ! {
-    // SAFETY: zeros are an action: the default one, without flags.
+    // SAFETY: zeros are the default action.
     let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     set(signal, &default);
     let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local large enough for a set.
+    // SAFETY: the local is large enough for a set.
     unsafe { libc::sigemptyset(only.as_mut_ptr()) };
     // SAFETY: as above; the set is empty.
     unsafe { libc::sigaddset(only.as_mut_ptr(), signal) };
@@ -159,7 +154,7 @@ fn die_of(signal: libc::c_int) -> ! {
 }
 
 /// Ends the process with this code if it has not ended within `time`. Flushes the C library's
-/// buffers, unless a thread keeps them locked, as in reading input.
+/// buffers, unless a thread keeps them locked.
 pub fn end_within(time: Duration, code: libc::c_int) {
     let waits = move || {
         std::thread::sleep(time);
@@ -180,17 +175,15 @@ pub fn end_within(time: Duration, code: libc::c_int) {
     }
 }
 
-/// Replaces the exit code of a process that ends, in an `atexit` handler.
-///
-/// glibc allows `exit` there: the other handlers run, buffers are flushed, and the last code
-/// counts.
+/// Replaces the exit code, in an `atexit` handler. glibc allows `exit` there: the other handlers
+/// run, buffers are flushed, and the last code counts.
 pub fn end_with(code: libc::c_int) -> ! {
-    // SAFETY: the calling thread is within `exit` already and holds none of our locks.
+    // SAFETY: this thread is within `exit` already and holds none of our locks.
     unsafe { libc::exit(code) }
 }
 
 fn end(code: libc::c_int) -> ! {
-    // SAFETY: nothing is touched. No destructor and no handler runs, and none would be needed.
+    // SAFETY: touches nothing: no destructor and no handler runs.
     unsafe { libc::_exit(code) }
 }
 
@@ -216,7 +209,7 @@ mod tests {
         own.sa_sigaction = programs as *const () as usize;
         own.sa_flags = libc::SA_RESTART;
         set(libc::SIGTERM, &own);
-        let (one, two) = (Watch::begin(), Watch::begin());
+        let (one, two) = (SignalWatch::begin(), SignalWatch::begin());
         assert!(!one.came());
         raise();
         assert!(one.came() && two.came());
@@ -229,7 +222,7 @@ mod tests {
         let after = action_of(libc::SIGTERM).expect("asked");
         assert_eq!(after.sa_sigaction, own.sa_sigaction);
         assert_eq!(after.sa_flags & libc::SA_SIGINFO, 0);
-        let three = Watch::begin();
+        let three = SignalWatch::begin();
         assert!(!three.came(), "an old one counts no more");
         // A handler that the program installs meanwhile stays.
         set(libc::SIGTERM, &before);

@@ -1,21 +1,18 @@
 //! Admission of this process to a device: the wait before its first memory, and its quota after
 //! that.
 //!
-//! * A job that fits begins after one question to the broker and its answer, before its first
-//!   context.
-//! * Only the call that would make the first context waits. In a job that was admitted and
-//!   suspended at once, the first allocation waits.
-//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. If the broker is gone or keeps no
-//!   queue, the job goes on as without weft.
-//! * With `--no-wait` a job gets CUDA's "out of memory", ends by itself with its output, and exits
-//!   with code 75. A job that goes on nevertheless is ended.
-//! * Without a broker no job waits and none is refused.
+//! * The call that would make the first context asks the broker, and waits if need be. A job that
+//!   was suspended right after admission waits at its first allocation.
+//! * The wait ends at admission, after `WEFT_WAIT`, or at Ctrl-C. Without a broker that keeps a
+//!   queue the job goes on as without weft: none waits, none is refused.
+//! * With `--no-wait` a job gets CUDA's "out of memory" and exits with code 75. A job that goes on
+//!   nevertheless is ended.
 //! * Auto backing (`WEFT_BACKING=auto`) is decided at admission; without an answer it is device
 //!   memory.
-//! * Beyond its quota a job gets what is free, else CUDA's "out of memory". A job without figure
-//!   and profile first waits [`GROWS`] (or `WEFT_WAIT`) if a running neighbour may end.
-//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. A job seen
-//!   to do so gets its first answer at once and waits at the second try.
+//! * Beyond its quota a job gets what is free, else "out of memory". A job without figure and
+//!   profile first waits [`GROWTH_TIMEOUT_NS`] (or `WEFT_WAIT`) if a running neighbour may end.
+//! * Caching frameworks (PyTorch) give memory back at an "out of memory" and ask again. Such a job
+//!   gets its first answer at once and waits at the second try.
 
 pub mod interrupt;
 pub mod probe;
@@ -30,59 +27,57 @@ use weft_protocol::control::{ToBroker, Wants};
 use weft_protocol::host;
 use weft_protocol::{Ns, lane};
 
-use self::probe::Changes;
+use self::probe::{MemoryChange, MemoryChanges};
 use crate::client::backing_mode;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
+use crate::driver::abi::CuResult;
+use crate::internal_error::guarded;
 use crate::{paging, report, thread};
 
-/// Silence, ns, after which a job goes on as without weft: over two heartbeats. An answer takes a
-/// millisecond.
-const ANSWER: Ns = 2_500_000_000;
+/// Silence after which a job goes on as without weft: over two heartbeats. An answer takes 1 ms.
+const ANSWER_TIMEOUT_NS: Ns = 2_500_000_000;
 
-/// Longest wait for an answer, ns, while the heartbeat moves: with hundreds of jobs on few cores it
+/// Longest wait for an answer while the heartbeat moves: with hundreds of jobs on few cores it
 /// takes seconds. A job that began unanswered would take memory given to others.
-pub(crate) const LATE: Ns = 30_000_000_000;
+pub(crate) const LONGEST_ANSWER_NS: Ns = 30_000_000_000;
 
-/// Heartbeat's age, ns, at which a wait ends: the broker is stopped or stuck. It beats once a
-/// second.
-const DEAD_BEAT: Ns = 10_000_000_000;
+/// Age of the heartbeat at which a wait ends. The broker beats once a second.
+const HEARTBEAT_TIMEOUT_NS: Ns = 10_000_000_000;
 
-/// Absence of a broker, ns, at which a wait ends. Clients look for a new one once a second.
-const GONE: Ns = 3_000_000_000;
+/// Absence of a broker at which a wait ends. Clients look for a new one once a second.
+const ABSENCE_TIMEOUT_NS: Ns = 3_000_000_000;
 
-/// Time, ns, until the driver has an ended job's memory. A process with tens of gigabytes takes
-/// some hundred milliseconds to end, and its channel may close before.
-const SETTLES: Ns = 2_000_000_000;
+/// Time until the driver has an ended job's memory: with tens of gigabytes some 100 ms.
+const RELEASE_NS: Ns = 2_000_000_000;
 
-/// Time to read why the broker refuses the job, which may be gone a millisecond later.
-const WORDS: Duration = Duration::from_millis(300);
+/// Time to read the broker's reason for a refusal.
+const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Interval between two checks for Ctrl-C, ns.
-const LOOK: Ns = 100_000_000;
+/// Interval between two checks for Ctrl-C.
+const POLL_NS: Ns = 100_000_000;
 
-/// Longest wait of a running job for more memory, ns, without `WEFT_WAIT`.
+/// Longest wait of a running job for more memory, without `WEFT_WAIT`.
 ///
-/// The wait is inside an allocation, often under the framework's allocator lock and Python's. All
-/// allocations wait along, and so do health checks, which come about every 10 s and kill at the
-/// third failure.
-const GROWS: Ns = 10_000_000_000;
+/// The wait is inside an allocation, often under the allocator's lock and Python's. Health checks
+/// wait along, which come about every 10 s and kill at the third failure.
+const GROWTH_TIMEOUT_NS: Ns = 10_000_000_000;
 
-/// Time, ns, within which a request repeats the refused one.
-const AGAIN: Ns = 1_000_000_000;
+/// Time within which a request repeats the refused one.
+const REPEAT_NS: Ns = 1_000_000_000;
 
-/// Smallest step of a quota, as a part of the device, so that not each allocation asks.
-const STEP: u64 = 32;
+/// Smallest step of a quota, as a part of the device: not each allocation asks.
+const QUOTA_STEPS: u64 = 32;
 
-/// Exit code of a job that may not wait but would have to: `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a job that would have to wait and may not: `EX_TEMPFAIL` of sysexits.h.
 pub const TRY_AGAIN: i32 = 75;
 
-/// Time for such a job to end by itself: an error travels up, is printed, and buffers are written.
-const ENDS: Duration = Duration::from_secs(10);
+/// Time for such a job to end by itself, with its error printed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Outcome of a request to begin.
+/// Answer to a job that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entry {
+pub enum AdmissionAnswer {
     /// Go on.
     Begin,
     /// No memory.
@@ -91,146 +86,186 @@ pub enum Entry {
 
 /// A device on which a context is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
-    /// UUID as of `cuDeviceGetUuid`, in hexadecimal.
+pub struct DeviceRequest {
+    /// From `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
-    /// Device memory, bytes.
+    /// Bytes.
     pub total: u64,
-    /// Number of devices that the process sees.
+    /// Devices that the process sees.
     pub devices: u32,
-    /// Whether the job's memory may be managed, if that is open ([`backing_mode::is_open`]).
+    /// Whether the device can back managed memory, if the backing is open.
     pub manageable: bool,
 }
 
-/// A process's admission to one device, on the client's side.
+/// This process's admission to one device.
 #[derive(Debug, Default)]
 pub struct DeviceAdmission {
-    /// Whether the process may begin, also for want of a broker.
+    /// Set also for want of a broker.
     entered: AtomicBool,
-    /// 1 while a thread asks to begin; the other threads wait on this futex.
+    /// 1 while a thread asks to begin; other threads wait on this futex.
     asking: AtomicU32,
-    /// Bytes held plus claimed. One word, so that no thread sees claimed bytes twice, or not at
-    /// all, as they become held.
+    /// Bytes held plus claimed, in one word: no thread sees claimed bytes twice, or not at all, as
+    /// they become held.
     wanted: AtomicI64,
     growing: AtomicBool,
     total: AtomicU64,
-    /// Changes of what the process holds, and its probes.
-    pub changes: Changes,
-    /// Last quota, bytes.
-    share: AtomicU64,
+    /// Changes of what is held, and probes.
+    pub changes: MemoryChanges,
+    last_quota: AtomicU64,
     /// Time of admission after a wait, ns; else 0.
     since: AtomicU64,
-    /// Time of the last refusal, ns, and bytes held then.
+    /// When the last request was refused, ns, and bytes held then.
     denied: AtomicU64,
     held_then: AtomicU64,
-    /// Whether the job gives memory back after a refusal and asks again.
+    /// Whether the job frees memory after a refusal and asks again.
     helps_itself: AtomicBool,
     /// End of the last failed wait, ns.
     in_vain: AtomicU64,
     advised: AtomicBool,
-    /// 0 for the process's first device, else the number of a further one.
+    /// 0 for the first device, else the number of a further one.
     pub further: u32,
-    /// Device memory held, bytes.
     memory: AtomicI64,
-    /// The job's own managed memory, bytes.
     own_managed: AtomicI64,
-    /// Whether the broker admitted the process. The broker may revoke that until memory is taken.
+    /// Whether the broker admitted the process. It may revoke that until memory is taken.
     let_in: AtomicBool,
-    /// Whether the process was refused because it may not wait.
     turned_away: AtomicBool,
 }
 
-/// Guard of `asking`. Drops in a panic too, so that the waiting threads wake.
-struct Asking<'a>(&'a AtomicU32);
+/// The right to take device memory. Its drop undoes what was not used.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Grant {
+    /// `None` without a session: nothing is counted.
+    of: Option<&'static DeviceAdmission>,
+    /// Bytes claimed and not yet counted as held.
+    claimed: u64,
+    /// Dropped after the claim has ended.
+    _change: Option<MemoryChange>,
+}
 
-impl Drop for Asking<'_> {
+impl Grant {
+    /// Makes the driver call. Right after a wait the driver may not have the ended job's memory
+    /// yet: "out of memory" is then retried, [`RELEASE_NS`] at most.
+    pub fn run(&self, take: impl Fn() -> CuResult) -> CuResult {
+        let mut result = take();
+        let is_fresh = || self.of.is_some_and(|admission| admission.is_fresh(clock::now()));
+        while result == CuResult::OUT_OF_MEMORY && is_fresh() {
+            thread::rest(Duration::from_millis(5));
+            result = take();
+        }
+        result
+    }
+
+    /// Bytes to be passed to [`DeviceAdmission::memory_changed`] as claimed.
+    pub fn claimed(&self) -> u64 {
+        self.claimed
+    }
+
+    /// Marks the claim as ended: it was counted together with the memory.
+    pub fn use_up(&mut self) {
+        self.claimed = 0;
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(admission) = self.of
+            && self.claimed > 0
+        {
+            admission.unclaim(self.claimed);
+        }
+    }
+}
+
+/// Guard of `asking`, dropped in a panic too.
+struct EntryTurn<'a>(&'a AtomicU32);
+
+impl Drop for EntryTurn<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Release);
         let _ = futex::wake(self.0, Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
-/// Guard of `growing`; drops in a panic too.
-struct Growing<'a>(&'a AtomicBool);
+/// Guard of `growing`, dropped in a panic too.
+struct GrowthTurn<'a>(&'a AtomicBool);
 
-impl Drop for Growing<'_> {
+impl Drop for GrowthTurn<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 impl DeviceAdmission {
-    /// Whether the job was admitted after a wait within the last `SETTLES`.
-    pub fn fresh(&self, now: Ns) -> bool {
+    fn is_fresh(&self, now: Ns) -> bool {
         let since = self.since.load(Ordering::Relaxed);
-        since != 0 && now.saturating_sub(since) < SETTLES
+        since != 0 && now.saturating_sub(since) < RELEASE_NS
     }
 
-    /// The quota that the last broker gave, bytes.
-    pub fn share(&self) -> u64 {
-        self.share.load(Ordering::Relaxed)
+    /// The last broker's quota, bytes.
+    pub fn last_quota(&self) -> u64 {
+        self.last_quota.load(Ordering::Relaxed)
     }
 
-    /// Whether the process was refused because it may not wait; it exits with [`TRY_AGAIN`].
+    /// Whether the process may not wait and exits with [`TRY_AGAIN`].
     pub fn turned_away(&self) -> bool {
         self.turned_away.load(Ordering::Acquire)
     }
 
-    /// Claims bytes for a driver call. Returns bytes held plus claimed.
-    fn claims(&self, bytes: u64) -> u64 {
+    /// Returns bytes held plus claimed.
+    fn add_claim(&self, bytes: u64) -> u64 {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let before = self.wanted.fetch_add(bytes, Ordering::AcqRel);
         u64::try_from(before.saturating_add(bytes)).unwrap_or(0)
     }
 
-    /// Claims bytes if the sum stays within `share`; else changes nothing.
-    fn claims_within(&self, bytes: u64, share: u64) -> bool {
-        let (bytes, share) = (
+    /// Claims bytes only if the sum stays within `quota`.
+    fn add_claim_within(&self, bytes: u64, quota: u64) -> bool {
+        let (bytes, quota) = (
             i64::try_from(bytes).unwrap_or(i64::MAX),
-            i64::try_from(share).unwrap_or(i64::MAX),
+            i64::try_from(quota).unwrap_or(i64::MAX),
         );
-        let fits = |wanted: i64| wanted.checked_add(bytes).filter(|wanted| *wanted <= share);
+        let fits = |wanted: i64| wanted.checked_add(bytes).filter(|wanted| *wanted <= quota);
         self.wanted
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
             .is_ok()
     }
 
     /// Adds `delta` to the bytes held and ends a claim of `claimed`.
-    pub fn settled(&self, delta: i64, claimed: u64) {
+    fn end_claim(&self, delta: i64, claimed: u64) {
         let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
         self.wanted.fetch_add(delta.wrapping_sub(claimed), Ordering::AcqRel);
     }
 
-    /// Bytes held or claimed.
     pub(crate) fn wanted(&self) -> u64 {
         u64::try_from(self.wanted.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Whether the process has begun.
+    /// Whether the process may use the device.
     pub fn entered(&self) -> bool {
         self.entered.load(Ordering::Acquire)
     }
 }
 
-/// A wait's view of the heartbeat: whether a live broker may yet answer.
+/// Tells during a wait whether a live broker may yet answer.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub(crate) struct HeartbeatWatch {
     begun: Ns,
     /// Last heartbeat, and when it was first seen, ns.
     last: u64,
     at: Ns,
 }
 
-impl Beat {
-    pub(crate) fn new(admission_slot: &AdmissionSlot, now: Ns) -> Beat {
-        Beat {
+impl HeartbeatWatch {
+    pub(crate) fn new(admission_slot: &AdmissionSlot, now: Ns) -> HeartbeatWatch {
+        HeartbeatWatch {
             begun: now,
             last: admission_slot.heartbeat.load(Ordering::Relaxed),
             at: now,
         }
     }
 
-    pub(crate) fn feel(&mut self, admission_slot: &AdmissionSlot, now: Ns) {
+    pub(crate) fn update(&mut self, admission_slot: &AdmissionSlot, now: Ns) {
         let last = admission_slot.heartbeat.load(Ordering::Relaxed);
         if last != self.last {
             (self.last, self.at) = (last, now);
@@ -238,13 +273,13 @@ impl Beat {
     }
 
     /// Whether no broker keeps the queue.
-    pub(crate) fn stands(&self, now: Ns) -> bool {
-        now.saturating_sub(self.at) > DEAD_BEAT
+    pub(crate) fn is_dead(&self, now: Ns) -> bool {
+        now.saturating_sub(self.at) > HEARTBEAT_TIMEOUT_NS
     }
 
-    /// Whether no first answer will come: no heartbeat for [`ANSWER`], or no answer for [`LATE`].
+    /// Whether no first answer will come.
     pub(crate) fn no_answer(&self, now: Ns) -> bool {
-        now.saturating_sub(self.at) > ANSWER || now.saturating_sub(self.begun) > LATE
+        now.saturating_sub(self.at) > ANSWER_TIMEOUT_NS || now.saturating_sub(self.begun) > LONGEST_ANSWER_NS
     }
 }
 
@@ -253,29 +288,28 @@ impl DeviceAdmission {
         link.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Waits until the process may make a context here.
-    pub fn enter(&self, link: &BrokerLink, about: Sight) -> Entry {
-        let place = self;
-        while !place.entered() {
-            if place.turned_away() {
-                return Entry::NoMemory;
+    /// Waits until the process may make a context.
+    pub fn enter(&self, link: &BrokerLink, about: DeviceRequest) -> AdmissionAnswer {
+        while !self.entered() {
+            if self.turned_away() {
+                return AdmissionAnswer::NoMemory;
             }
-            if place
+            if self
                 .asking
                 .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
-                let _turn = Asking(&place.asking);
+                let _turn = EntryTurn(&self.asking);
                 let entry = self.ask_and_wait(link, about);
-                place.entered.store(entry == Entry::Begin, Ordering::Release);
+                self.entered.store(entry == AdmissionAnswer::Begin, Ordering::Release);
                 return entry;
             }
-            let _ = futex::wait(&place.asking, Flags::PRIVATE, 1, Some(&clock::timespec(LOOK)));
+            let _ = futex::wait(&self.asking, Flags::PRIVATE, 1, Some(&clock::timespec(POLL_NS)));
         }
-        Entry::Begin
+        AdmissionAnswer::Begin
     }
 
-    fn ask_and_wait(&self, link: &BrokerLink, about: Sight) -> Entry {
+    fn ask_and_wait(&self, link: &BrokerLink, about: DeviceRequest) -> AdmissionAnswer {
         self.total.store(about.total, Ordering::Relaxed);
         let settings = &link.settings;
         // All devices share one backing mode: only the first device's broker is asked.
@@ -299,82 +333,81 @@ impl DeviceAdmission {
         // Queued without a broker too, for a later one.
         let told = link.messages.put(ToBroker::Wants(wants));
         let entry = match told && attached {
-            true => self.wait_for_admission_slot(link),
-            false => Entry::Begin,
+            true => self.wait_for_admission(link),
+            false => AdmissionAnswer::Begin,
         };
-        if entry == Entry::Begin && self.further == 0 {
-            self.settles(link, open);
+        if entry == AdmissionAnswer::Begin && self.further == 0 {
+            self.decide_backing(link, open);
         }
         entry
     }
 
-    /// Decides an open backing mode at the begin. `asked`: the broker was asked.
-    fn settles(&self, link: &BrokerLink, asked: bool) {
+    /// Decides an open backing mode. `asked`: the broker was asked.
+    fn decide_backing(&self, link: &BrokerLink, asked: bool) {
         let admission_slot = &link.lane.admission_slot;
         let heard = admission_slot.state() == AdmissionState::Admitted;
         if backing_mode::decide(asked && heard && admission_slot.is_managed()) && asked {
             let note = "its memory is managed: as device memory it did not fit beside the others (WEFT_BACKING=auto)";
             link.messages.put(ToBroker::Note(note.into()));
         } else if asked && !heard {
-            // The present or next broker gets this with the question.
+            // The broker gets this with the question.
             link.messages.put(ToBroker::OnDevice);
         }
     }
 
-    /// Waits for the broker's answer; if that is to wait, for the next one.
-    fn wait_for_admission_slot(&self, link: &BrokerLink) -> Entry {
+    fn wait_for_admission(&self, link: &BrokerLink) -> AdmissionAnswer {
         let settings = &link.settings;
         let begun = clock::now();
         // First, so that a Ctrl-C during the answer counts.
-        let signals = interrupt::Watch::begin();
+        let signals = interrupt::SignalWatch::begin();
         let mut waits = false;
-        let mut beat = Beat::new(&link.lane.admission_slot, begun);
+        let mut beat = HeartbeatWatch::new(&link.lane.admission_slot, begun);
         let mut gone = None;
         loop {
             let now = clock::now();
-            let standing = link.lane.admission_slot.state();
+            let state = link.lane.admission_slot.state();
             let waited = now.saturating_sub(begun);
-            beat.feel(&link.lane.admission_slot, now);
-            match standing {
+            beat.update(&link.lane.admission_slot, now);
+            match state {
                 AdmissionState::Admitted => {
                     self.let_in.store(true, Ordering::Release);
                     if waits {
                         self.since.store(now, Ordering::Relaxed);
                         report::always(&format!("begins after {} s", waited / 1_000_000_000));
                     }
-                    return Entry::Begin;
+                    return AdmissionAnswer::Begin;
                 }
                 AdmissionState::Refused => {
-                    link.messages.hear(WORDS);
-                    return Entry::NoMemory;
+                    link.messages.hear(REASON_TIMEOUT);
+                    return AdmissionAnswer::NoMemory;
                 }
                 AdmissionState::Unknown if !self.attached(link) => {
-                    if now.saturating_sub(*gone.get_or_insert(now)) > GONE {
+                    if now.saturating_sub(*gone.get_or_insert(now)) > ABSENCE_TIMEOUT_NS {
                         log::warn!("the broker is gone: this job begins as without weft");
-                        return Entry::Begin;
+                        return AdmissionAnswer::Begin;
                     }
                 }
-                AdmissionState::Unknown if !waits && beat.no_answer(now) => return Entry::Begin,
+                AdmissionState::Unknown if !waits && beat.no_answer(now) => return AdmissionAnswer::Begin,
                 AdmissionState::Unknown => {}
                 AdmissionState::Waits => {
                     gone = None;
                     if settings.no_wait {
-                        link.messages.hear(WORDS);
+                        link.messages.hear(REASON_TIMEOUT);
                         report::always(&format!(
                             "no device memory now (number {} in the queue) and --no-wait: ends with exit code {TRY_AGAIN}",
                             link.lane.admission_slot.position.load(Ordering::Relaxed)
                         ));
                         link.messages.put(ToBroker::WaitsNoMore);
                         self.turned_away.store(true, Ordering::Release);
-                        interrupt::end_within(ENDS, TRY_AGAIN);
-                        return Entry::NoMemory;
+                        interrupt::end_within(EXIT_TIMEOUT, TRY_AGAIN);
+                        return AdmissionAnswer::NoMemory;
                     }
                     waits = true;
                 }
             }
-            if standing == AdmissionState::Waits && beat.stands(now) {
+            if state == AdmissionState::Waits && beat.is_dead(now) {
                 log::warn!("the broker keeps no queue any more: this job begins as without weft");
-                return Entry::Begin;
+                return AdmissionAnswer::Begin;
             }
             if settings.wait.is_some_and(|wait| waited > wait) && waits {
                 report::always(&format!(
@@ -382,46 +415,90 @@ impl DeviceAdmission {
                     waited / 1_000_000_000
                 ));
                 link.messages.put(ToBroker::WaitsNoMore);
-                return Entry::NoMemory;
+                return AdmissionAnswer::NoMemory;
             }
             if waits && signals.came() {
                 link.messages.put(ToBroker::WaitsNoMore);
-                // A process without a context has nothing there to save.
                 if self.further == 0 && !self.entered() {
                     signals.ends_script();
                 }
-                return Entry::NoMemory;
+                return AdmissionAnswer::NoMemory;
             }
             // The lane may be exchanged meanwhile; the bound covers that.
             let _ = futex::wait(
                 &link.lane.admission_slot.state,
                 Flags::empty(),
-                standing as u32,
-                Some(&clock::timespec(LOOK)),
+                state as u32,
+                Some(&clock::timespec(POLL_NS)),
             );
         }
     }
 
-    /// Claims bytes if the process may take them, until [`DeviceAdmission::unclaim`].
-    pub fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
+    /// Reserves bytes for a driver call, after a bounded wait. `None`: the process may not have
+    /// them.
+    pub fn reserve(&'static self, link: &'static BrokerLink, bytes: u64) -> Option<Grant> {
+        // An internal error forbids nothing.
+        if !guarded(|| self.claim(link, bytes)).unwrap_or(true) {
+            return None;
+        }
+        let mut grant = self.reserve_context(link);
+        grant.claimed = bytes;
+        Some(grant)
+    }
+
+    /// The grant for a context's own memory, which no quota bounds.
+    pub fn reserve_context(&'static self, link: &'static BrokerLink) -> Grant {
+        Grant {
+            of: Some(self),
+            claimed: 0,
+            _change: guarded(|| self.changes.begin(link)),
+        }
+    }
+
+    /// Probes free memory, if a probe is due. `ask` asks the driver for the free bytes.
+    pub fn probe(&self, link: &BrokerLink, ask: impl FnOnce() -> Option<u64>) {
+        guarded(|| {
+            if let Some(probe) = self.changes.begin_probe(link)
+                && let Some(free) = ask()
+            {
+                let held = (self.held(), self.own_managed());
+                self.changes.report_probe(link, probe, free, held);
+            }
+        });
+    }
+
+    /// Probes free memory beside the process's first context.
+    pub fn probe_context(&self, link: &BrokerLink, ask: impl FnOnce() -> Option<u64>) {
+        guarded(|| {
+            if let Some(probe) = self.changes.begin_context_probe()
+                && let Some(free) = ask()
+            {
+                let held = (self.held(), self.own_managed());
+                self.changes.report_context_probe(link, probe, free, held);
+            }
+        });
+    }
+
+    /// Claims bytes, until [`DeviceAdmission::unclaim`].
+    pub(crate) fn claim(&self, link: &BrokerLink, bytes: u64) -> bool {
         let admission_slot = &link.lane.admission_slot;
-        // The broker suspended the job before it took anything.
+        // The broker suspended the job before it took memory.
         let put_back = admission_slot.state() == AdmissionState::Waits && self.held() == 0;
         if put_back
             && self.let_in.swap(false, Ordering::AcqRel)
-            && self.wait_for_admission_slot(link) == Entry::NoMemory
+            && self.wait_for_admission(link) == AdmissionAnswer::NoMemory
         {
             return false;
         }
-        let share = admission_slot.quota.load(Ordering::Acquire);
-        if share != 0 {
-            self.share.store(share, Ordering::Relaxed);
+        let quota = admission_slot.quota.load(Ordering::Acquire);
+        if quota != 0 {
+            self.last_quota.store(quota, Ordering::Relaxed);
         }
-        if self.claims(bytes) <= share || share == 0 || self.grows(link, admission_slot) {
+        if self.add_claim(bytes) <= quota || quota == 0 || self.grow(link, admission_slot) {
             return true;
         }
         self.unclaim(bytes);
-        if self.claims_alone(admission_slot, bytes) {
+        if self.claim_alone(admission_slot, bytes) {
             return true;
         }
         self.held_then.store(self.held(), Ordering::Relaxed);
@@ -429,72 +506,68 @@ impl DeviceAdmission {
         false
     }
 
-    /// Claims again what fits by itself. Another thread's failing claim may have caused the
-    /// refusal, so this goes on until that one is settled.
-    fn claims_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
+    /// Claims again what fits. Another thread's failing claim may have caused the refusal, so this
+    /// repeats until that one has ended.
+    fn claim_alone(&self, admission_slot: &AdmissionSlot, bytes: u64) -> bool {
         let begun = clock::now();
         loop {
-            let share = admission_slot.quota.load(Ordering::Acquire);
-            if self.held().saturating_add(bytes) > share {
+            let quota = admission_slot.quota.load(Ordering::Acquire);
+            if self.held().saturating_add(bytes) > quota {
                 return false;
             }
-            if self.claims_within(bytes, share) {
+            if self.add_claim_within(bytes, quota) {
                 return true;
             }
-            if clock::now().saturating_sub(begun) > ANSWER {
+            if clock::now().saturating_sub(begun) > ANSWER_TIMEOUT_NS {
                 return false;
             }
             thread::rest(Duration::from_micros(100));
         }
     }
 
-    /// Whether the job's need is declared.
-    fn said(&self, link: &BrokerLink) -> bool {
+    fn is_declared(&self, link: &BrokerLink) -> bool {
         link.settings.memory.is_some() || link.settings.profile.is_some()
     }
 
-    /// Advises once, after a failed wait, how to declare the need. Usage is known only after the
-    /// end. A request for more than there is gets no advice: programs try out how much they can
-    /// have.
-    fn advises(&self, link: &BrokerLink) {
-        if !self.said(link) && !self.advised.swap(true, Ordering::Relaxed) {
+    /// Advises once, after a failed wait, how to declare the need. Not after a request for more
+    /// than there is: programs try out how much they can have.
+    fn advise(&self, link: &BrokerLink) {
+        if !self.is_declared(link) && !self.advised.swap(true, Ordering::Relaxed) {
             report::always(
                 "no more device memory is free, and nothing was said of what this job takes: when it has ended, weft queue lists what it took, weft profile keep makes that a profile, and with --profile it begins when so much is free",
             );
         }
     }
 
-    /// Longest wait for more memory, ns.
     fn patience(&self, link: &BrokerLink) -> Ns {
-        let (place, now) = (self, clock::now());
+        let now = clock::now();
         let just = |word: &AtomicU64| {
             let at = word.load(Ordering::Relaxed);
-            at != 0 && now.saturating_sub(at) < AGAIN
+            at != 0 && now.saturating_sub(at) < REPEAT_NS
         };
-        let again = just(&place.denied);
-        if again && self.held() < place.held_then.load(Ordering::Relaxed) {
-            place.helps_itself.store(true, Ordering::Relaxed);
+        let again = just(&self.denied);
+        if again && self.held() < self.held_then.load(Ordering::Relaxed) {
+            self.helps_itself.store(true, Ordering::Relaxed);
         }
-        let first_of_two = place.helps_itself.load(Ordering::Relaxed) && !again;
+        let first_of_two = self.helps_itself.load(Ordering::Relaxed) && !again;
         // A declared job has its figure, and what is free.
-        if self.said(link) || link.settings.no_wait || first_of_two || just(&place.in_vain) {
+        if self.is_declared(link) || link.settings.no_wait || first_of_two || just(&self.in_vain) {
             return 0;
         }
-        link.settings.wait.unwrap_or(GROWS)
+        link.settings.wait.unwrap_or(GROWTH_TIMEOUT_NS)
     }
 
-    /// Ends a claim that the driver refused.
-    pub fn unclaim(&self, bytes: u64) {
-        self.settled(0, bytes);
+    /// Ends a claim.
+    pub(crate) fn unclaim(&self, bytes: u64) {
+        self.end_claim(0, bytes);
     }
 
-    /// Asks for more quota, in a large step if possible. True if it suffices now, or no broker
-    /// answers.
-    fn grows(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
-        let mut beat = Beat::new(admission_slot, clock::now());
+    /// Asks for more quota. True if it suffices now, or no broker answers.
+    fn grow(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
+        let mut beat = HeartbeatWatch::new(admission_slot, clock::now());
         while self.growing.swap(true, Ordering::AcqRel) {
             let waits = admission_slot.growing.load(Ordering::Acquire) != 0;
-            beat.feel(admission_slot, clock::now());
+            beat.update(admission_slot, clock::now());
             if beat.no_answer(clock::now()) && !waits {
                 return true;
             }
@@ -504,19 +577,19 @@ impl DeviceAdmission {
                 Duration::from_micros(50)
             });
         }
-        let _turn = Growing(&self.growing);
+        let _turn = GrowthTurn(&self.growing);
         self.ask_for_more(link, admission_slot)
     }
 
     fn ask_for_more(&self, link: &BrokerLink, admission_slot: &AdmissionSlot) -> bool {
         for coarse in [true, false] {
-            let share = admission_slot.quota.load(Ordering::Acquire);
+            let quota = admission_slot.quota.load(Ordering::Acquire);
             let wanted = self.wanted();
-            let lacks = wanted.saturating_sub(share);
-            if share == 0 || lacks == 0 || !self.attached(link) {
+            let lacks = wanted.saturating_sub(quota);
+            if quota == 0 || lacks == 0 || !self.attached(link) {
                 return true;
             }
-            let step = self.total.load(Ordering::Relaxed) / STEP;
+            let step = self.total.load(Ordering::Relaxed) / QUOTA_STEPS;
             let bytes = if coarse { lacks.max(step) } else { lacks };
             let answers = admission_slot.answers.load(Ordering::Acquire);
             let begun = clock::now();
@@ -525,17 +598,17 @@ impl DeviceAdmission {
                 return true;
             }
             // First, so that no signal is lost.
-            let signals = (patience > 0).then(interrupt::Watch::begin);
+            let signals = (patience > 0).then(interrupt::SignalWatch::begin);
             let mut waits = false;
-            let mut beat = Beat::new(admission_slot, begun);
+            let mut beat = HeartbeatWatch::new(admission_slot, begun);
             while admission_slot.answers.load(Ordering::Acquire) == answers {
                 let now = clock::now();
-                beat.feel(admission_slot, now);
+                beat.update(admission_slot, now);
                 if admission_slot.growing.load(Ordering::Acquire) != 0 {
                     waits = true;
                     let wanted = self.wanted();
                     // Ctrl-C, or another thread gave back enough.
-                    if signals.as_ref().is_some_and(interrupt::Watch::came)
+                    if signals.as_ref().is_some_and(interrupt::SignalWatch::came)
                         || wanted <= admission_slot.quota.load(Ordering::Acquire)
                     {
                         link.messages.put(ToBroker::NoMore);
@@ -544,7 +617,7 @@ impl DeviceAdmission {
                 }
                 // The broker is gone or stuck.
                 let silent = match waits {
-                    true => beat.stands(now),
+                    true => beat.is_dead(now),
                     false => beat.no_answer(now),
                 };
                 if silent || !self.attached(link) {
@@ -554,7 +627,7 @@ impl DeviceAdmission {
                     &admission_slot.answers,
                     Flags::empty(),
                     answers,
-                    Some(&clock::timespec(LOOK)),
+                    Some(&clock::timespec(POLL_NS)),
                 );
             }
             if admission_slot.quota.load(Ordering::Acquire) >= wanted {
@@ -566,66 +639,63 @@ impl DeviceAdmission {
             }
             if waits {
                 self.in_vain.store(clock::now(), Ordering::Relaxed);
-                self.advises(link);
+                self.advise(link);
             }
         }
         false
     }
 
-    /// (free, total) in bytes as the job sees them, if not as the driver says.
+    /// (free, total) bytes as the job sees them, where the driver's answer does not hold.
     pub fn view(&self, link: &BrokerLink, free: u64, total: u64) -> Option<(u64, u64)> {
         let admission_slot = &link.lane.admission_slot;
-        let ceiling = match admission_slot.declared.load(Ordering::Relaxed) {
+        let limit = match admission_slot.declared.load(Ordering::Relaxed) {
             // Includes what was granted later.
             1 => admission_slot.quota.load(Ordering::Relaxed),
             _ => admission_slot.limit.load(Ordering::Relaxed),
         };
-        if ceiling == 0 {
+        if limit == 0 {
             return None;
         }
-        let free = free.min(ceiling.saturating_sub(self.held()));
+        let free = free.min(limit.saturating_sub(self.held()));
         let total = match admission_slot.declared.load(Ordering::Relaxed) {
-            1 => total.min(ceiling),
+            1 => total.min(limit),
             _ => total,
         };
         Some((free, total))
     }
 
-    /// Bytes that a new broker is told of a running job.
-    pub fn runs(&self, share_before: u64) -> Option<u64> {
-        self.entered().then(|| self.held().max(share_before))
+    /// Bytes that a new broker is told.
+    pub fn reattach_bytes(&self, quota_before: u64) -> Option<u64> {
+        self.entered().then(|| self.held().max(quota_before))
     }
 
-    /// Notes device memory taken or given back, bytes. `claimed`: the claim that ends.
+    /// Counts device memory taken or freed, bytes, and ends a claim of `claimed`.
     pub fn memory_changed(&self, link: &BrokerLink, delta: i64, claimed: u64) {
         self.memory.fetch_add(delta, Ordering::Relaxed);
-        self.settled(delta, claimed);
+        self.end_claim(delta, claimed);
         self.report_memory(link);
     }
 
-    /// Notes own managed memory taken or given back, bytes.
+    /// Counts the job's own managed memory, bytes.
     pub fn own_managed_changed(&self, link: &BrokerLink, delta: i64) {
         self.own_managed.fetch_add(delta, Ordering::Relaxed);
         self.report_memory(link);
     }
 
-    /// Device memory held, bytes.
     pub fn held(&self) -> u64 {
         u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// The job's own managed memory, bytes.
     pub fn own_managed(&self) -> u64 {
         u64::try_from(self.own_managed.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Writes what is held into the lane.
     pub fn report_memory(&self, link: &BrokerLink) {
         let held = u64::try_from(self.memory.load(Ordering::Relaxed)).unwrap_or(0);
         let counters = &link.lane.counters;
         counters.memory.store(held, Ordering::Relaxed);
         counters.memory_peak.fetch_max(held, Ordering::Relaxed);
         counters.managed_own.store(self.own_managed(), Ordering::Relaxed);
-        paging::report(link);
+        paging::write_to(link);
     }
 }

@@ -1,10 +1,9 @@
 //! Probes of free device memory, which tell the broker what contexts and strangers take.
 //!
-//! A probe is valid only if no memory was taken or given back beside it. So each change is
-//! announced before the driver call and ended after it was counted
-//! ([`Moves`](weft_protocol::admission_slot::Moves)). A probe beside a change of its own process is
-//! dropped; the broker repeats one beside another job's change. The clock is the system's, because
-//! processes compare these times.
+//! A probe is valid only if no memory changed beside it. So each change is announced before the
+//! driver call and ends after it was counted ([`Moves`](weft_protocol::admission_slot::Moves)). A
+//! probe beside a change of its own process is dropped; the broker repeats one beside another
+//! job's. Times are the system clock's, because processes compare them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,31 +13,29 @@ use weft_protocol::control::ToBroker;
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 
-/// Shortest interval between two probes, ns: each asks the driver.
-const PAUSE: Ns = 10_000_000;
+/// Shortest interval between two probes: each asks the driver.
+const PROBE_PAUSE_NS: Ns = 10_000_000;
 
 /// Changes of what the process holds, and its probes.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct MemoryChanges {
     begun: AtomicU64,
     done: AtomicU64,
     last: AtomicU64,
     /// Last answered request: 0 none, 1 the first probe, plus one for each of the broker's.
     answered: AtomicU32,
-    /// Time of the last probe, ns.
-    looked: AtomicU64,
-    /// Whether the first context was probed.
+    probed_at: AtomicU64,
     beside_context: AtomicBool,
 }
 
-/// A guard around a change, dropped when it is counted.
+/// An announced change; its drop says that it was counted.
 #[derive(Debug)]
-pub struct Moving {
-    changes: &'static Changes,
+pub struct MemoryChange {
+    changes: &'static MemoryChanges,
     link: &'static BrokerLink,
 }
 
-impl Drop for Moving {
+impl Drop for MemoryChange {
     fn drop(&mut self) {
         let (changes, now) = (self.changes, clock::system());
         changes.last.fetch_max(now, Ordering::AcqRel);
@@ -47,87 +44,81 @@ impl Drop for Moving {
     }
 }
 
-/// A probe that has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Looking {
+pub struct BegunProbe {
     at: Ns,
     changes: u64,
-    answers: u32,
+    request: u32,
 }
 
-impl Changes {
-    /// Announces a change; [`Moving`] ends it.
-    pub fn moving(&'static self, link: &'static BrokerLink) -> Moving {
+impl MemoryChanges {
+    pub fn begin(&'static self, link: &'static BrokerLink) -> MemoryChange {
         let begun = self.begun.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         link.lane.moves.begun(begun);
-        Moving { changes: self, link }
+        MemoryChange { changes: self, link }
     }
 
     /// Writes the past changes into a new lane.
     pub fn report(&self, link: &BrokerLink) {
-        let changes = self;
-        let done = changes.done.load(Ordering::Acquire);
-        link.lane.moves.begun(changes.begun.load(Ordering::Acquire));
-        link.lane.moves.done(done, changes.last.load(Ordering::Acquire));
+        let done = self.done.load(Ordering::Acquire);
+        link.lane.moves.begun(self.begun.load(Ordering::Acquire));
+        link.lane.moves.done(done, self.last.load(Ordering::Acquire));
     }
 
-    /// Begins a probe if one is due: at the process's first memory, and when the broker asks again.
-    pub fn looks(&self, link: &BrokerLink) -> Option<Looking> {
-        let changes = self;
+    /// Begins a probe if one is due: at the process's first memory, and at the broker's request.
+    pub fn begin_probe(&self, link: &BrokerLink) -> Option<BegunProbe> {
         let answers = link
             .lane
             .admission_slot
             .probe_requests
             .load(Ordering::Relaxed)
             .wrapping_add(1);
-        if changes.answered.load(Ordering::Relaxed) == answers {
+        if self.answered.load(Ordering::Relaxed) == answers {
             return None;
         }
         let at = clock::system();
-        let looked = changes.looked.load(Ordering::Relaxed);
-        if looked != 0 && at.saturating_sub(looked) < PAUSE {
+        let probed = self.probed_at.load(Ordering::Relaxed);
+        if probed != 0 && at.saturating_sub(probed) < PROBE_PAUSE_NS {
             return None;
         }
-        changes.looked.store(at, Ordering::Relaxed);
-        let done = changes.done.load(Ordering::Acquire);
-        (changes.begun.load(Ordering::Acquire) == done).then_some(Looking {
+        self.probed_at.store(at, Ordering::Relaxed);
+        let done = self.done.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == done).then_some(BegunProbe {
             at,
             changes: done,
-            answers,
+            request: answers,
         })
     }
 
-    /// Begins a probe beside the process's first context.
-    pub fn looks_at_context(&self) -> Option<Looking> {
-        let changes = self;
-        if changes.beside_context.swap(true, Ordering::AcqRel) {
+    /// Begins the probe beside the process's first context.
+    pub fn begin_context_probe(&self) -> Option<BegunProbe> {
+        if self.beside_context.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let done = changes.done.load(Ordering::Acquire);
-        (changes.begun.load(Ordering::Acquire) == done).then_some(Looking {
+        let done = self.done.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == done).then_some(BegunProbe {
             at: clock::system(),
             changes: done,
-            answers: 0,
+            request: 0,
         })
     }
 
-    /// Reports a probe beside the first context: bytes free, and bytes (held, own managed). Later
-    /// loads show with the first memory.
-    pub fn looked_at_context(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
-        if self.begun.load(Ordering::Acquire) == look.changes {
-            let at = look.at;
+    /// Reports the probe beside the first context, in bytes. Code loaded later shows with the first
+    /// memory.
+    pub fn report_context_probe(&self, link: &BrokerLink, probe: BegunProbe, free: u64, (held, own): (u64, u64)) {
+        if self.begun.load(Ordering::Acquire) == probe.changes {
+            let at = probe.at;
             link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }
 
     /// Reports a probe: bytes free, and bytes (held, own managed).
-    pub fn looked(&self, link: &BrokerLink, look: Looking, free: u64, (held, own): (u64, u64)) {
-        let changes = self;
-        if changes.begun.load(Ordering::Acquire) != look.changes {
+    pub fn report_probe(&self, link: &BrokerLink, probe: BegunProbe, free: u64, (held, own): (u64, u64)) {
+        if self.begun.load(Ordering::Acquire) != probe.changes {
             return;
         }
-        if changes.answered.swap(look.answers, Ordering::AcqRel) != look.answers {
-            let at = look.at;
+        if self.answered.swap(probe.request, Ordering::AcqRel) != probe.request {
+            let at = probe.at;
             link.messages.put(ToBroker::Context { free, held, own, at });
         }
     }

@@ -1,15 +1,14 @@
-//! Tells whether this process is a Python script and the interpreter owns a signal's handler.
+//! Tells whether this process is a Python script whose interpreter owns a signal's handler.
 //!
-//! Reads `/proc` alone: a thread that waits for this one may hold the linker's lock (`dladdr`), and
-//! other threads may change the environment.
+//! Reads `/proc` alone: another thread may hold the linker's lock (`dladdr`) or change the
+//! environment.
 #![forbid(unsafe_code)]
 
 use std::fs;
 
-/// Names of the interpreters and of their libraries.
 const INTERPRETERS: [&str; 2] = ["python", "pypy"];
 
-/// Modules and scripts that are prompts.
+/// Programs with a prompt.
 const PROMPTS: [&str; 8] = [
     "ipykernel",
     "ipython",
@@ -21,7 +20,6 @@ const PROMPTS: [&str; 8] = [
     "idlelib",
 ];
 
-/// Environment variables of a process with a prompt.
 const SAY_PROMPT: [&str; 3] = ["PYTHONINSPECT=", "JPY_PARENT_PID=", "JPY_SESSION_NAME="];
 
 /// Whether the code at `handler` is Python's, and the process a script without a prompt.
@@ -35,7 +33,7 @@ pub fn runs(handler: usize) -> bool {
             .any(|entry| SAY_PROMPT.iter().any(|begin| entry.starts_with(begin)))
 }
 
-/// Splits a file at its zero bytes. An empty argument counts.
+/// Splits at zero bytes. An empty argument counts.
 fn words(text: &str) -> Vec<&str> {
     text.strip_suffix('\0').unwrap_or(text).split('\0').collect()
 }
@@ -45,7 +43,6 @@ fn names(path: &str, known: &[&str]) -> bool {
     known.iter().any(|known| name.contains(known))
 }
 
-/// Whether the file mapped at `address` is an interpreter, by its name. `maps` is of proc(5).
 fn is_interpreters(maps: &str, address: usize) -> bool {
     maps.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -59,7 +56,7 @@ fn is_interpreters(maps: &str, address: usize) -> bool {
     })
 }
 
-/// Whether the interpreter was told what to run, and that is no prompt.
+/// Whether the interpreter was told what to run, other than a prompt.
 fn is_script(words: &[&str]) -> bool {
     let [program, rest @ ..] = words else { return false };
     if !names(program, &INTERPRETERS) {

@@ -1,11 +1,10 @@
-//! Starts a broker for a job that finds none: the `weft` beside this library, in the background,
-//! ending by itself when idle.
+//! Starts a broker for a job that finds none: the `weft` beside this library, in the background.
 //!
-//! * The job cannot notice it as a child. A child without an exit signal, unseen by SIGCHLD and
-//!   `wait()`, starts the broker and ends. An exec restores the exit signal, hence the child in
-//!   between. The broker gets its own session, /dev/null as standard descriptors, no other
-//!   descriptor, no `LD_PRELOAD`.
-//! * Of jobs that start at once, one starts the broker; the others see the lock and wait for an
+//! * The job cannot notice it as a child: a child without exit signal starts the broker and ends.
+//!   An exec restores the exit signal, hence the child in between.
+//! * The broker gets its own session, /dev/null as standard descriptors, no other descriptor, no
+//!   `LD_PRELOAD`. It ends when idle.
+//! * Of jobs that start at once, one starts the broker. The others see the lock and wait for an
 //!   answer.
 #![allow(unsafe_code)]
 
@@ -22,17 +21,13 @@ use weft_protocol::transport::path;
 /// Seconds without clients after which the broker ends.
 const IDLE_EXIT: &CStr = c"30";
 
-/// Stack of a child until its exec or end. It makes some 75 system calls and no deep calls.
+/// Stack of a child until its exec: some 75 system calls and no deep calls.
 const STACK: usize = 64 * 1024;
 
-/// Why no broker was started.
 #[derive(Debug)]
 pub enum Failure {
-    /// No program weft beside the library.
     NoProgram,
-    /// The socket's folder is unusable.
     Folder(weft_protocol::transport::Error),
-    /// The system refused.
     System(std::io::Error),
 }
 
@@ -46,7 +41,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A broker is being started. Hold this until it answers or patience ends.
+/// A broker is being started. Hold this until it answers or the wait for it ends.
 #[derive(Debug)]
 pub struct Starting {
     _lock: Option<File>,
@@ -81,7 +76,7 @@ fn program() -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|library| library.parent().map(Path::to_path_buf))
-        // Beside it, or one up: a subfolder holds the library under the driver's name.
+        // A subfolder holds the library under the driver's name.
         .flat_map(|folder| [folder.join("weft"), folder.join("../weft")])
         .find(|program| {
             std::fs::metadata(program).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
@@ -90,9 +85,9 @@ fn program() -> Option<PathBuf> {
 
 fn library() -> Option<PathBuf> {
     let mut facts = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the address is of this very function; the pointer is to a local.
+    // SAFETY: this very function's address; the pointer is to a local.
     let found = unsafe { libc::dladdr(library as *const c_void, facts.as_mut_ptr()) };
-    // SAFETY: zeroed or filled by the call, the structure is valid.
+    // SAFETY: valid, zeroed or filled.
     let facts = unsafe { facts.assume_init() };
     if found == 0 || facts.dli_fname.is_null() {
         return None;
@@ -102,7 +97,7 @@ fn library() -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(name.to_bytes().to_vec())))
 }
 
-/// The child's data, made before its start: it may not allocate.
+/// The child's data. Made before: a child may not allocate.
 struct Plan {
     program: CString,
     arguments: Vec<*const c_char>,
@@ -110,13 +105,12 @@ struct Plan {
     stack: *mut c_void,
 }
 
-/// Starts `program` as a broker.
 pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Failure::NoProgram);
     let program = text(program.as_os_str().as_bytes())?;
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
-        // The broker is no job; the socket is passed as this process resolved it.
+        // The broker is no job; it gets the resolved socket.
         if name != "LD_PRELOAD" && name != "WEFT_SOCKET" {
             let mut line = name.into_vec();
             line.push(b'=');
@@ -145,18 +139,17 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
         program: program.clone(),
         stack: lower,
     };
-    // No exit signal. VFORK: this thread sleeps until the child ends, so the child may use its
-    // memory.
+    // VFORK: this thread sleeps until the child ends, so the child may use its memory.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // SAFETY: `between` does only what a child with shared memory may; stacks and plan outlive it,
-    // since VFORK suspends this thread until it ends.
+    // SAFETY: `between` does only what a child with shared memory may. Stacks and plan outlive it:
+    // VFORK suspends this thread.
     let pid = unsafe { libc::clone(between, upper, flags, (&raw mut plan).cast()) };
     if pid < 0 {
         return Err(Failure::System(std::io::Error::last_os_error()));
     }
     let mut status: c_int = 0;
-    // SAFETY: the pointer is to a local; __WALL takes a child without exit signal. It has ended, so
-    // this does not wait.
+    // SAFETY: a pointer to a local. The child has ended, so this does not wait; __WALL takes
+    // one without exit signal.
     unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
     drop(variables);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
@@ -168,7 +161,7 @@ pub fn launch(program: &Path, socket: &Path) -> Result<(), Failure> {
 
 /// The child in between: starts the broker and ends.
 extern "C" fn between(plan: *mut c_void) -> c_int {
-    // SAFETY: `launch` passes its plan and sleeps until this child ends.
+    // SAFETY: the plan of `launch`, which sleeps meanwhile.
     let stack = unsafe { &*plan.cast::<Plan>() }.stack;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: as in `launch`, with the other stack.
@@ -177,10 +170,9 @@ extern "C" fn between(plan: *mut c_void) -> c_int {
     unsafe { libc::_exit(if pid < 0 { 1 } else { 0 }) }
 }
 
-/// The future broker. It shares the job's memory until its exec: system calls only, unchecked but
-/// the exec.
+/// The future broker. It shares the job's memory until its exec: system calls only.
 extern "C" fn child(plan: *mut c_void) -> c_int {
-    // SAFETY: `launch` passes its plan and sleeps meanwhile.
+    // SAFETY: as in `between`.
     let plan = unsafe { &*plan.cast::<Plan>() };
     for signal in 1..=64 {
         // The job's handlers must not run here.
@@ -192,18 +184,18 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
     // SAFETY: the path is a literal.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
     for standard in 0..3 {
-        // SAFETY: descriptors are this process's own copies (no CLONE_FILES).
+        // SAFETY: this process's own copies of descriptors (no CLONE_FILES).
         unsafe { libc::dup2(null, standard) };
     }
     // The job's pipes must not live as long as the broker.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let mut none = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointer is to a local.
+    // SAFETY: a pointer to a local.
     unsafe { libc::sigemptyset(none.as_mut_ptr()) };
     // SAFETY: the set was just emptied.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };
-    // SAFETY: all pointers are to strings and null-ended arrays that the sleeping parent keeps.
+    // SAFETY: strings and null-ended arrays that the sleeping parent keeps.
     unsafe {
         libc::execve(
             plan.program.as_ptr(),

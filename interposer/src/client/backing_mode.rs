@@ -1,35 +1,28 @@
 //! Whether this process's memory is managed: the request, and the decision of `auto`.
 //!
-//! `auto` is decided once per process: by the broker at admission, before the first context.
-//! Without the broker's word, or at an earlier allocation, it becomes device memory.
-//!
-//! Until then the hooks for managed jobs are in place. A decision for device memory removes them:
-//! no call is looked at that would not be in a job that never asked.
+//! `auto` is decided once per process, by the broker at admission. Without its word, or at an
+//! earlier allocation, it becomes device memory. That decision removes the hooks for managed jobs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Variable that selects the backing.
 pub const VARIABLE: &str = "WEFT_BACKING";
 
-/// Backing of a job's device memory.
+/// Backing of a job's device memory that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backing {
-    /// Device memory.
+pub enum RequestedBacking {
     Device,
-    /// Managed memory.
     Managed,
-    /// Device memory, or managed memory if the job would otherwise wait: the broker decides.
+    /// The broker decides: managed if the job would otherwise wait.
     Auto,
 }
 
-impl Backing {
-    /// Parses a value of [`VARIABLE`]. Unset means device memory.
-    pub fn parse(text: Option<&str>) -> Result<Backing, String> {
+impl RequestedBacking {
+    pub fn parse(text: Option<&str>) -> Result<RequestedBacking, String> {
         match text.map(str::trim) {
-            None | Some("" | "device") => Ok(Backing::Device),
-            Some("managed") => Ok(Backing::Managed),
-            Some("auto") => Ok(Backing::Auto),
+            None | Some("" | "device") => Ok(RequestedBacking::Device),
+            Some("managed") => Ok(RequestedBacking::Managed),
+            Some("auto") => Ok(RequestedBacking::Auto),
             Some(other) => Err(format!(
                 "{VARIABLE}={other} is none of device, managed, auto; taken as device"
             )),
@@ -43,10 +36,9 @@ const DEVICE: u8 = 1;
 const MANAGED: u8 = 2;
 const OPEN: u8 = 3;
 
-/// Called when `auto` is decided for device memory.
 static WHEN_DEVICE_MEMORY: OnceLock<fn()> = OnceLock::new();
 
-/// Registers `tell` for a decision of `auto` for device memory. The first caller's counts.
+/// Registers what hears that `auto` became device memory. The first caller's counts.
 pub fn when_device_memory(tell: fn()) {
     let _ = WHEN_DEVICE_MEMORY.set(tell);
 }
@@ -62,10 +54,10 @@ fn state() -> u8 {
 #[cold]
 fn read() -> u8 {
     let value = std::env::var(VARIABLE).ok();
-    let asked = match Backing::parse(value.as_deref()) {
-        Ok(Backing::Managed) => MANAGED,
-        Ok(Backing::Auto) => OPEN,
-        Ok(Backing::Device) | Err(_) => DEVICE,
+    let asked = match RequestedBacking::parse(value.as_deref()) {
+        Ok(RequestedBacking::Managed) => MANAGED,
+        Ok(RequestedBacking::Auto) => OPEN,
+        Ok(RequestedBacking::Device) | Err(_) => DEVICE,
     };
     match STATE.compare_exchange(UNREAD, asked, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => asked,
@@ -73,7 +65,6 @@ fn read() -> u8 {
     }
 }
 
-/// Whether this process's memory is managed; false while undecided.
 #[inline]
 pub fn managed() -> bool {
     state() == MANAGED
@@ -84,7 +75,7 @@ pub fn is_open() -> bool {
     state() == OPEN
 }
 
-/// Whether it is or may become managed.
+/// Whether the memory is or may become managed.
 pub fn may_be_managed() -> bool {
     matches!(state(), MANAGED | OPEN)
 }
@@ -111,7 +102,7 @@ pub fn settled() -> bool {
     }
 }
 
-/// Resets to device memory in a forked child, which owns none of its parent's memory.
+/// Resets to device memory in a forked child, which owns none of its parent's.
 pub fn forget() {
     STATE.store(DEVICE, Ordering::Release);
 }
@@ -122,12 +113,15 @@ mod tests {
 
     #[test]
     fn the_variable_has_three_values() {
-        assert_eq!(Backing::parse(None), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some("device")), Ok(Backing::Device));
-        assert_eq!(Backing::parse(Some(" managed ")), Ok(Backing::Managed));
-        assert_eq!(Backing::parse(Some("auto")), Ok(Backing::Auto));
-        let said = Backing::parse(Some("12GiB")).unwrap_err();
+        assert_eq!(RequestedBacking::parse(None), Ok(RequestedBacking::Device));
+        assert_eq!(RequestedBacking::parse(Some("")), Ok(RequestedBacking::Device));
+        assert_eq!(RequestedBacking::parse(Some("device")), Ok(RequestedBacking::Device));
+        assert_eq!(
+            RequestedBacking::parse(Some(" managed ")),
+            Ok(RequestedBacking::Managed)
+        );
+        assert_eq!(RequestedBacking::parse(Some("auto")), Ok(RequestedBacking::Auto));
+        let said = RequestedBacking::parse(Some("12GiB")).unwrap_err();
         assert!(said.contains("WEFT_BACKING=12GiB"), "{said}");
     }
 }

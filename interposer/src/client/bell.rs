@@ -1,8 +1,7 @@
 //! The broker's doorbell: an eventfd that came with the lane.
 //!
-//! A job may close descriptors that it did not open (daemons do), and its next file may reuse the
-//! number. So before each write the descriptor's identity is checked; a changed one is never
-//! touched again.
+//! A job may close descriptors that it did not open, and its next file may reuse the number. So the
+//! descriptor's identity is checked before each write. A changed one is never touched again.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -12,7 +11,6 @@ use rustix::fs::fstat;
 
 const NONE: RawFd = -1;
 
-/// The doorbell, if there is one.
 #[derive(Debug)]
 pub struct Bell {
     descriptor: AtomicI32,
@@ -40,20 +38,19 @@ impl Bell {
         if descriptor == NONE {
             return None;
         }
-        // SAFETY: the number is not -1. `ring` checks before it writes whether it is open and ours:
-        // fstat fails on a closed one, a reused one has another identity.
+        // SAFETY: not -1. `ring` checks that it is open and ours: fstat fails on a closed one, a
+        // reused one has another identity.
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Installs a new doorbell. An old descriptor number is kept and redirected, so a concurrent
-    /// ring reaches either one.
+    /// Installs a doorbell. An old descriptor number is redirected, so a concurrent ring reaches
+    /// either.
     pub fn hang(&self, new: OwnedFd) {
         let identity = identity(std::os::fd::AsFd::as_fd(&new)).unwrap_or(0);
         let old = self.descriptor.load(Ordering::Acquire);
         let intact = self.borrow().and_then(self::identity) == Some(self.identity.load(Ordering::Acquire));
         if old != NONE && intact {
-            // SAFETY: both numbers are open descriptors of weft: `new` is owned, `old` was found
-            // intact just now. dup3 replaces in one step.
+            // SAFETY: both numbers are open descriptors of weft; dup3 replaces in one step.
             let replaced = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
             if replaced == old {
                 self.identity.store(identity, Ordering::Release);
@@ -64,7 +61,7 @@ impl Bell {
         self.descriptor.store(new.into_raw_fd(), Ordering::Release);
     }
 
-    /// Rings. Never waits: the eventfd is non-blocking, and a full one rings already.
+    /// Rings. Never waits: the eventfd is non-blocking.
     pub fn ring(&self) {
         let Some(bell) = self.borrow() else { return };
         if identity(bell) != Some(self.identity.load(Ordering::Acquire)) {
@@ -114,8 +111,7 @@ mod tests {
         bell.hang(new_bell());
         let number = bell.descriptor.load(Ordering::Relaxed);
         // As a job that closes everything and opens something, in one step.
-        // SAFETY: both numbers are open; the pipe's writer then has two numbers, of which this test
-        // closes one and leaks the other.
+        // SAFETY: both numbers are open; the test closes one of the writer's two.
         assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number);
         bell.ring();
         bell.ring();

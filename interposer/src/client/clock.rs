@@ -1,9 +1,9 @@
 //! The lane's clock: `CLOCK_MONOTONIC`, equal in all processes of a machine.
 //!
-//! A vDSO read takes 20 to 60 ns (measured; most in a virtual machine): more than the rest of a
-//! launch. The processor's counter takes 5 to 20 ns and is read if the kernel keeps time by it. The
-//! helper thread compares both a few times a second and sets the line between them. Without a line,
-//! or with another kernel clock, the system's is read.
+//! A vDSO read takes 20 to 60 ns (measured), more than the rest of a launch. The processor's
+//! counter takes 5 to 20 ns and is read if the kernel keeps time by it. The helper thread compares
+//! both a few times a second and sets the line between them. Without a line the system's clock is
+//! read.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,29 +11,27 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_protocol::Ns;
 
-/// Shortest span of a line: an interruption between readings (some us) then bends it by less than 1
-/// in 10,000.
-const SHORTEST_SPAN: Ns = 20_000_000;
+/// Shortest span of a line: an interruption of some us bends it by less than 1 in 10,000.
+const SHORTEST_SPAN_NS: Ns = 20_000_000;
 
 /// Longest span before a new line: the system's clock is steered.
-const LONGEST_SPAN: Ns = 60_000_000_000;
+const LONGEST_SPAN_NS: Ns = 60_000_000_000;
 
-/// Largest distance of simultaneous readings. A larger one was interrupted and is repeated.
-const AT_ONCE: Ns = 1_000;
+/// Largest distance of simultaneous readings; others were interrupted.
+const AT_ONCE_NS: Ns = 1_000;
 
-/// The kernel's name of this counter as a clock source.
 const TRUSTED: &str = "tsc";
 
-/// `now = ns + (counter - count) * rate / 2^64`, in ns. `version` is odd while the line is unknown
-/// or changing; only the helper changes it.
-struct Line {
+/// `now = ns + (counter - count) * rate / 2^64`. `version` is odd while the line is unknown or
+/// changing; only the helper changes it.
+struct ClockLine {
     version: AtomicU64,
     count: AtomicU64,
     ns: AtomicU64,
     rate: AtomicU64,
 }
 
-static LINE: Line = Line {
+static LINE: ClockLine = ClockLine {
     version: AtomicU64::new(1),
     count: AtomicU64::new(0),
     ns: AtomicU64::new(0),
@@ -42,11 +40,11 @@ static LINE: Line = Line {
 
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    // SAFETY: every x86-64 processor has the instruction; it touches no memory.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The system's clock, ns: for exact comparison with other processes' times.
+/// The system's clock, ns: exact beside other processes' times.
 #[inline(never)]
 pub fn system() -> Ns {
     #[cfg(test)]
@@ -59,13 +57,12 @@ pub fn system() -> Ns {
         .wrapping_add(now.tv_nsec as u64)
 }
 
-/// The present time, ns.
 #[inline]
 pub fn now() -> Ns {
     at_once().unwrap_or_else(system)
 }
 
-/// The present time without a call; `None` while the line is unknown or changing.
+/// The time without a call; `None` while the line is unknown or changing.
 #[inline(always)]
 pub fn at_once() -> Option<Ns> {
     #[cfg(test)]
@@ -80,7 +77,7 @@ pub fn at_once() -> Option<Ns> {
     if version & 1 != 0 || LINE.version.load(Ordering::Relaxed) != version {
         return None;
     }
-    // A core may read a counter just before the line's point; time then stands still.
+    // The counter may be read just before the line's point; time then stands still.
     let past = counter().wrapping_sub(count);
     let past = if past as i64 > 0 { past } else { 0 };
     Some(ns.wrapping_add(((u128::from(past) * u128::from(rate)) >> 64) as u64))
@@ -94,7 +91,7 @@ pub fn timespec(ns: Ns) -> Timespec {
     }
 }
 
-/// Maintains the line between counter and system clock. One per process: the helper's.
+/// Maintains the line. One per process: the helper's.
 #[derive(Debug)]
 pub struct Comparison {
     trusted: bool,
@@ -111,7 +108,6 @@ impl Comparison {
         }
     }
 
-    /// Compares again.
     pub fn go_on(&mut self) {
         if !self.trusted {
             return;
@@ -122,14 +118,14 @@ impl Comparison {
             return;
         };
         let (counts, span) = (count.wrapping_sub(first_count), ns.wrapping_sub(first_ns));
-        if span < SHORTEST_SPAN || counts == 0 || counts > u64::MAX / 2 {
+        if span < SHORTEST_SPAN_NS || counts == 0 || counts > u64::MAX / 2 {
             return;
         }
-        // A counter below 1 GHz has no such rate: the system's clock is read.
+        // A counter below 1 GHz has no such rate.
         let rate = (u128::from(span) << 64) / u128::from(counts);
         let Ok(rate) = u64::try_from(rate) else { return };
         set(count, ns, rate);
-        if span > LONGEST_SPAN {
+        if span > LONGEST_SPAN_NS {
             self.first = Some((count, ns));
         }
     }
@@ -140,7 +136,7 @@ fn both() -> Option<(u64, Ns)> {
         let before = system();
         let count = counter();
         let after = system();
-        (after.wrapping_sub(before) < AT_ONCE).then_some((count, before + (after - before) / 2))
+        (after.wrapping_sub(before) < AT_ONCE_NS).then_some((count, before + (after - before) / 2))
     })
 }
 
@@ -161,8 +157,7 @@ pub fn forget() {
     LINE.version.fetch_or(1, Ordering::AcqRel);
 }
 
-/// A virtual time of the calling thread, for tests that a busy machine must not affect. It advances
-/// when told, and a little at each look.
+/// A virtual time of the calling thread, for tests that a busy machine must not affect.
 #[cfg(test)]
 pub mod played {
     use std::cell::Cell;
@@ -174,9 +169,8 @@ pub mod played {
     }
 
     /// Two looks are never at one moment.
-    const LOOK: Ns = 25;
+    const LOOK_NS: Ns = 25;
 
-    /// Keeps the virtual time while it lives.
     #[derive(Debug)]
     pub struct Played(());
 
@@ -186,19 +180,17 @@ pub mod played {
         }
     }
 
-    /// Starts this thread's virtual time.
     pub fn begin() -> Played {
         NOW.set(Some(super::system()));
         Played(())
     }
 
-    /// Advances the virtual time, if there is one.
     pub fn pass(time: Ns) {
         NOW.set(NOW.get().map(|now| now + time));
     }
 
     pub(super) fn look() -> Option<Ns> {
-        pass(LOOK);
+        pass(LOOK_NS);
         NOW.get()
     }
 }

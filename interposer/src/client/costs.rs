@@ -1,38 +1,36 @@
-//! Kernel costs: identity hash -> predicted ns. Read without a lock at every launch of a background
-//! job.
+//! Kernel costs: identity hash -> predicted ns, read without a lock at every background launch.
 //!
-//! Open addressing over atomics; entries are added and changed, never removed. A key is claimed
-//! before its value is stored: a reader in between sees 0, unknown.
+//! Open addressing over atomics; entries are never removed. A key is claimed before its value is
+//! stored: a reader in between sees 0, unknown.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_protocol::Ns;
 
-/// Entries for kernels: 256 KiB. A big model has some thousand identities.
-const ENTRIES: usize = 1 << 14;
+/// Entries for kernels. A big model has some thousand identities.
+const KERNEL_ENTRIES: usize = 16_384;
 
 /// Entries of a small table, for example for graphs.
-const FEW: usize = 1 << 11;
+const SMALL_ENTRIES: usize = 1 << 11;
 
-/// Places searched for a key. At half load a longer run has a chance below one in a million.
+/// Places searched. At half load a longer run has a chance below one in a million.
 const PROBES: usize = 64;
 
-/// The table.
 #[derive(Debug)]
 pub struct Costs {
-    entries: Box<[Entry]>,
+    entries: Box<[CostEntry]>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct CostEntry {
     key: AtomicU64,
     value: AtomicU64,
 }
 
 impl Default for Costs {
     fn default() -> Costs {
-        Costs::of(ENTRIES)
+        Costs::of(KERNEL_ENTRIES)
     }
 }
 
@@ -40,28 +38,27 @@ impl Costs {
     fn of(entries: usize) -> Costs {
         debug_assert!(entries.is_power_of_two());
         Costs {
-            entries: (0..entries).map(|_| Entry::default()).collect(),
+            entries: (0..entries).map(|_| CostEntry::default()).collect(),
         }
     }
 
-    /// A small table.
     pub fn few() -> Costs {
-        Costs::of(FEW)
+        Costs::of(SMALL_ENTRIES)
     }
 
-    /// The entry `step` places after a hash's first. The hash is mixed, so its low bits serve. A
-    /// mask, because a division would be a launch's slowest instruction; lengths are powers of two.
+    /// The entry `step` places after a hash's first. A mask: a division would be a launch's slowest
+    /// instruction.
     #[inline]
-    fn entry(&self, hash: u64, step: u64) -> Option<&Entry> {
+    fn entry(&self, hash: u64, step: u64) -> Option<&CostEntry> {
         let mask = self.entries.len().wrapping_sub(1);
         self.entries.get(hash.wrapping_add(step) as usize & mask)
     }
 
-    fn run(&self, hash: u64) -> impl Iterator<Item = &Entry> {
+    fn run(&self, hash: u64) -> impl Iterator<Item = &CostEntry> {
         (0..PROBES as u64).filter_map(move |step| self.entry(hash, step))
     }
 
-    /// The predicted time, or `unknown` if there is none; `None` if the search takes longer.
+    /// The predicted time, or `unknown` if none; `None` if the search takes longer.
     #[inline(always)]
     pub fn at_once(&self, hash: u64, unknown: Ns) -> Option<Ns> {
         let first = self.entry(hash, 0)?;
@@ -76,7 +73,6 @@ impl Costs {
         }
     }
 
-    /// The predicted time, if known.
     #[inline]
     pub fn get(&self, hash: u64) -> Option<Ns> {
         if hash == 0 {
@@ -110,8 +106,7 @@ impl Costs {
         None
     }
 
-    /// The word of an entry, added if missing: for tables that count. `None` if its places are
-    /// taken.
+    /// The word of an entry, added if missing, for tables that count. `None` if full.
     #[inline]
     pub fn word(&self, hash: u64) -> Option<&AtomicU64> {
         let first = self.entry(hash, 0)?;
@@ -132,21 +127,19 @@ impl Costs {
         })
     }
 
-    /// All entries.
     pub fn words(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let all = self.entries.iter();
         all.map(|entry| (entry.key.load(Ordering::Acquire), &entry.value))
             .filter(|(key, _)| *key != 0)
     }
 
-    /// Forgets all values.
     pub fn forget(&self) {
         for entry in &self.entries {
             entry.value.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Sets a cost. False if its places are taken.
+    /// Sets a cost. False if full.
     pub fn set(&self, hash: u64, cost: Ns) -> bool {
         if hash == 0 {
             return false;
@@ -175,7 +168,7 @@ mod tests {
         // A big model's worth of mixed hashes, equal places modulo the table, and the largest hash.
         let hashes: Vec<u64> = (1..8000u64)
             .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-            .chain((0..20).map(|turn| 5 + turn * ENTRIES as u64))
+            .chain((0..20).map(|turn| 5 + turn * KERNEL_ENTRIES as u64))
             .chain([u64::MAX])
             .collect();
         for hash in &hashes {
@@ -204,8 +197,10 @@ mod tests {
     #[test]
     fn a_full_table_refuses_and_stays_right() {
         let costs = Costs::default();
-        let taken = (1..=2 * ENTRIES as u64).filter(|hash| costs.set(*hash, *hash)).count();
-        assert_eq!(taken, ENTRIES);
-        assert!((1..=ENTRIES as u64).all(|hash| costs.get(hash) == Some(hash)));
+        let taken = (1..=2 * KERNEL_ENTRIES as u64)
+            .filter(|hash| costs.set(*hash, *hash))
+            .count();
+        assert_eq!(taken, KERNEL_ENTRIES);
+        assert!((1..=KERNEL_ENTRIES as u64).all(|hash| costs.get(hash) == Some(hash)));
     }
 }

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use super::backing_mode;
 
-/// Whether launches may be deferred, now or later. Not on managed memory, nor in a job that is
-/// debugged or profiled ([`looked_into`]).
+/// Whether launches may be deferred, now or later. Not on managed memory, nor where launches are
+/// studied ([`looked_into`]).
 pub fn on() -> bool {
     static WANTED: LazyLock<bool> = LazyLock::new(|| {
         let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -16,16 +16,15 @@ pub fn on() -> bool {
     *WANTED && !backing_mode::managed()
 }
 
-/// Whether launches are debugged or profiled. `CUDA_LAUNCH_BLOCKING`, set to find a failing line,
-/// makes a launch return at its kernel's end. Injected profilers (Nsight, compute-sanitizer) match
-/// kernels with calls and threads.
+/// Whether launches are debugged or profiled. `CUDA_LAUNCH_BLOCKING` makes a launch return at its
+/// kernel's end; injected profilers (Nsight, compute-sanitizer) match kernels with calls.
 fn looked_into(said: impl Fn(&str) -> Option<std::ffi::OsString>) -> bool {
     let blocking = said("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
     blocking || said("CUDA_INJECTION64_PATH").is_some() || said("CUDA_INJECTION32_PATH").is_some()
 }
 
-/// Whether launches are deferred now. While the backing is undecided ([`backing_mode::is_open`])
-/// managed jobs' hooks are in place, which wait at the gate.
+/// Whether launches are deferred now. While the backing is undecided managed jobs' hooks are in
+/// place, which wait at the gate.
 pub fn leaves() -> bool {
     on() && !backing_mode::is_open()
 }

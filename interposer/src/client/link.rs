@@ -1,7 +1,7 @@
 //! The link to the broker: shared memory, messages, and the environment's settings.
 //!
 //! Without a broker the lane is private memory whose mode is `Free`, so readers need no check. A
-//! link is made with its session and never freed.
+//! link is never freed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -21,23 +21,16 @@ use crate::thread;
 /// The link between a session and its present broker.
 #[derive(Debug)]
 pub struct BrokerLink {
-    /// The present lane.
     pub lane: &'static Lane,
-    /// The present epoch page.
     pub epoch_page: &'static EpochPage,
-    /// Mapping of the lane.
     pub lane_place: Mapping<Lane>,
-    /// Mapping of the epoch page.
     pub epoch_page_place: Mapping<EpochPage>,
-    /// The broker's doorbell.
     pub bell: Bell,
     /// Messages to the broker, not urgent.
     pub messages: Messages,
-    /// Number of brokers attached so far: each has its own page operations.
+    /// Brokers attached so far: each has its own page operations.
     pub attachments: AtomicU64,
-    /// The environment's settings.
     pub settings: Settings,
-    /// Predicted times.
     pub costs: Costs,
 }
 
@@ -74,12 +67,11 @@ impl BrokerLink {
         })
     }
 
-    /// Queues a message. Drops are counted where the queue is emptied.
+    /// Queues a message. Where the queue is emptied, drops are counted.
     pub fn tell(&self, message: ToBroker) {
         let _ = self.messages.put(message);
     }
 
-    /// Writes a record into the lane.
     #[inline]
     pub fn write(&self, kind: Kind, at: Ns, kernel: u64, a: u64, b: u64) {
         self.lane.record(Record {
@@ -98,18 +90,16 @@ impl BrokerLink {
         self.lane.orders.flags.load(Ordering::Relaxed) & flags::PROFILE != 0
     }
 
-    /// Number of the present broker; grows with each.
+    /// Number of the present broker.
     pub fn attachment(&self) -> u64 {
         self.attachments.load(Ordering::Acquire)
     }
 
-    /// Whether a broker is attached.
     pub fn is_attached(&self) -> bool {
         self.lane.magic.load(Ordering::Relaxed) == lane::MAGIC
     }
 
-    /// Slowdown of this device against a real one, if told: a simulated GPU with more work than
-    /// cores.
+    /// Slowdown of a simulated GPU against a real one, if told.
     pub fn stated_slowness(&self) -> Option<f64> {
         match self.lane.orders.dilation.load(Ordering::Relaxed) {
             0 | DILATION_ONE => None,
@@ -132,8 +122,8 @@ impl BrokerLink {
     }
 
     /// Wakes a broker that sleeps and wants it. The caller has just changed a word by a
-    /// sequentially consistent read-modify-write, or fenced. So a broker that looks again after
-    /// declaring sleep sees the change.
+    /// sequentially consistent read-modify-write, or fenced: a broker that looks again after
+    /// declaring sleep sees it.
     #[inline]
     pub fn ring(&self) {
         if self.wants_ring() {
@@ -147,7 +137,7 @@ impl BrokerLink {
         self.lane.broker_sleeps.load(Ordering::SeqCst) == bells::ALL
     }
 
-    /// Wakes the broker, even from a nap, for an idle process: a background job waits for this.
+    /// Wakes the broker, even from a nap: a background job waits for an idle process.
     #[inline]
     pub fn ring_idle(&self) {
         if self.lane.broker_sleeps.load(Ordering::SeqCst) != bells::NONE {
@@ -155,7 +145,6 @@ impl BrokerLink {
         }
     }
 
-    /// Wakes the broker, unless another thread does.
     #[cold]
     #[inline(never)]
     pub fn wake_broker(&self) {

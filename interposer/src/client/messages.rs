@@ -1,7 +1,6 @@
 //! Messages from the job's threads to the broker: a bounded queue that the helper thread empties.
 //!
-//! A sender never waits: a full queue drops the message and counts it. A thread that is about to
-//! end may wait, bounded, until the helper has heard the broker.
+//! A sender never waits: a full queue drops and counts the message.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,19 +9,18 @@ use std::time::Duration;
 
 use weft_protocol::control::ToBroker;
 
-/// Most messages kept. Each of a model's kernels is told once, some thousand in its first second.
-const LONGEST: usize = 4096;
+/// Most messages kept: each of a model's kernels is told once, some thousand at its start.
+const MOST_MESSAGES: usize = 4096;
 
-/// The queue.
 #[derive(Debug, Default)]
 pub struct Messages {
-    inside: Mutex<Inside>,
+    inside: Mutex<QueueState>,
     bell: Condvar,
     heard: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct QueueState {
     waiting: VecDeque<ToBroker>,
     dropped: u64,
     nudged: bool,
@@ -32,7 +30,7 @@ struct Inside {
 }
 
 impl Messages {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, QueueState> {
         // No code under the lock can leave the queue half changed.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,7 +38,7 @@ impl Messages {
     /// Adds a message. False if dropped.
     pub fn put(&self, message: ToBroker) -> bool {
         let mut inside = self.inside();
-        let room = inside.waiting.len() < LONGEST;
+        let room = inside.waiting.len() < MOST_MESSAGES;
         if room {
             inside.waiting.push_back(message);
         } else {
@@ -63,8 +61,8 @@ impl Messages {
         self.bell.notify_one();
     }
 
-    /// Waits at most `within` until the helper has heard all that the broker has said so far. False
-    /// on timeout.
+    /// Waits at most `within` until the helper has heard what the broker has said so far. False on
+    /// timeout.
     pub fn hear(&self, within: Duration) -> bool {
         let mut inside = self.inside();
         inside.wanted += 1;
@@ -78,13 +76,13 @@ impl Messages {
         inside.heard >= this
     }
 
-    /// Begins to hear the broker. [`Messages::has_heard`] then serves requests up to the returned
+    /// Begins to hear the broker. [`Messages::has_heard`] serves requests up to the returned
     /// number.
     pub fn begins_to_hear(&self) -> u64 {
         self.inside().wanted
     }
 
-    /// Serves requests up to `wanted`: all that the broker had said at its beginning was heard.
+    /// Serves requests up to `wanted`.
     pub fn has_heard(&self, wanted: u64) {
         let mut inside = self.inside();
         if inside.heard < wanted {
@@ -111,11 +109,11 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_counts() {
         let messages = Messages::default();
-        for n in 0..LONGEST + 7 {
-            assert_eq!(messages.put(ToBroker::Note(n.to_string())), n < LONGEST);
+        for n in 0..MOST_MESSAGES + 7 {
+            assert_eq!(messages.put(ToBroker::Note(n.to_string())), n < MOST_MESSAGES);
         }
         let (taken, dropped) = messages.take();
-        assert_eq!((taken.len(), dropped), (LONGEST, 7));
+        assert_eq!((taken.len(), dropped), (MOST_MESSAGES, 7));
         assert_eq!(taken.front(), Some(&ToBroker::Note("0".into())));
         assert_eq!(messages.take().1, 0);
         messages.nudge();

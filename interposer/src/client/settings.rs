@@ -1,45 +1,41 @@
-//! The environment's settings. Pure: variables in, settings and complaints out.
+//! The environment's settings. Pure: variables in, settings and warnings out.
 //!
-//! A complaint is one line: what is wrong, where, and the value taken instead.
+//! A warning is one line: what is wrong, where, and the value taken instead.
 #![forbid(unsafe_code)]
 
 use weft_protocol::{Ns, PRIORITIES, amount};
 
-use super::backing_mode::{Backing, VARIABLE};
+use super::backing_mode::{RequestedBacking, VARIABLE};
 
-/// Default priority.
 pub const DEFAULT_PRIORITY: u8 = 5;
 
-/// Priority for an invalid value. The lowest: a typing error may slow its own job, never a more
-/// important one.
+/// Priority for an invalid value: a typing error may slow its own job, never a more important one.
 const PRIORITY_OF_A_MISTAKE: u8 = PRIORITIES as u8 - 1;
 
-/// Time to spin at the gate before sleeping: below one wake-up of a sleeping core (25-65 us).
-const SPIN: Ns = 20_000;
+/// Time to spin at the gate: below one wake-up of a sleeping core (25-65 us).
+const SPIN_NS: Ns = 20_000;
 
-const LONGEST_SPIN: Ns = 10_000_000;
+const LONGEST_SPIN_NS: Ns = 10_000_000;
 
 /// With this few cores, spinning blocks the awaited thread.
 const FEW_CORES: usize = 2;
 
-/// Variable that selects the source of evidence.
 pub const EVIDENCE_FROM: &str = "WEFT_EVIDENCE_FROM";
 
-/// Source of evidence.
+/// Source of evidence of what launches touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum EvidenceSource {
     /// The simulated GPU's ledger, if there is one.
     Ledger,
     /// The host's page table.
     Residency,
 }
 
-impl Source {
-    /// Parses a value of [`EVIDENCE_FROM`].
-    pub fn parse(text: Option<&str>) -> Result<Source, String> {
+impl EvidenceSource {
+    pub fn parse(text: Option<&str>) -> Result<EvidenceSource, String> {
         match text.map(str::trim) {
-            None | Some("" | "auto" | "ledger") => Ok(Source::Ledger),
-            Some("residency") => Ok(Source::Residency),
+            None | Some("" | "auto" | "ledger") => Ok(EvidenceSource::Ledger),
+            Some("residency") => Ok(EvidenceSource::Residency),
             Some(other) => Err(format!(
                 "{EVIDENCE_FROM}={other} is none of auto, ledger, residency; taken as auto"
             )),
@@ -47,29 +43,23 @@ impl Source {
     }
 }
 
-/// Weft's role in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Share the device.
     Serve,
     /// Take stage-1 samples.
     Profile,
-    /// Pass all calls through.
     Off,
 }
 
-/// Settings of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `WEFT_MODE`.
     pub purpose: Purpose,
-    /// `WEFT_PRIORITY`.
     pub priority: u8,
-    /// `WEFT_PROFILE`.
     pub profile: Option<String>,
     /// `WEFT_AUTOSTART`: whether a missing broker is started.
     pub autostart: bool,
-    /// `WEFT_SPIN_NS`: time that a background job spins at the gate before it sleeps.
+    /// `WEFT_SPIN_NS`: spin at the gate before sleeping.
     pub spin: Ns,
     /// `WEFT_MEMORY`: the job's peak, bytes.
     pub memory: Option<u64>,
@@ -81,11 +71,11 @@ pub struct Settings {
     pub no_wait: bool,
     /// `WEFT_GANG`: common to the processes of one job.
     pub gang: String,
-    /// `LOCAL_WORLD_SIZE`, set by torchrun: how many processes of the job use a device.
+    /// `LOCAL_WORLD_SIZE`, from torchrun: processes of the job on a device.
     pub processes: u32,
     /// `WEFT_USER`: user for fair shares.
     pub user: String,
-    /// A setting needs a broker, so its absence is worth a warning.
+    /// A setting needs a broker: its absence is worth a warning.
     pub explicit: bool,
 }
 
@@ -134,10 +124,10 @@ impl Settings {
                 "WEFT_SOCKET={socket} counts from the folder that each process is in: jobs in other folders look for other brokers"
             ));
         }
-        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN };
+        let usual_spin = if cores <= FEW_CORES { 0 } else { SPIN_NS };
         let spin = match variable("WEFT_SPIN_NS").map(|text| (text.parse::<Ns>(), text)) {
             None => usual_spin,
-            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN),
+            Some((Ok(spin), _)) => spin.min(LONGEST_SPIN_NS),
             Some((Err(_), text)) => {
                 complaints.push(format!(
                     "WEFT_SPIN_NS={text} is no number of nanoseconds; taken as {usual_spin}"
@@ -145,10 +135,10 @@ impl Settings {
                 usual_spin
             }
         };
-        if let Err(complaint) = Backing::parse(variable(VARIABLE).as_deref()) {
+        if let Err(complaint) = RequestedBacking::parse(variable(VARIABLE).as_deref()) {
             complaints.push(complaint);
         }
-        if let Err(complaint) = Source::parse(variable(EVIDENCE_FROM).as_deref()) {
+        if let Err(complaint) = EvidenceSource::parse(variable(EVIDENCE_FROM).as_deref()) {
             complaints.push(complaint);
         }
         let profile = variable("WEFT_PROFILE");
@@ -205,7 +195,6 @@ impl Settings {
         (settings, complaints)
     }
 
-    /// Reads this process's environment.
     pub fn of_process() -> (Settings, Vec<String>) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Settings::read(
@@ -237,7 +226,7 @@ mod tests {
         assert_eq!(settings.purpose, Purpose::Serve);
         assert_eq!(settings.profile, None);
         assert!(settings.autostart && !settings.explicit);
-        assert_eq!(settings.spin, SPIN);
+        assert_eq!(settings.spin, SPIN_NS);
     }
 
     #[test]
@@ -253,7 +242,7 @@ mod tests {
         assert_eq!((settings.priority, settings.purpose), (0, Purpose::Profile));
         assert_eq!(settings.profile.as_deref(), Some("resnet"));
         assert!(!settings.autostart && settings.explicit);
-        assert_eq!(settings.spin, LONGEST_SPIN);
+        assert_eq!(settings.spin, LONGEST_SPIN_NS);
     }
 
     #[test]

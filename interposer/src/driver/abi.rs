@@ -1,8 +1,8 @@
 //! The driver's types, as far as weft reads them.
 //!
-//! Handles are plain words that only the driver dereferences. The result is a transparent integer,
-//! not a Rust enum: an unknown code of a newer driver must not be undefined behaviour. Layouts
-//! follow the public `cuda.h`; only fields that weft reads have names.
+//! Handles are plain words that only the driver dereferences. The result is a transparent integer:
+//! an unknown code of a newer driver must not be undefined behaviour. Layouts follow the public
+//! `cuda.h`: grids in blocks, blocks in threads, sizes in bytes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -14,24 +14,17 @@ use std::ffi::c_void;
 pub struct CuResult(pub u32);
 
 impl CuResult {
-    /// CUDA_SUCCESS.
     pub const SUCCESS: CuResult = CuResult(0);
-    /// CUDA_ERROR_INVALID_VALUE.
     pub const INVALID_VALUE: CuResult = CuResult(1);
-    /// CUDA_ERROR_OUT_OF_MEMORY.
     pub const OUT_OF_MEMORY: CuResult = CuResult(2);
-    /// CUDA_ERROR_NOT_INITIALIZED.
     pub const NOT_INITIALIZED: CuResult = CuResult(3);
     /// CUDA_ERROR_NO_DEVICE: the answer without a driver.
     pub const NO_DEVICE: CuResult = CuResult(100);
-    /// CUDA_ERROR_NOT_READY.
     pub const NOT_READY: CuResult = CuResult(600);
-    /// CUDA_ERROR_UNKNOWN.
     pub const UNKNOWN: CuResult = CuResult(999);
     /// CUDA_ERROR_NOT_FOUND: the answer of a symbol that the driver lacks.
     pub const NOT_FOUND: CuResult = CuResult(500);
 
-    /// Whether this is success.
     pub fn ok(self) -> bool {
         self == CuResult::SUCCESS
     }
@@ -39,27 +32,18 @@ impl CuResult {
 
 /// A CUstream. 0 and 1 are the legacy default stream, 2 the calling thread's.
 pub type CuStream = usize;
-/// A CUevent.
 pub type CuEvent = usize;
-/// A CUcontext.
 pub type CuContext = usize;
 /// A CUdevice (an ordinal).
 pub type CuDevice = i32;
-/// A CUdeviceptr.
 pub type CuDevicePtr = u64;
 /// A CUfunction, or a CUkernel passed as one.
 pub type CuFunction = usize;
-/// A CUkernel.
 pub type CuKernel = usize;
-/// A CUmodule.
 pub type CuModule = usize;
-/// A CUlibrary.
 pub type CuLibrary = usize;
-/// A CUgraph.
 pub type CuGraph = usize;
-/// A CUgraphNode.
 pub type CuGraphNode = usize;
-/// A CUgraphExec.
 pub type CuGraphExec = usize;
 
 /// CU_STREAM_CAPTURE_STATUS_NONE.
@@ -79,13 +63,11 @@ pub const MEMORY_HOST: u32 = 1;
 /// CU_MEMORYTYPE_DEVICE.
 pub const MEMORY_DEVICE: u32 = 2;
 
-/// CUmemLocation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Location {
-    /// Kind of location.
     pub kind: u32,
-    /// Device ordinal.
     pub id: i32,
 }
 
@@ -102,57 +84,42 @@ impl Location {
     }
 }
 
-/// CUlaunchConfig.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct LaunchConfig {
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Target stream.
     pub stream: CuStream,
     /// Launch attributes: forwarded, never read.
     pub attributes: *const c_void,
-    /// Number of attributes.
     pub attribute_count: u32,
 }
 
 /// CUDA_LAUNCH_PARAMS of a cooperative launch on several devices.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct DeviceLaunch {
-    /// Kernel.
     pub function: CuFunction,
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Target stream.
     pub stream: CuStream,
-    /// Arguments.
     pub arguments: *const c_void,
 }
 
 /// CUDA_KERNEL_NODE_PARAMS_v2 and the fields shared with _v3. The first version ends after `extra`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct KernelNode {
-    /// The kernel, if given as a function.
     pub function: CuFunction,
-    /// Grid, blocks.
     pub grid: [u32; 3],
-    /// Block, threads.
     pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// Arguments.
     pub arguments: *const c_void,
-    /// Packed arguments.
     pub extra: *const c_void,
     /// The kernel, if given as a kernel (`function` is null then). Not in the first version.
     pub kernel: CuKernel,
@@ -177,28 +144,23 @@ impl KernelNode {
 /// CUgraphNodeParams up to the kernel's parameters.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct NodeParams {
-    /// Node type.
     pub kind: u32,
-    /// Reserved.
     pub reserved: [i32; 3],
-    /// Parameters of a kernel node; other data in other nodes.
     pub kernel: KernelNode,
 }
 
 /// CUgraphNodeParams of a conditional node.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct ConditionalParams {
-    /// Node type.
     pub kind: u32,
-    /// Reserved.
     pub reserved: [i32; 3],
-    /// Handle of the condition.
     pub handle: u64,
     /// If, while or switch.
     pub condition: u32,
-    /// Number of bodies.
     pub size: u32,
     /// Body graphs, written by the driver when the node is made.
     pub bodies: *const CuGraph,
@@ -207,58 +169,50 @@ pub struct ConditionalParams {
 /// CUDA_MEMCPY2D (second version).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Copy2d {
     /// Source offset in bytes and rows.
     pub source_offset: [usize; 2],
-    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; pitch.
     pub source: [usize; 4],
     /// Destination offset in bytes and rows.
     pub target_offset: [usize; 2],
-    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; pitch.
     pub target: [usize; 4],
-    /// Bytes per row.
     pub width: usize,
-    /// Rows.
     pub height: usize,
 }
 
 /// CUDA_MEMCPY3D (second version) and CUDA_MEMCPY3D_PEER, of one layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Copy3d {
     /// Source offset in bytes, rows, slices; mipmap level.
     pub source_offset: [usize; 4],
-    /// Memory kind of the source.
     pub source_kind: u32,
     /// Source as host pointer, device pointer, array; context; pitch, height.
     pub source: [usize; 6],
     /// Destination offset in bytes, rows, slices; mipmap level.
     pub target_offset: [usize; 4],
-    /// Memory kind of the destination.
     pub target_kind: u32,
     /// Destination as host pointer, device pointer, array; context; pitch, height.
     pub target: [usize; 6],
-    /// Bytes per row.
     pub width: usize,
-    /// Rows.
     pub height: usize,
-    /// Slices.
     pub depth: usize,
 }
 
 /// CUmemAllocationProp up to the location.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct AllocationProperties {
     /// Allocation type and handle types.
     pub types: [u32; 2],
-    /// Kind of location.
     pub location_kind: u32,
-    /// Device ordinal.
     pub location_id: i32,
 }
 

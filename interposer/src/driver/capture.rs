@@ -1,8 +1,8 @@
 //! Which streams are being captured.
 //!
 //! A launch into a captured stream runs later, in a graph: it is neither held nor timed. During a
-//! capture weft makes only the driver call that asks about one, which is always legal; others could
-//! spoil it. Without a capture the check costs one load.
+//! capture weft makes only the driver call that asks about one; others could spoil it. Without a
+//! capture the check costs one load.
 //!
 //! A stream also joins a capture by waiting for one of its events, so during captures every stream
 //! is asked about.
@@ -13,14 +13,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::driver::abi::{CAPTURE_STATUS_NONE, CuResult, CuStream};
 use crate::driver::calls;
 
-/// Number of active captures. Changed together with [`STREAMS`], under its lock.
+/// Active captures. Changed together with [`STREAMS`], under its lock.
 static ON: AtomicUsize = AtomicUsize::new(0);
 
 static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
 static LISTENER: OnceLock<fn(bool)> = OnceLock::new();
 
-/// Registers `listener` for captures that begin (true) or end (false). The first caller's counts.
+/// Registers what hears of captures that begin (true) or end (false). The first caller's counts.
 pub fn listen(listener: fn(bool)) {
     let _ = LISTENER.set(listener);
 }
@@ -31,13 +31,11 @@ fn say(began: bool) {
     }
 }
 
-/// Whether any capture is active.
 #[inline]
 pub fn any() -> bool {
     ON.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this stream is being captured.
 #[inline]
 pub fn on(stream: CuStream) -> bool {
     any() && asked(stream)
@@ -46,24 +44,22 @@ pub fn on(stream: CuStream) -> bool {
 #[cold]
 fn asked(stream: CuStream) -> bool {
     let mut status = CAPTURE_STATUS_NONE;
-    // SAFETY: the out-parameter is valid; the client is about to use this stream.
+    // SAFETY: valid out-parameter; the client is about to use this stream.
     let result = unsafe { calls::cuStreamIsCapturing(stream, &mut status) };
-    // An error means that the stream is unusable during the capture; the client's own call will
-    // report it.
+    // An error: the stream is unusable during the capture, as the client's own call will tell.
     let capturing = !result.ok() || status != CAPTURE_STATUS_NONE;
     if !capturing {
-        // The capture ended unseen: for example, its stream was destroyed and the handle reused.
+        // The capture ended unseen: the stream was destroyed and its handle reused.
         ended(stream);
     }
     capturing
 }
 
-/// Makes driver calls so that they cannot spoil a capture which another thread began meanwhile.
+/// Makes driver calls that cannot spoil another thread's capture.
 pub fn relaxed<T>(calls: impl FnOnce() -> T) -> T {
-    /// CU_STREAM_CAPTURE_MODE_RELAXED.
     const RELAXED: u32 = 2;
     let mut mode = RELAXED;
-    // SAFETY: the pointer is to a local that outlives the call.
+    // SAFETY: a local that outlives the call.
     let changed = unsafe { calls::cuThreadExchangeStreamCaptureMode(&mut mode) };
     let done = calls();
     if changed.ok() {
@@ -83,7 +79,7 @@ fn began(stream: CuStream) {
     }
 }
 
-/// Removes a capture that began on this stream, if any.
+/// Removes a capture of this stream, if any.
 pub fn ended(stream: CuStream) {
     let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(at) = streams.iter().position(|other| *other == stream) {
@@ -94,13 +90,13 @@ pub fn ended(stream: CuStream) {
     }
 }
 
-/// Begins a capture. Counted before the call: from then on weft makes no call in between.
+/// Begins a capture. Counted before the call: from then on weft makes no other.
 pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let already = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).contains(&stream);
     began(stream);
     let result = real();
     if result.ok() {
-        // Another thread that used the stream before the driver began may have removed it.
+        // Another thread may have removed it before the driver began.
         began(stream);
     } else if !already {
         ended(stream);
@@ -108,14 +104,14 @@ pub fn begin(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     result
 }
 
-/// Ends a capture. A failed call may (spoilt capture) or may not (wrong thread) end it, so the
-/// driver is asked.
+/// Ends a capture. Whether a failed call ended it (spoilt) or not (wrong thread), the driver is
+/// asked.
 pub fn end(stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
     let result = real();
     if result.ok() {
         ended(stream);
     } else if any() {
-        // Removes the stream if it is no longer captured.
+        // Removes the stream if no longer captured.
         let _ = asked(stream);
     }
     result
@@ -153,7 +149,7 @@ mod tests {
         assert!(begin(a, || CuResult::SUCCESS).ok());
         assert!(begin(b, || CuResult::SUCCESS).ok());
         assert_eq!(ON.load(Ordering::Relaxed), before + 2);
-        // Beginning again is the client's error; the capture goes on.
+        // The client's error; the capture goes on.
         assert!(!begin(a, || CuResult::INVALID_VALUE).ok());
         assert_eq!(ON.load(Ordering::Relaxed), before + 2);
         assert!(end(a, || CuResult::SUCCESS).ok());

@@ -12,13 +12,11 @@ static OURS: AtomicU64 = AtomicU64::new(0);
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Counts a lookup answered with weft's entry point.
 pub fn answered_with_ours() {
     OURS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a lookup answered with a driver function whose calls weft does not see. The caller
-/// informs the launch queue.
+/// Counts a lookup answered with a driver function whose calls weft does not see.
 pub fn answered_with_unknown(name: &str) {
     UNKNOWN.fetch_add(1, Ordering::Relaxed);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,17 +25,15 @@ pub fn answered_with_unknown(name: &str) {
     }
 }
 
-/// Lookups answered with weft's entry points.
 pub fn ours() -> u64 {
     OURS.load(Ordering::Relaxed)
 }
 
-/// Lookups answered with unknown functions.
 pub fn unknown() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 
-/// Names of the unknown functions that were handed out.
+/// Names of unknown functions handed out.
 pub fn unknown_names() -> Vec<String> {
     NAMES
         .lock()

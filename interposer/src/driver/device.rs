@@ -1,14 +1,12 @@
 //! Device facts from the driver.
 #![forbid(unsafe_code)]
 
-/// A device that the process uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// From `cuDeviceGetName`.
     pub name: String,
     /// From `cuDeviceGetUuid`, hexadecimal.
     pub uuid: String,
-    /// Bytes.
     pub memory: u64,
     /// From `cuDriverGetVersion`.
     pub driver: u32,

@@ -1,14 +1,12 @@
-//! Driver functions for events, and their preconditions.
+//! Driver functions for events.
 //!
-//! All are optional: without one there are no events, and work counts as ended after its predicted
-//! time. Calls bypass weft's hooks. A failed call never changes the job's results.
+//! All are optional: without them work counts as ended after its predicted time. Calls bypass
+//! weft's hooks. A failed call never changes the job's results.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
 
-/// A CUevent.
 pub type Event = usize;
-/// A CUcontext.
 pub type Context = usize;
 
 type Create = unsafe extern "C" fn(*mut Event, u32) -> u32;
@@ -18,30 +16,22 @@ type Elapsed = unsafe extern "C" fn(*mut f32, Event, Event) -> u32;
 type Current = unsafe extern "C" fn(*mut Context) -> u32;
 type Exchange = unsafe extern "C" fn(*mut u32) -> u32;
 
-/// CUDA_SUCCESS.
 const SUCCESS: u32 = 0;
-/// CUDA_ERROR_NOT_READY.
 const NOT_READY: u32 = 600;
-/// CU_EVENT_DISABLE_TIMING.
 const DISABLE_TIMING: u32 = 2;
-/// CU_EVENT_DEFAULT.
 const TIMING: u32 = 0;
-/// CU_STREAM_CAPTURE_MODE_RELAXED: this thread's "potentially unsafe" calls do not end another
-/// thread's capture.
+/// CU_STREAM_CAPTURE_MODE_RELAXED: this thread's calls do not end another's capture.
 const RELAXED: u32 = 2;
 
-/// Whether an event was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
-    /// Yes.
     Yes,
-    /// Not yet.
     NotYet,
-    /// The driver answers an error; the event is useless.
+    /// Useless: the driver answers an error.
     Never,
 }
 
-/// The functions that the driver has.
+/// The event functions that the driver has.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct EventCalls {
     create: Option<Create>,
@@ -53,19 +43,17 @@ pub struct EventCalls {
     exchange: Option<Exchange>,
 }
 
-/// A field of [`EventCalls`] from a looked-up address.
 macro_rules! function {
     ($find:ident, $type:ty, $($name:literal),+) => {
         None$(.or_else(|| $find($name)))+.map(|address: *mut ()| {
-            // SAFETY: the address is the driver's function of this name, whose public prototype the
-            // type repeats.
+            // SAFETY: the driver's function of this name, whose public prototype the type repeats.
             unsafe { std::mem::transmute::<*mut (), $type>(address) }
         })
     };
 }
 
 impl EventCalls {
-    /// Looks the functions up. `find` returns the real driver's own.
+    /// `find` returns the real driver's functions.
     pub fn find(find: impl Fn(&CStr) -> Option<*mut ()>) -> EventCalls {
         EventCalls {
             create: function!(find, Create, c"cuEventCreate"),
@@ -78,20 +66,17 @@ impl EventCalls {
         }
     }
 
-    /// Whether events can be used.
     pub fn has_events(&self) -> bool {
         self.create.is_some() && self.record.is_some() && self.query.is_some() && self.current.is_some()
     }
 
-    /// Whether times can be taken.
     pub fn has_times(&self) -> bool {
         self.has_events() && self.elapsed.is_some()
     }
 
-    /// The calling thread's context, if any.
     pub fn current(&self) -> Option<Context> {
         let mut context = 0;
-        // SAFETY: the pointer is to a local that outlives the call.
+        // SAFETY: a local that outlives the call.
         let result = unsafe { self.current?(&raw mut context) };
         (result == SUCCESS && context != 0).then_some(context)
     }
@@ -100,13 +85,12 @@ impl EventCalls {
     pub fn create(&self, timing: bool) -> Option<Event> {
         let mut event = 0;
         let flags = if timing { TIMING } else { DISABLE_TIMING };
-        // SAFETY: the pointer is to a local that outlives the call.
+        // SAFETY: a local that outlives the call.
         let result = unsafe { self.create?(&raw mut event, flags) };
         (result == SUCCESS && event != 0).then_some(event)
     }
 
-    /// Records an event of [`EventCalls::create`] into a stream to which the calling thread is
-    /// launching.
+    /// Records an event into a stream to which the calling thread is launching.
     pub fn record(&self, event: Event, stream: usize) -> bool {
         let Some(record) = self.record else { return false };
         // SAFETY: the event lives (`context_ending` forgets it); the hook's caller vouches for the
@@ -115,10 +99,9 @@ impl EventCalls {
         result == SUCCESS
     }
 
-    /// Whether an event was reached.
     pub fn query(&self, event: Event) -> Reached {
         let Some(query) = self.query else { return Reached::Never };
-        // SAFETY: the event is weft's and lives (`context_ending` forgets it).
+        // SAFETY: weft's event, which lives.
         match unsafe { query(event) } {
             SUCCESS => Reached::Yes,
             NOT_READY => Reached::NotYet,
@@ -126,26 +109,25 @@ impl EventCalls {
         }
     }
 
-    /// Destroys an event.
     pub fn destroy(&self, event: Event) {
         let Some(destroy) = self.destroy else { return };
-        // SAFETY: the event is weft's, lives, and is destroyed once.
+        // SAFETY: weft's event, destroyed once.
         let _ = unsafe { destroy(event) };
     }
 
     /// Device time between two reached events, ns.
     pub fn elapsed(&self, from: Event, to: Event) -> Option<f64> {
         let mut milliseconds = 0f32;
-        // SAFETY: the pointer is to a local that outlives the call; both events live.
+        // SAFETY: a local that outlives the call; both events live.
         let result = unsafe { self.elapsed?(&raw mut milliseconds, from, to) };
         (result == SUCCESS && milliseconds.is_finite()).then(|| f64::from(milliseconds) * 1e6)
     }
 
-    /// Runs driver calls so that they cannot end a capture which another thread began meanwhile.
+    /// As [`capture::relaxed`](super::capture::relaxed).
     pub fn relaxed<T>(&self, calls: impl FnOnce() -> T) -> T {
         let Some(exchange) = self.exchange else { return calls() };
         let mut mode = RELAXED;
-        // SAFETY: the pointer is to a local that outlives the call.
+        // SAFETY: a local that outlives the call.
         let result = unsafe { exchange(&raw mut mode) };
         let done = calls();
         if result == SUCCESS {

@@ -10,6 +10,7 @@
 //! | [`abi`] | the driver's types |
 //! | [`calls`] | the driver's functions, typed, for weft's own calls |
 //! | [`device`] | device facts |
+//! | [`queries`] | questions about the thread's context and about addresses |
 //! | [`events`] | the event functions, for the session |
 //! | [`stream`] | handles of streams and events |
 //! | [`capture`] | which streams are being captured |
@@ -23,5 +24,6 @@ pub mod device;
 pub mod events;
 pub mod linker;
 pub mod loader;
+pub mod queries;
 pub mod stream;
 pub mod symbols;

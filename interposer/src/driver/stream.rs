@@ -1,8 +1,7 @@
 //! Stream and event handles as the hooks pass them on.
 //!
 //! A stream handle is that of the plain entry points: 0 and 1 are the legacy default stream, 2 the
-//! calling thread's. Hooks of `_ptsz` and `_ptds` entry points turn null into
-//! [`PER_THREAD_STREAM`].
+//! calling thread's. Hooks of `_ptsz` and `_ptds` turn null into [`PER_THREAD_STREAM`].
 #![forbid(unsafe_code)]
 
 use crate::thread;
@@ -13,11 +12,10 @@ pub type Event = usize;
 /// A stream handle of the plain entry points.
 pub type Stream = usize;
 
-/// Meaning of a null stream in `_ptsz` and `_ptds` entry points (CU_STREAM_PER_THREAD in cuda.h).
+/// A null stream in `_ptsz` and `_ptds` entry points (CU_STREAM_PER_THREAD).
 pub const PER_THREAD_STREAM: Stream = 2;
 
-/// Distinguishes the default streams of threads, which share a handle. Both handles of the legacy
-/// stream become 0.
+/// Tells the default streams of threads apart. The legacy stream becomes 0.
 #[inline(always)]
 pub fn own_stream(stream: Stream) -> usize {
     // One comparison for most streams.

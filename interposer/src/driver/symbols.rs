@@ -1,7 +1,7 @@
 //! The symbol table, and the driver's own function for each symbol.
 //!
-//! The table is generated from `interposer/symbols`. The first lookup of a function opens the
-//! driver if need be. This module serves weft's own calls; [`crate::exports`] serves the job's.
+//! The table is generated from `interposer/symbols`. This module serves weft's own calls;
+//! [`crate::exports`] serves the job's.
 
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -17,24 +17,25 @@ include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 /// A stream-ordered call other than a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamOp {
-    /// Copy from host to device.
+    /// From host to device.
     CopyToDevice,
-    /// Copy from device to host.
+    /// From device to host.
     CopyToHost,
     /// Copy within or between devices, or of unknown direction.
     CopyOnDevice,
     /// Memset.
     Memset,
-    /// Event record: auto-tuners time kernels with it.
+    /// Event record: auto-tuners time with it.
     EventRecord,
-    /// The stream waits for an event.
+    /// Wait for an event.
     EventWait,
-    /// Any other stream-ordered call: host function, memory operation, asynchronous allocation.
+    /// Any other: host function, memory operation, allocation.
     Other,
 }
 
-/// One line of the symbol table.
+/// A line of the symbol table. `size` is read by the generator alone.
 #[derive(Debug)]
+#[allow(dead_code)]
 pub struct Entry {
     /// Name for the dynamic linker.
     pub symbol: &'static CStr,
@@ -58,7 +59,7 @@ pub struct Entry {
     pub moves: Moves,
 }
 
-/// Place of the amount that a copy or fill moves.
+/// Where a call states the bytes that it moves.
 #[derive(Debug, Clone, Copy)]
 pub enum Moves {
     /// Nothing moved, or not readable.
@@ -67,9 +68,9 @@ pub enum Moves {
     Bytes(u8, u8),
     /// Two arguments multiplied, times bytes per element.
     Rows(u8, u8, u8),
-    /// A `CUDA_MEMCPY2D` behind the first argument.
+    /// A `CUDA_MEMCPY2D`, the first argument.
     Copy2d,
-    /// A `CUDA_MEMCPY3D` or its peer variant behind the first argument.
+    /// A `CUDA_MEMCPY3D` or its peer variant, the first argument.
     Copy3d,
     /// An array of sizes, and its length.
     List(u8, u8),
@@ -78,22 +79,20 @@ pub enum Moves {
 /// No such argument.
 pub const NOWHERE: u8 = 255;
 
-/// The driver's function for each symbol; null until looked up, [`absent`] if the driver has none.
+/// The driver's functions; null until looked up, [`absent`] if there is none.
 pub static REAL: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// This library's exports; set once an entry point was called.
+/// Set once an entry point was called.
 static EXPORTED: OnceLock<Exported> = OnceLock::new();
 
 /// Entry points of this library, in the order of [`ENTRIES`].
 #[derive(Debug, Clone, Copy)]
 pub struct Exported {
-    /// Addresses.
     pub entry_points: &'static [unsafe extern "C" fn()],
-    /// Jump targets.
     pub slots: &'static [AtomicPtr<()>],
 }
 
-/// Answers for a symbol that the driver lacks.
+/// Stands for a symbol that the driver lacks.
 pub extern "C" fn absent() -> CuResult {
     CuResult::NOT_FOUND
 }
@@ -114,8 +113,7 @@ pub fn of_base(base: &str) -> impl Iterator<Item = usize> {
         .map(usize::from)
 }
 
-/// The driver's function for a symbol, looked up if need be. `None` if driver or function is
-/// missing.
+/// The driver's function for a symbol, looked up if need be.
 pub fn real(at: usize) -> Option<*mut ()> {
     let known = REAL.get(at)?.load(Ordering::Acquire);
     if !known.is_null() {
@@ -127,7 +125,7 @@ pub fn real(at: usize) -> Option<*mut ()> {
     }
 }
 
-/// The driver's function for a hooked symbol: looked up before its hook ran.
+/// The driver's function for a hooked symbol, which is looked up already.
 #[inline]
 pub fn real_bound(at: usize) -> *mut () {
     let known = REAL
@@ -143,7 +141,7 @@ fn real_late(at: usize) -> *mut () {
     real(at).unwrap_or(absent as *mut ())
 }
 
-/// Registers this library's entry points. Cheap after the first time.
+/// Registers this library's entry points.
 pub fn set_exported(exported: Exported) {
     // All callers pass the same arrays.
     let _ = EXPORTED.set(exported);
@@ -169,18 +167,18 @@ pub fn unhook(at: usize) {
     }
 }
 
-/// Remembers a function that the driver offers only through its own `cuGetProcAddress`.
+/// Keeps a function that the driver offers only through its own `cuGetProcAddress`.
 pub fn learn(at: usize, function: *mut ()) {
     let Some(real) = REAL.get(at) else { return };
     let nothing = real.load(Ordering::Acquire);
     if nothing.is_null() || nothing.cast_const() == absent as *const () {
         // A slot that answered "absent" stays so for callers that found it by name, as without
-        // weft. A slot not yet called binds to this function.
+        // weft.
         let _ = real.compare_exchange(nothing, function, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Looks a symbol up in the driver, once; the result is kept for good.
+/// Looks a symbol up in the driver, once.
 pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     let entry = ENTRIES.get(at)?;
     let found = library.symbol(entry.symbol);
@@ -192,7 +190,7 @@ pub fn look_up(at: usize, library: &Library) -> Option<*mut ()> {
     }
 }
 
-/// Driver functions (`cu...`) that weft does not know. Their calls bypass weft.
+/// Driver functions (`cu...`) beyond the table, whose calls bypass weft.
 pub fn beyond_the_table(driver: &Library) -> Vec<String> {
     let ours = |name: &String| CString::new(name.as_str()).is_ok_and(|name| find(&name).is_some());
     let passed = |name: &String| {

@@ -19,15 +19,14 @@ use dashmap::DashMap;
 
 use super::declare::{hooks, per_thread, written};
 use crate::driver::abi::{AllocationProperties, CuContext, CuDevicePtr, CuResult, CuStream, LOCATION_DEVICE};
-use crate::driver::calls;
-use crate::driver::capture;
+use crate::driver::queries::{self, current_context};
 use crate::driver::stream::Stream;
 use crate::driver::symbols::StreamOp;
+use crate::driver::{calls, capture};
 use crate::internal_error::guarded;
 use crate::lock::lock;
-use crate::paging::backing::{self, Taken};
-use crate::paging::ranges::Origin;
-use crate::paging::{self, pool};
+use crate::paging::backing::{self, ManagedOutcome};
+use crate::paging::{self, capacity, pool};
 use crate::throttle::{self, Where};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +78,7 @@ struct Mapped {
     handle: u64,
 }
 
-/// Books an allocated address. `claimed`: bytes that [`throttle::claim`] had booked for it.
+/// Books an allocated address. `claimed`: bytes that its grant had booked for it.
 fn taken(address: u64, block: Block, claimed: u64) {
     guarded(|| {
         if let Some(before) = ADDRESSES.insert(address, block) {
@@ -135,7 +134,7 @@ pub fn context_ended(context: CuContext, ends: u64) {
     for (address, kind) in old {
         let gone = match kind {
             Kind::Plain => true,
-            Kind::Backed | Kind::Own => capture::any() || !backing::lives(address),
+            Kind::Backed | Kind::Own => capture::any() || !queries::is_managed(address),
             Kind::Ordered => capture::any() || !lives(address),
         };
         // Another thread may have got this address anew.
@@ -226,14 +225,6 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
     out.filter_map(|start| Some((start, mapped.remove(&start)?))).collect()
 }
 
-/// The calling thread's context. A thread-local query, allowed at any time.
-fn current() -> CuContext {
-    let mut context = 0;
-    // SAFETY: the out-parameter is valid.
-    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
-    if asked.ok() { context } else { 0 }
-}
-
 /// # Safety
 /// `address` is the out-parameter of `real`.
 unsafe fn allocate(
@@ -244,12 +235,12 @@ unsafe fn allocate(
     real: impl Fn() -> CuResult,
 ) -> CuResult {
     let born = ENDS.load(Ordering::Acquire);
-    within_share(at, bytes, real, |claimed| {
+    within_quota(at, bytes, real, |claimed| {
         // SAFETY: the driver wrote the address.
         let Some(address) = (unsafe { written(address) }) else {
             return false;
         };
-        let context = current();
+        let context = current_context();
         let block = Block {
             bytes,
             at,
@@ -264,7 +255,7 @@ unsafe fn allocate(
 
 /// Allocates if the job may have `bytes` more, else answers out of memory. `count` books the
 /// allocation together with its claim, so that no other claim sees it twice. False: nothing booked.
-fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
+fn within_quota(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl FnOnce(u64) -> bool) -> CuResult {
     if paging::settled() {
         let result = take();
         if result.ok() {
@@ -272,27 +263,18 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
         }
         return result;
     }
-    // An internal error forbids nothing.
-    if !guarded(|| throttle::claim(at, bytes)).unwrap_or(true) {
+    let Some(mut grant) = throttle::reserve(at, bytes) else {
         return CuResult::OUT_OF_MEMORY;
+    };
+    let result = grant.run(take);
+    if result.ok() && count(grant.claimed()) {
+        grant.use_up();
     }
-    let moving = guarded(|| throttle::moving(at));
-    let result = throttle::patiently(at, take);
-    if !(result.ok() && count(bytes)) {
-        guarded(|| throttle::unclaim(at, bytes));
-    }
-    drop(moving);
-    // Free memory is asked of the current context's device.
+    drop(grant);
+    // Free memory is asked of the current context's device. A process's first memory comes with its
+    // context, which owns used memory without a known owner.
     if result.ok() && !capture::any() && throttle::here() == at {
-        // A process's first memory comes with its context, which owns used memory without a known
-        // owner.
-        if let Some(look) = guarded(|| throttle::looks(at)).flatten() {
-            let (mut free, mut total) = (0, 0);
-            // SAFETY: both out-parameters are valid.
-            if unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) }.ok() {
-                guarded(|| throttle::looked(at, look, free as u64));
-            }
-        }
+        throttle::probe(at, queries::free_memory);
     }
     result
 }
@@ -301,15 +283,15 @@ fn within_share(at: Where, bytes: u64, take: impl Fn() -> CuResult, count: impl 
 ///
 /// # Safety
 /// `address` is the out-parameter of a call that takes memory.
-unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> Taken) -> Option<CuResult> {
+unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> ManagedOutcome) -> Option<CuResult> {
     if !paging::settled() || address.is_null() {
         return None;
     }
     let born = ENDS.load(Ordering::Acquire);
-    match guarded(take).unwrap_or(Taken::Plain) {
-        Taken::Plain => None,
-        Taken::Refused(error) => Some(error),
-        Taken::At(at) => {
+    match guarded(take).unwrap_or(ManagedOutcome::Plain) {
+        ManagedOutcome::Plain => None,
+        ManagedOutcome::Refused(error) => Some(error),
+        ManagedOutcome::At(at) => {
             // SAFETY: the caller's promise.
             unsafe { address.write(at) };
             let block = Block {
@@ -328,7 +310,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
 
 fn unmanageable(what: &str, said: &AtomicBool) {
     if paging::managed() {
-        backing::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));
+        capacity::stays_plain(said, &format!("{what} cannot be managed and stays device memory"));
     }
 }
 
@@ -347,8 +329,8 @@ unsafe fn allocate_on(
     }
     throttle::before_stream_op(StreamOp::Other, 0, stream);
     let take = || match pool.or_else(pool::default_of_here) {
-        Some(pool) => pool::take(bytes as u64, pool, stream),
-        None => Taken::Plain,
+        Some(pool) => paging::take_ordered(bytes as u64, pool, stream),
+        None => ManagedOutcome::Plain,
     };
     // SAFETY: the caller's promise.
     if let Some(result) = unsafe { managed(address, bytes as u64, take) } {
@@ -361,7 +343,7 @@ unsafe fn allocate_on(
 fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it, another thread may get this address anew.
     let block = place(address);
-    let _moving = guarded(|| throttle::moving(block.map_or(Where::FIRST, |block| block.at)));
+    let _change = guarded(|| throttle::changing(block.map_or(Where::FIRST, |block| block.at)));
     given_back(address);
     let result = real();
     if !result.ok()
@@ -379,7 +361,7 @@ fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult
     throttle::before_stream_op(StreamOp::Other, 0, stream);
     if paging::managed() && paging::ranges::at(address).is_some() {
         return free(address, || {
-            pool::give_back(address, stream).unwrap_or(CuResult::INVALID_VALUE)
+            backing::give_back_ordered(address, stream).unwrap_or(CuResult::INVALID_VALUE)
         });
     }
     free(address, real)
@@ -388,7 +370,7 @@ fn free_on(address: CuDevicePtr, stream: Stream, real: impl FnOnce() -> CuResult
 hooks! {
     fn cuMemAlloc_v2(address: *mut CuDevicePtr, bytes: usize) |real| {
         // SAFETY: the call's own out-parameter.
-        if let Some(result) = unsafe { managed(address, bytes as u64, || backing::take(bytes as u64, Origin::Plain)) } {
+        if let Some(result) = unsafe { managed(address, bytes as u64, || paging::take(bytes as u64)) } {
             return result;
         }
         // SAFETY: the call's own out-parameter.
@@ -399,7 +381,7 @@ hooks! {
         let result = real();
         // SAFETY: the driver wrote the address.
         if result.ok() && let Some(address) = unsafe { written(address.cast_const()) } {
-            let (at, kind, context) = (throttle::here(), Kind::Own, current());
+            let (at, kind, context) = (throttle::here(), Kind::Own, current_context());
             let block = Block { bytes: bytes as u64, at, kind, context, born };
             taken(address, block, 0);
         }
@@ -415,7 +397,7 @@ hooks! {
         {
             let bytes = row.saturating_mul(height as u64);
             // SAFETY: the call's own out-parameter.
-            if let Some(result) = unsafe { managed(address, bytes, || backing::take(bytes, Origin::Plain)) } {
+            if let Some(result) = unsafe { managed(address, bytes, || paging::take(bytes)) } {
                 if result.ok() {
                     // SAFETY: the call's own out-parameter, not null.
                     unsafe { pitch.write(row as usize) };
@@ -426,13 +408,13 @@ hooks! {
         // The driver rounds each row up to some hundred bytes.
         let least = (width as u64).saturating_mul(height as u64);
         let (at, born) = (throttle::here(), ENDS.load(Ordering::Acquire));
-        within_share(at, least, real, |claimed| {
+        within_quota(at, least, real, |claimed| {
             // SAFETY: the driver wrote both.
             let (Some(address), Some(pitch)) = (unsafe { written(address) }, unsafe { written(pitch) }) else {
                 return false;
             };
             let bytes = (pitch as u64).saturating_mul(height as u64);
-            let (kind, context) = (Kind::Plain, current());
+            let (kind, context) = (Kind::Plain, current_context());
             taken(address, Block { bytes, at, kind, context, born }, claimed);
             true
         })
@@ -468,7 +450,7 @@ hooks! {
             return real();
         };
         let at = throttle::of_device(properties.location_id);
-        within_share(at, bytes as u64, real, |claimed| {
+        within_quota(at, bytes as u64, real, |claimed| {
             // SAFETY: the driver wrote the handle.
             let Some(handle) = (unsafe { written(handle.cast_const()) }) else {
                 return false;
@@ -489,7 +471,7 @@ hooks! {
     /// The memory lives on while it is mapped or its handle is retained.
     fn cuMemRelease(handle: u64) |real| {
         let known = HANDLES.get(&handle).map(|physical| physical.at);
-        let _moving = guarded(|| throttle::moving(known.unwrap_or(Where::FIRST)));
+        let _change = guarded(|| throttle::changing(known.unwrap_or(Where::FIRST)));
         let last = guarded(|| let_go(handle)).flatten();
         let result = real();
         if !result.ok() && known.is_some() {
@@ -514,8 +496,8 @@ hooks! {
         // Before the call: after it, another thread may map the range or get the handle anew.
         let out = guarded(|| unmapped(address, bytes as u64)).unwrap_or_default();
         let place = |mapped: &Mapped| HANDLES.get(&mapped.handle).map(|physical| physical.at);
-        let moving = out.iter().filter_map(|(_, mapped)| guarded(|| throttle::moving(place(mapped)?)).flatten());
-        let moving: Vec<throttle::Moving> = moving.collect();
+        let changes = out.iter().filter_map(|(_, mapped)| guarded(|| throttle::changing(place(mapped)?)).flatten());
+        let changes: Vec<throttle::MemoryChange> = changes.collect();
         let gone = out.into_iter().map(|(start, mapped)| {
             let last = guarded(|| let_go(mapped.handle)).flatten();
             (start, mapped, last)
@@ -530,7 +512,7 @@ hooks! {
                 });
             }
         }
-        drop(moving);
+        drop(changes);
         result
     }
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) |real| {

@@ -8,12 +8,13 @@ use crate::deferred::tables;
 use crate::driver::abi::{CuContext, CuDevice, CuResult, CuStream};
 use crate::driver::capture;
 use crate::driver::device::Device;
+use crate::driver::queries::{current_context, free_memory};
 use crate::driver::stream::Stream;
 use crate::driver::{calls, symbols};
 use crate::internal_error::guarded;
 use crate::lifecycle;
 use crate::paging;
-use crate::throttle::{self, Sight, Where};
+use crate::throttle::{self, DeviceRequest, Where};
 
 /// Devices already reported, one bit per ordinal: 64 devices.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -83,54 +84,50 @@ fn begin() {
 unsafe fn made(context: *const CuContext, device: CuDevice, real: impl Fn() -> CuResult) -> CuResult {
     begin();
     let enter = || throttle::enter(device, || (!capture::any()).then(|| sight(device)));
-    if guarded(enter) == Some(throttle::Entry::NoMemory) {
+    if guarded(enter) == Some(throttle::AdmissionAnswer::NoMemory) {
         return CuResult::OUT_OF_MEMORY;
     }
     let at = throttle::of_device(device);
     // A context takes device memory, too.
-    let moving = guarded(|| throttle::moving(at));
-    let result = throttle::patiently(at, real);
-    drop(moving);
+    let grant = throttle::reserve_context(at);
+    let result = grant.run(real);
+    drop(grant);
     if result.ok() {
         uses(device);
         // SAFETY: the driver wrote the context.
         if let Some(context) = unsafe { written(context) } {
-            looks(context, at);
+            probe(context, at);
         }
     }
     result
 }
 
 /// Probes free memory beside a new context.
-fn looks(context: CuContext, at: Where) {
+fn probe(context: CuContext, at: Where) {
     if capture::any() {
         return;
     }
-    let Some(look) = guarded(|| throttle::looks_at_context(at)).flatten() else {
-        return;
-    };
-    // A retained context is not yet current.
-    // SAFETY: the driver has just given this context.
-    if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
-        return;
-    }
-    let (mut free, mut total, mut popped) = (0, 0, context);
-    // SAFETY: both out-parameters are valid.
-    let asked = unsafe { calls::cuMemGetInfo_v2(&mut free, &mut total) };
-    // SAFETY: the out-parameter is valid; the context was pushed above.
-    let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
-    if asked.ok() {
-        guarded(|| throttle::looked_at_context(at, look, free as u64));
-    }
+    throttle::probe_context(at, || {
+        // A retained context is not yet current.
+        // SAFETY: the driver has just given this context.
+        if !unsafe { calls::cuCtxPushCurrent_v2(context) }.ok() {
+            return None;
+        }
+        let free = free_memory();
+        let mut popped = context;
+        // SAFETY: the out-parameter is valid; the context was pushed above.
+        let _ = unsafe { calls::cuCtxPopCurrent_v2(&mut popped) };
+        free
+    });
 }
 
-fn sight(device: CuDevice) -> Sight {
+fn sight(device: CuDevice) -> DeviceRequest {
     let about = describe(device);
     let mut count = 0;
     // An unanswered count becomes one.
     // SAFETY: the out-parameter is valid.
     let _ = unsafe { calls::cuDeviceGetCount(&mut count) };
-    Sight {
+    DeviceRequest {
         uuid: about.uuid,
         total: about.memory,
         manageable: paging::is_open() && paging::backing::supported(device) && paging::backing::tried(&about.name),
@@ -167,7 +164,7 @@ impl Ends {
                 Ends::Made(_) | Ends::Primary(_) => true,
                 // `cuCtxDetach` requires the current context, which is current no more once it has
                 // ended.
-                Ends::Attached(_) => current() != context,
+                Ends::Attached(_) => current_context() != context,
                 Ends::Retained(device) => !is_active(device),
             }
     }
@@ -210,13 +207,6 @@ fn is_active(device: CuDevice) -> bool {
     asked.ok() && active != 0
 }
 
-fn current() -> CuContext {
-    let mut context = 0;
-    // SAFETY: the out-parameter is valid.
-    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
-    if asked.ok() { context } else { 0 }
-}
-
 /// Makes a call that may end a context, and forgets a context that ended. If retained, its memory,
 /// pending errors and events live on.
 fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -224,7 +214,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     guarded(lifecycle::context_ending);
     guarded(paging::context_ending);
     // A context takes device memory, too.
-    let moving = guarded(throttle::moving_anywhere);
+    let changes = guarded(throttle::changing_anywhere);
     let ends = super::allocation::context_ending();
     let result = real();
     let ended = guarded(|| what.ended(context, result)).unwrap_or(result.ok());
@@ -236,7 +226,7 @@ fn ending(what: Ends, real: impl FnOnce() -> CuResult) -> CuResult {
     if ended {
         guarded(throttle::forget_contexts);
     }
-    drop(moving);
+    drop(changes);
     result
 }
 

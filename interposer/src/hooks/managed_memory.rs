@@ -10,7 +10,9 @@ use super::declare::{hooks, written};
 use super::mem_info;
 use crate::driver::abi::{AllocationProperties, CuDevice, CuDevicePtr, CuResult, LOCATION_DEVICE};
 use crate::driver::calls;
+use crate::driver::queries::here;
 use crate::paging::{self, backing, pointer_attributes, pool, ranges};
+use crate::report;
 
 /// `CUmemPool_attribute`.
 const POOL_RESERVED: u32 = 5;
@@ -36,7 +38,7 @@ unsafe fn add_used(result: CuResult, pool_handle: usize, asked: u32, value: *mut
         return;
     }
     let mut used = pool::used(pool_handle);
-    if let Some((device, _)) = backing::here()
+    if let Some((device, _)) = here()
         && current_pool(device) == pool_handle
     {
         let own = pool::used(0);
@@ -74,7 +76,7 @@ hooks! {
         }
         if result.ok()
             && !free.is_null()
-            && let Some((device, _)) = backing::here()
+            && let Some((device, _)) = here()
             && backing::supported(device)
             && let Some(left) = pointer_attributes::free(device, super::allocation::plain())
         {
@@ -105,7 +107,7 @@ hooks! {
         static SAID: AtomicBool = AtomicBool::new(false);
         let result = real();
         if !result.ok() && ranges::of(at).is_some() {
-            backing::say_once(
+            report::once(
                 &SAID,
                 "this job's memory is managed and cannot be shared with other processes: run it with --backing device",
             );
@@ -138,7 +140,7 @@ hooks! {
     }
     fn cuMemPoolTrimTo(pool_handle: usize, keep: usize) |real| {
         let result = real();
-        if result.ok() && let Some((device, _)) = backing::here() {
+        if result.ok() && let Some((device, _)) = here() {
             pool::trim(device);
         }
         result

@@ -9,7 +9,7 @@ use crate::driver::calls;
 use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::images;
-use crate::kernels::{self, Kind, image, text};
+use crate::kernels::{self, HandleKind, image, text};
 use crate::{deferred, paging, throttle};
 
 /// Largest code file that is read for its hash.
@@ -89,7 +89,7 @@ fn unload(code: usize, real: impl FnOnce() -> CuResult) -> CuResult {
 /// `handle` is the out-parameter of `real`, `name` a C string.
 unsafe fn look_up(
     handle: *const usize,
-    kind: Kind,
+    kind: HandleKind,
     code: usize,
     name: *const c_char,
     real: impl FnOnce() -> CuResult,
@@ -119,7 +119,7 @@ unsafe fn look_up(
 unsafe fn enumerate(
     handles: *const usize,
     room: u32,
-    kind: Kind,
+    kind: HandleKind,
     code: usize,
     count_of: unsafe fn(*mut u32, usize) -> CuResult,
     name_of: unsafe fn(*mut *const c_char, usize) -> CuResult,
@@ -200,11 +200,11 @@ hooks! {
     }
     fn cuModuleGetFunction(function: *mut CuFunction, module: CuModule, name: *const c_char) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { look_up(function, Kind::Function, module, name, real) }
+        unsafe { look_up(function, HandleKind::Function, module, name, real) }
     }
     fn cuLibraryGetKernel(kernel: *mut CuKernel, library: CuLibrary, name: *const c_char) |real| {
         // SAFETY: the call's own parameters.
-        unsafe { look_up(kernel, Kind::Kernel, library, name, real) }
+        unsafe { look_up(kernel, HandleKind::Kernel, library, name, real) }
     }
     fn cuKernelGetFunction(function: *mut CuFunction, kernel: CuKernel) |real| {
         let result = real();
@@ -219,13 +219,13 @@ hooks! {
     fn cuModuleEnumerateFunctions(functions: *mut CuFunction, count: u32, module: CuModule) |real| {
         // SAFETY: the call's own parameters.
         unsafe {
-            enumerate(functions, count, Kind::Function, module, calls::cuModuleGetFunctionCount, calls::cuFuncGetName, real)
+            enumerate(functions, count, HandleKind::Function, module, calls::cuModuleGetFunctionCount, calls::cuFuncGetName, real)
         }
     }
     fn cuLibraryEnumerateKernels(kernels: *mut CuKernel, count: u32, library: CuLibrary) |real| {
         // SAFETY: the call's own parameters.
         unsafe {
-            enumerate(kernels, count, Kind::Kernel, library, calls::cuLibraryGetKernelCount, calls::cuKernelGetName, real)
+            enumerate(kernels, count, HandleKind::Kernel, library, calls::cuLibraryGetKernelCount, calls::cuKernelGetName, real)
         }
     }
 }

@@ -1,50 +1,45 @@
-//! Kernel names from the driver, for handles that came to the client past weft.
-//!
-//! Each function calls the driver: never during a capture.
+//! Kernel names from the driver, for handles that came to the client past weft. Never call these
+//! during a capture.
 
 use std::ffi::{CStr, c_char};
 
-use super::registry::code_of;
-use crate::driver::abi::{CuFunction, CuKernel, CuLibrary};
+use crate::driver::abi::{CuFunction, CuKernel, CuLibrary, CuModule};
 use crate::driver::calls;
 
-/// Hash of a function's module, and its symbol.
-pub fn ask_name(function: CuFunction) -> Option<(u64, String)> {
+/// Module (0: unknown) and symbol of a function.
+pub fn function_name(function: CuFunction) -> Option<(CuModule, String)> {
     let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle.
+    // SAFETY: valid out-parameter; the client is about to launch this handle.
     if !unsafe { calls::cuFuncGetName(&mut name, function) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered null or a C string that lives as long as the function.
+    // SAFETY: null, or a C string that lives as long as the function.
     let symbol = unsafe { text(name) }?;
     let mut module = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let _ = unsafe { calls::cuFuncGetModule(&mut module, function) };
-    (!symbol.is_empty()).then(|| (code_of(module), symbol))
+    (!symbol.is_empty()).then_some((module, symbol))
 }
 
-/// Library and symbol of a library kernel that a client launches by its own handle. Function
-/// queries do not know such a handle.
-pub fn ask_kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
+/// Library and symbol of a library kernel launched by its own handle, which function queries do not
+/// know.
+pub fn kernel_name(kernel: CuKernel) -> Option<(CuLibrary, String)> {
     let mut name = std::ptr::null();
-    // SAFETY: the out-parameter is valid; the client is about to launch this handle, which is no
-    // function to the driver.
+    // SAFETY: as in `function_name`; the handle is no function to the driver.
     if !unsafe { calls::cuKernelGetName(&mut name, kernel) }.ok() {
         return None;
     }
-    // SAFETY: the driver answered null or a C string that lives as long as the kernel.
+    // SAFETY: null, or a C string that lives as long as the kernel.
     let symbol = unsafe { text(name) }?;
     let mut library = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let _ = unsafe { calls::cuKernelGetLibrary(&mut library, kernel) };
     (!symbol.is_empty()).then_some((library, symbol))
 }
 
-/// The driver's function for a library kernel.
-pub fn ask_function(kernel: CuKernel) -> Option<CuFunction> {
+pub fn function_of(kernel: CuKernel) -> Option<CuFunction> {
     let mut function = 0;
-    // SAFETY: the out-parameter is valid; the kernel came from the driver and its library is
-    // loaded.
+    // SAFETY: valid out-parameter; the kernel's library is loaded.
     unsafe { calls::cuKernelGetFunction(&mut function, kernel) }
         .ok()
         .then_some(function)

@@ -1,34 +1,30 @@
 //! Hash of a module's image, which tells kernels of one name apart.
 //!
-//! A client hands the driver a bare pointer. The image states its length: fat binaries and their
-//! wrapper in a header, ELF files (cubins) by the ends of their parts, PTX text by a final zero.
-//! Only those bytes are read, and only after the driver accepted the image. Anything else hashes to
-//! 0, "unknown".
+//! A client hands the driver a bare pointer. The image states its length: fat binaries in a header,
+//! ELF files (cubins) by their parts, PTX by a final zero. Only those bytes are read, after the
+//! driver accepted the image. Anything else hashes to 0, "unknown".
 
 use weft_kernel_id::image_hash;
 
-/// Magic numbers: the CUDA compiler's wrapper of a fat binary, a fat binary, an ELF file.
+/// Magic numbers: a fat binary's wrapper, a fat binary, an ELF file.
 const WRAPPER: u32 = 0x4662_43b1;
 const FATBIN: u32 = 0xba55_ed50;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 
-/// Largest image hashed whole (about 0.1 ms); of larger ones a sample. The driver itself never
-/// reads a library's hundreds of megabytes in full.
-const WHOLE: usize = 1 << 20;
-/// The sample: the beginning, and this many pieces spread evenly over the rest.
-const BEGINNING: usize = 256 << 10;
+/// Largest image hashed whole (about 0.1 ms); of larger ones a sample.
+const WHOLE_BYTES: usize = 1 << 20;
+/// The sample: the beginning, and pieces spread evenly over the rest.
+const BEGINNING_BYTES: usize = 256 << 10;
 const PIECES: usize = 64;
-const PIECE: usize = 4 << 10;
+const PIECE_BYTES: usize = 4 << 10;
 
-/// Largest plausible image, bytes.
-const LARGEST: u64 = 4 << 30;
-/// Most bytes of PTX that are hashed.
-const LONGEST_TEXT: usize = 64 << 20;
+const LARGEST_BYTES: u64 = 4 << 30;
+const LONGEST_TEXT_BYTES: usize = 64 << 20;
 
 /// Hash of the image behind a pointer.
 ///
 /// # Safety
-/// The driver accepted `image` as an image to load.
+/// The driver accepted `image`.
 pub unsafe fn hash(image: *const u8) -> u64 {
     if image.is_null() {
         return 0;
@@ -41,8 +37,7 @@ pub unsafe fn hash(image: *const u8) -> u64 {
     hash_bytes(unsafe { std::slice::from_raw_parts(start, length) })
 }
 
-/// Address and length of an image; true if it is part of a program and stays, as the CUDA
-/// compiler's wrapper says.
+/// Address and length of an image; true if it is part of a program and stays.
 ///
 /// # Safety
 /// As [`hash`].
@@ -52,35 +47,32 @@ pub unsafe fn span(image: *const u8) -> Option<(*const u8, usize, bool)> {
     Some((start, length, start != image))
 }
 
-/// Hash of a whole image.
 pub fn hash_bytes(image: &[u8]) -> u64 {
-    if image.len() <= WHOLE {
+    if image.len() <= WHOLE_BYTES {
         return image_hash(image);
     }
     let mut parts = vec![
         image.len() as u64,
-        image_hash(image.get(..BEGINNING).unwrap_or_default()),
+        image_hash(image.get(..BEGINNING_BYTES).unwrap_or_default()),
     ];
-    let rest = image.len() - BEGINNING - PIECE;
+    let rest = image.len() - BEGINNING_BYTES - PIECE_BYTES;
     for piece in 0..PIECES {
         // The last piece ends where the image does.
-        let at = BEGINNING + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
-        parts.push(image_hash(image.get(at..at + PIECE).unwrap_or_default()));
+        let at = BEGINNING_BYTES + rest / (PIECES - 1) * piece + rest % (PIECES - 1) * (piece / (PIECES - 1));
+        parts.push(image_hash(image.get(at..at + PIECE_BYTES).unwrap_or_default()));
     }
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
     image_hash(&bytes)
 }
 
-/// Address and length of an image.
-///
 /// # Safety
 /// As [`hash`].
 unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> {
-    // SAFETY: the shortest accepted image is a text of over four bytes, with its zero.
+    // SAFETY: any accepted image has over four bytes.
     let magic = unsafe { read::<u32>(image, 0) };
     let length = match magic {
         WRAPPER if wrapped => {
-            // SAFETY: a wrapper has 24 bytes; the fat binary's pointer is at 8.
+            // SAFETY: a wrapper has 24 bytes, with the pointer at 8.
             let inner = unsafe { read::<*const u8>(image, 8) };
             if inner.is_null() {
                 return None;
@@ -89,14 +81,14 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             return unsafe { extent(inner, false) };
         }
         FATBIN => {
-            // SAFETY: a fat binary starts with 16 bytes: magic, version, header length, length of
-            // the rest.
+            // SAFETY: a fat binary starts with magic, version, header length, length of the rest:
+            // 16 bytes.
             let header = unsafe { read::<u16>(image, 6) };
             // SAFETY: as above.
             let rest = unsafe { read::<u64>(image, 8) };
             u64::from(header).checked_add(rest)?
         }
-        // SAFETY: the magic says it is an ELF file.
+        // SAFETY: the magic of an ELF file.
         ELF => unsafe { elf_length(image) }?,
         _ => {
             let first = magic.to_le_bytes();
@@ -104,22 +96,22 @@ unsafe fn extent(image: *const u8, wrapped: bool) -> Option<(*const u8, usize)> 
             if !first.iter().all(printable) {
                 return None;
             }
-            // SAFETY: PTX ends with a zero, by the contract of the loading functions.
-            (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT) }) as u64
+            // SAFETY: PTX ends with a zero.
+            (unsafe { libc::strnlen(image.cast(), LONGEST_TEXT_BYTES) }) as u64
         }
     };
-    (length > 0 && length <= LARGEST).then_some((image, length as usize))
+    (length > 0 && length <= LARGEST_BYTES).then_some((image, length as usize))
 }
 
 /// End of the last part of a 64-bit ELF file.
 ///
 /// # Safety
-/// `image` is an ELF file that the driver accepted.
+/// The driver accepted `image`.
 unsafe fn elf_length(image: *const u8) -> Option<u64> {
     const HEADER: u64 = 64;
     /// SHT_NOBITS: a section without bytes in the file.
     const NO_BITS: u32 = 8;
-    // SAFETY: the header of an ELF file has 64 bytes; class 2 means 64 bits.
+    // SAFETY: an ELF header has 64 bytes; class 2 means 64 bits.
     if unsafe { read::<u8>(image, 4) } != 2 {
         return None;
     }
@@ -136,8 +128,8 @@ unsafe fn elf_length(image: *const u8) -> Option<u64> {
     let mut end = HEADER
         .max(segments_at.checked_add(segments)?)
         .max(sections_at.checked_add(sections)?);
-    if end > LARGEST || section_size < 64 {
-        return (end <= LARGEST).then_some(end);
+    if end > LARGEST_BYTES || section_size < 64 {
+        return (end <= LARGEST_BYTES).then_some(end);
     }
     for section in 0..u64::from(section_count) {
         let at = usize::try_from(sections_at + section * u64::from(section_size)).ok()?;
@@ -239,7 +231,7 @@ mod tests {
     fn a_large_image_is_sampled_from_end_to_end() {
         let mut image = vec![7u8; 3 << 20];
         let whole = hash_bytes(&image);
-        for at in [0, BEGINNING - 1, BEGINNING + 5, (3 << 20) - 1] {
+        for at in [0, BEGINNING_BYTES - 1, BEGINNING_BYTES + 5, (3 << 20) - 1] {
             image[at] ^= 1;
             assert_ne!(hash_bytes(&image), whole, "a change at {at}");
             image[at] ^= 1;

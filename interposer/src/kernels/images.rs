@@ -1,12 +1,10 @@
 //! Kernel parameters read from images, for drivers that do not tell them (before CUDA 12.4).
 //!
-//! What holds:
-//! * Images are kept only in jobs that are or may become managed, and only if the driver lacks the
-//!   call.
+//! * Images are kept only in jobs that are or may become managed.
 //! * An image is read at the first launch of one of its kernels, when the client may have freed it.
-//!   So plain images are copied, up to [`COPY`] bytes each and [`COPIES`] in all. The CUDA
-//!   runtime's images, part of a program and too large, are read in place by `process_vm_readv`.
-//!   That fails if nothing is mapped there; a changed hash is refused.
+//!   So plain images are copied, up to [`COPY_BYTES`] each and [`ALL_COPIES_BYTES`] in all.
+//! * The CUDA runtime's images, part of a program and too large, are read in place by
+//!   `process_vm_readv`. That fails if nothing is mapped there; a changed hash is refused.
 //! * An unreadable image costs its kernels only their layouts.
 
 use std::collections::HashMap;
@@ -16,14 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::image;
 use crate::driver::{calls, symbols};
 
-/// Largest copied image, bytes. Run-time compilers make some hundred KB.
-const COPY: usize = 16 << 20;
+/// Largest copied image. Run-time compilers make some hundred KB.
+const COPY_BYTES: usize = 16 << 20;
 
-/// Bytes of all copies.
-const COPIES: usize = 256 << 20;
+const ALL_COPIES_BYTES: usize = 256 << 20;
 
-/// Largest image read in place, bytes. The largest library's fat binary has some hundred MB.
-const LARGEST: usize = 1 << 30;
+/// Largest image read in place. The largest fat binary has some hundred MB.
+const IN_PLACE_BYTES: usize = 1 << 30;
 
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR.
 const MAJOR: i32 = 75;
@@ -31,29 +28,24 @@ const MINOR: i32 = 76;
 
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
-/// A kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
-    /// Offset in the kernel's parameter block, bytes.
     pub offset: u32,
-    /// Size, bytes.
     pub size: u32,
 }
 
-/// An image kept for its kernels' parameters.
 #[derive(Debug)]
-pub struct Kept(Mutex<State>);
+pub struct KeptImage(Mutex<ImageState>);
 
 #[derive(Debug)]
-enum State {
+enum ImageState {
     Copied(Copied),
     /// Address, bytes and hash of an image read in place.
     Stays(usize, usize, u64),
-    /// Parameters by symbol.
     Read(HashMap<String, Vec<Parameter>>),
 }
 
-/// A copy, and the counter of its bytes.
+/// A copy, and the count of all copies' bytes.
 #[derive(Debug)]
 struct Copied(Vec<u8>, &'static AtomicUsize);
 
@@ -65,10 +57,10 @@ impl Drop for Copied {
 
 impl Copied {
     fn new(bytes: &[u8], count: &'static AtomicUsize) -> Option<Copied> {
-        if bytes.len() > COPY {
+        if bytes.len() > COPY_BYTES {
             return None;
         }
-        if count.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > COPIES {
+        if count.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > ALL_COPIES_BYTES {
             count.fetch_sub(bytes.len(), Ordering::Relaxed);
             return None;
         }
@@ -76,48 +68,47 @@ impl Copied {
     }
 }
 
-/// Whether parameters must come from images, because the driver does not tell them.
+/// Whether the driver does not tell parameters.
 pub fn tell_more() -> bool {
     symbols::real(symbols::index::cuFuncGetParamInfo).is_none()
 }
 
-/// Keeps an image in memory, with its hash.
+/// Keeps an image in memory.
 ///
 /// # Safety
-/// The driver accepted `code` as an image to load, just now.
-pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<Kept>> {
+/// The driver accepted `code`, just now.
+pub unsafe fn keep(code: *const u8, hash: u64) -> Option<Arc<KeptImage>> {
     if code.is_null() || hash == 0 {
         return None;
     }
     // SAFETY: the caller's promise.
     let (start, bytes, stays) = unsafe { image::span(code) }?;
     if stays {
-        return (bytes <= LARGEST).then(|| Kept::new(State::Stays(start as usize, bytes, hash)));
+        return (bytes <= IN_PLACE_BYTES).then(|| KeptImage::new(ImageState::Stays(start as usize, bytes, hash)));
     }
     // SAFETY: the image states this length, and the driver accepted it.
     let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
-    Copied::new(bytes, &COPIED).map(|copied| Kept::new(State::Copied(copied)))
+    Copied::new(bytes, &COPIED).map(|copied| KeptImage::new(ImageState::Copied(copied)))
 }
 
-/// Keeps an image that was read from a file.
-pub fn keep_file(bytes: &[u8]) -> Option<Arc<Kept>> {
+pub fn keep_file(bytes: &[u8]) -> Option<Arc<KeptImage>> {
     let copied = Copied::new(bytes, &COPIED)?;
-    Some(Kept::new(State::Copied(copied)))
+    Some(KeptImage::new(ImageState::Copied(copied)))
 }
 
-impl Kept {
-    fn new(state: State) -> Arc<Kept> {
-        Arc::new(Kept(Mutex::new(state)))
+impl KeptImage {
+    fn new(state: ImageState) -> Arc<KeptImage> {
+        Arc::new(KeptImage(Mutex::new(state)))
     }
 
-    /// Parameters of a kernel, in order. `None`: the image does not tell them. The first read calls
-    /// the driver: never during a capture.
+    /// A kernel's parameters, if the image tells them. The first read calls the driver: never
+    /// during a capture.
     pub fn parameters(&self, symbol: &str) -> Option<Vec<Parameter>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match &*state {
-            State::Read(_) => None,
-            State::Copied(copied) => Some(read(&copied.0)),
-            State::Stays(start, bytes, hash) => Some(
+            ImageState::Read(_) => None,
+            ImageState::Copied(copied) => Some(read(&copied.0)),
+            ImageState::Stays(start, bytes, hash) => Some(
                 look(*start, *bytes)
                     .filter(|found| image::hash_bytes(found) == *hash)
                     .map(|found| read(&found))
@@ -125,16 +116,15 @@ impl Kept {
             ),
         };
         if let Some(kernels) = read {
-            *state = State::Read(kernels);
+            *state = ImageState::Read(kernels);
         }
         match &*state {
-            State::Read(kernels) => kernels.get(symbol).cloned(),
+            ImageState::Read(kernels) => kernels.get(symbol).cloned(),
             _ => None,
         }
     }
 }
 
-/// Parameters of all kernels of an image that tells them.
 fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     let module = match weft_image::read(image, architecture()) {
         Ok(module) => module,
@@ -153,23 +143,23 @@ fn read(image: &[u8]) -> HashMap<String, Vec<Parameter>> {
     kernels.collect()
 }
 
-/// The current device's architecture, 80 for sm_80; 0 without a device.
+/// The current device's architecture, 80 for sm_80; 0: no device.
 fn architecture() -> u32 {
     let mut device = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     if !unsafe { calls::cuCtxGetDevice(&mut device) }.ok() {
         return 0;
     }
     let ask = |attribute| {
         let mut value = 0;
-        // SAFETY: the out-parameter is valid, the device the current one.
+        // SAFETY: valid out-parameter, current device.
         let asked = unsafe { calls::cuDeviceGetAttribute(&mut value, attribute, device) };
         asked.ok().then(|| u32::try_from(value).ok()).flatten().unwrap_or(0)
     };
     ask(MAJOR).saturating_mul(10).saturating_add(ask(MINOR))
 }
 
-/// Copies a range of the process's own memory, if it is mapped.
+/// Copies memory of the process, if it is mapped.
 fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut found: Vec<u8> = Vec::new();
@@ -185,7 +175,7 @@ fn look(start: usize, bytes: usize) -> Option<Vec<u8>> {
             iov_base: start.checked_add(at)? as *mut libc::c_void,
             iov_len: bytes - at,
         };
-        // SAFETY: the kernel writes at most the buffer's length; unreadable memory is an error.
+        // SAFETY: writes at most the buffer's length; unreadable memory is an error.
         let read = unsafe { libc::process_vm_readv(own, &into, 1, &from, 1, 0) };
         at += usize::try_from(read).ok().filter(|read| *read > 0)?;
     }
@@ -207,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_image_tells_its_kernels_parameters_and_a_part_of_one_is_no_panic() {
-        let kept = |bytes: &[u8]| Kept::new(State::Copied(Copied::new(bytes, &COPIED).unwrap()));
+        let kept = |bytes: &[u8]| KeptImage::new(ImageState::Copied(Copied::new(bytes, &COPIED).unwrap()));
         let whole = kept(PTX);
         let at = |offset, size| Parameter { offset, size };
         assert_eq!(whole.parameters("axpy"), Some(vec![at(0, 8), at(8, 4)]));
@@ -221,10 +211,10 @@ mod tests {
     #[test]
     fn an_image_that_changed_is_not_believed() {
         let hash = image::hash_bytes(PTX);
-        let state = |hash| State::Stays(PTX.as_ptr() as usize, PTX.len(), hash);
-        let kept = Kept::new(state(hash ^ 1));
+        let state = |hash| ImageState::Stays(PTX.as_ptr() as usize, PTX.len(), hash);
+        let kept = KeptImage::new(state(hash ^ 1));
         assert_eq!(kept.parameters("axpy"), None);
-        let State::Read(kernels) = &*kept.0.lock().unwrap() else {
+        let ImageState::Read(kernels) = &*kept.0.lock().unwrap() else {
             panic!("read again at each kernel");
         };
         assert!(kernels.is_empty());
@@ -232,13 +222,13 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_bounded() {
-        // Separate from the counter of the other tests' copies.
+        // Not the other tests' counter.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        assert!(Copied::new(&vec![0; COPY + 1], &COUNT).is_none());
-        let copies = (0..COPIES / COPY + 2).filter_map(|_| Copied::new(&vec![0; COPY], &COUNT));
+        assert!(Copied::new(&vec![0; COPY_BYTES + 1], &COUNT).is_none());
+        let copies = (0..ALL_COPIES_BYTES / COPY_BYTES + 2).filter_map(|_| Copied::new(&vec![0; COPY_BYTES], &COUNT));
         let some: Vec<Copied> = copies.collect();
-        assert_eq!(some.len(), COPIES / COPY);
-        assert_eq!(COUNT.load(Ordering::Relaxed), COPIES);
+        assert_eq!(some.len(), ALL_COPIES_BYTES / COPY_BYTES);
+        assert_eq!(COUNT.load(Ordering::Relaxed), ALL_COPIES_BYTES);
         drop(some);
         assert_eq!(COUNT.load(Ordering::Relaxed), 0);
     }

@@ -1,24 +1,22 @@
-//! A concurrent table from handles to words: one or two ns per look, any number of threads.
+//! A concurrent table from handles to words: 1 or 2 ns a look, any number of threads.
 //!
-//! Open addressing; keys are only added. A key's slot never changes, so a reader needs no lock and
-//! no second look. A key's meaning may change, because a driver reuses addresses of unloaded
-//! kernels: that is the value, and 0 is the tombstone. A full table refuses, and its users take a
-//! slower path.
+//! Open addressing; keys are only added. A key's slot never changes, so a reader needs no lock. The
+//! value is the key's present meaning, since a driver reuses addresses of unloaded kernels; 0 is
+//! the tombstone. A full table refuses, and its users take a slower path.
 
-// Imported by this name: `tests/memory-model` compiles this file with model-checked atomics.
+// By this name: `tests/memory-model` compiles this file with loom's atomics.
 use super::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Slots searched from a key's first place. A table three quarters full rarely needs ten.
+/// Slots searched. A table three quarters full rarely needs ten.
 const REACH: usize = 32;
 
-/// Slot of one key.
 #[derive(Debug)]
 #[repr(align(32))]
 pub struct Slot {
     key: AtomicUsize,
-    /// The key's present meaning; 0 for none.
+    /// Present meaning; 0: none.
     pub value: AtomicU64,
-    /// A word for the reader's use; zeroed whenever the value is set.
+    /// The reader's word; zeroed whenever the value is set.
     pub note: AtomicU64,
 }
 
@@ -30,7 +28,7 @@ pub struct Index<const N: usize> {
 }
 
 impl<const N: usize> Index<N> {
-    /// An empty table, all zero: as a static it takes no memory until used.
+    /// An empty table. As a static it takes no memory until used.
     #[allow(clippy::new_without_default)] // Two megabytes do not belong on a stack: for statics.
     pub const fn new() -> Index<N> {
         const { assert!(N.is_power_of_two() && N > REACH) };
@@ -46,14 +44,13 @@ impl<const N: usize> Index<N> {
         }
     }
 
-    /// First place of a key. Handles are addresses of 8 bytes or more; multiplication spreads their
-    /// upper bits.
+    /// First place of a key. Handles are aligned addresses; multiplication spreads their upper
+    /// bits.
     #[inline(always)]
     fn start(key: usize) -> usize {
         ((key as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
     }
 
-    /// Slots that may hold a key, in order.
     fn places(&self, key: usize) -> impl Iterator<Item = &Slot> {
         let start = Self::start(key);
         (0..REACH).filter_map(move |step| self.slots.get(start.wrapping_add(step) & (N - 1)))
@@ -62,7 +59,7 @@ impl<const N: usize> Index<N> {
     /// Slot of a key, if it was ever set.
     #[inline(always)]
     pub fn find(&self, key: usize) -> Option<&Slot> {
-        // Nearly every key is in its first place: only that look is inlined into launches.
+        // Nearly every key is in its first place: only that look is inlined.
         let first = self.slots.get(Self::start(key) & (N - 1))?;
         if first.key.load(Ordering::Acquire) == key {
             return Some(first);
@@ -84,8 +81,7 @@ impl<const N: usize> Index<N> {
         None
     }
 
-    /// Slot of a key, made if need be. `None` if there is no room, and for key 0, which marks an
-    /// empty slot.
+    /// Slot of a key, made if need be. `None` if full, and for key 0, which marks an empty slot.
     pub fn place(&self, key: usize) -> Option<&Slot> {
         if key == 0 {
             return None;
@@ -98,7 +94,7 @@ impl<const N: usize> Index<N> {
             if found != 0 {
                 continue;
             }
-            // Beyond three quarters searches get long; present keys stay.
+            // Beyond that searches get long.
             if self.used.load(Ordering::Relaxed) >= N / 4 * 3 {
                 return None;
             }
@@ -122,7 +118,6 @@ impl<const N: usize> Index<N> {
         true
     }
 
-    /// Clears a key's value.
     pub fn forget(&self, key: usize) {
         if let Some(slot) = self.find(key) {
             slot.value.store(0, Ordering::Release);

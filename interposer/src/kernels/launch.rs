@@ -3,10 +3,8 @@
 
 use crate::driver::stream::Stream;
 
-/// Kind of launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchKind {
-    /// One kernel.
     Kernel,
     /// A graph, whose identity replaces a kernel's hash.
     Graph,
@@ -15,16 +13,13 @@ pub enum LaunchKind {
 /// A launch that is about to go to the driver.
 #[derive(Debug, Clone, Copy)]
 pub struct LaunchInfo {
-    /// Identity hash of the kernel or graph; 0 if unknown (counted as unnamed).
+    /// Identity hash; 0 if unknown (counted as unnamed).
     pub kernel_hash: u64,
-    /// Target stream.
     pub stream: Stream,
-    /// Kind.
     pub kind: LaunchKind,
-    /// Predicted GPU time, ns, if better known than by the session's table (a graph: the sum of its
-    /// kernels); 0 = unknown.
+    /// Predicted GPU time, ns, if better known than by the session's table (a graph: its kernels'
+    /// sum); 0 = unknown.
     pub cost_hint: u64,
-    /// Whether the stream is being captured: nothing runs now, so the launch is neither held nor
-    /// timed.
+    /// Whether the stream is being captured: nothing runs now.
     pub capturing: bool,
 }

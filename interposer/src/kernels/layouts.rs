@@ -1,22 +1,20 @@
 //! Layouts of kernel parameters, and the parameter block of a launch.
 //!
 //! The driver tells layouts since CUDA 12.4 (`cuFuncGetParamInfo`), before that the image
-//! ([`super::images`]). Without a layout a launch counts as touching no known memory. Each kernel
-//! is asked about once, until its code is unloaded.
-//!
-//! A launch passes parameters one by one (`kernelParams`) or in one buffer (`extra`).
+//! ([`super::images`]). Without one a launch counts as touching no known memory. Each kernel is
+//! asked about once. A launch passes parameters one by one (`kernelParams`) or in one buffer
+//! (`extra`).
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use super::handles::LAYOUTS;
 use super::images::Parameter;
 use super::registry;
 use crate::driver::abi::CuFunction;
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Bytes of the largest parameter block since CUDA 12.1; PyTorch's tensor lists fill it.
+/// Largest parameter block since CUDA 12.1; PyTorch's tensor lists fill it.
 const BLOCK: usize = 32_764;
 
 const MOST: usize = 4096;
@@ -29,19 +27,16 @@ const END: usize = 0;
 /// Marks a kernel without a layout.
 const UNKNOWN: u64 = 1;
 
-/// The parameters of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// In the order of a launch's arguments.
     pub parameters: Vec<Parameter>,
 }
 
-/// Layout of a kernel; `None` if unknown.
 #[inline]
 pub fn of(function: CuFunction) -> Option<&'static Layout> {
-    match LAYOUTS.find(function).map(|slot| slot.value.load(Ordering::Acquire)) {
+    match registry::layout_slot(function).map(|slot| slot.value.load(Ordering::Acquire)) {
         Some(UNKNOWN) => None,
-        // SAFETY: `ask` stored the address of a leaked layout, which nothing frees.
+        // SAFETY: the address of a leaked layout, which nothing frees.
         Some(known) if known != 0 => unsafe { (known as *const Layout).as_ref() },
         _ => ask(function),
     }
@@ -52,16 +47,15 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
     if function == 0 || capture::any() {
         return None;
     }
-    // Each kind of handle has its own query: the driver's answer to the other kind is undocumented.
+    // Each kind of handle has its own query: the other one's answer is undocumented.
     let kernel = registry::named(function).is_some_and(|named| named.kernel);
     let mut parameters = Vec::new();
     for at in 0..MOST {
         let (mut offset, mut size) = (0, 0);
         let asked = match kernel {
-            // SAFETY: a library kernel that the client is about to launch; the out-parameters are
-            // valid.
+            // SAFETY: a library kernel about to be launched; valid out-parameters.
             true => unsafe { calls::cuKernelGetParamInfo(function, at, &mut offset, &mut size) },
-            // SAFETY: a function that the client is about to launch; the out-parameters are valid.
+            // SAFETY: a function about to be launched; valid out-parameters.
             false => unsafe { calls::cuFuncGetParamInfo(function, at, &mut offset, &mut size) },
         };
         if !asked.ok() {
@@ -87,19 +81,18 @@ fn ask(function: CuFunction) -> Option<&'static Layout> {
         log::debug!("parameters of {} by {teller}: {}", named.symbol, told.join(" "));
     }
     if parameters.is_empty() {
-        LAYOUTS.set(function, UNKNOWN);
+        registry::set_layout(function, UNKNOWN);
         return None;
     }
     let layout: &'static Layout = Box::leak(Box::new(Layout { parameters }));
-    LAYOUTS.set(function, std::ptr::from_ref(layout) as u64);
+    registry::set_layout(function, std::ptr::from_ref(layout) as u64);
     Some(layout)
 }
 
-/// Copies a launch's parameter block, as the kernel sees it, into the reused `block`. Gaps between
-/// parameters are zero.
+/// Copies a launch's parameter block into the reused `block`. Gaps between parameters are zero.
 ///
 /// # Safety
-/// `arguments` and `extra` are what the client gives the driver for a kernel of this layout.
+/// `arguments` and `extra` are the launch's, for a kernel of this layout.
 #[inline]
 pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_void, block: &mut Vec<u8>) {
     block.clear();
@@ -124,7 +117,7 @@ pub unsafe fn pack(layout: &Layout, arguments: *const c_void, extra: *const c_vo
     }
 }
 
-/// The buffer with which a launch passes all parameters.
+/// The buffer with all parameters.
 ///
 /// # Safety
 /// `extra` is null or a list as `cuLaunchKernel` takes it.
@@ -134,7 +127,7 @@ unsafe fn packed(extra: *const c_void) -> Option<(*const u8, usize)> {
     }
     let list = extra.cast::<usize>();
     let (mut buffer, mut bytes) = (0usize, 0usize);
-    // Two entries and an end; a longer list is invalid.
+    // Two entries and an end.
     for at in 0..3 {
         // SAFETY: the list continues until its end was read.
         let key = unsafe { list.wrapping_add(2 * at).read() };
@@ -181,7 +174,7 @@ mod tests {
 
     #[test]
     fn parameters_stand_at_their_offsets() {
-        // An int, a pointer, a structure {int, int, pointer, pointer} that begins in mid-word.
+        // An int, a pointer, a structure that begins in mid-word.
         let layout = layout(&[(0, 4), (8, 8), (20, 28)]);
         let (number, pointer) = (7u32, 0x1111u64);
         let mut structure = [0u8; 28];

@@ -1,17 +1,14 @@
-//! Kernel identities: from the handle that a client launches to the kernel's identity.
+//! Kernels: which kernel a handle is, and its parameters.
 //!
-//! Names are learnt where handles are made: code is loaded, kernels are looked up. A launch then
-//! costs one look into an append-only table ([`index`]) and two multiplications. The table holds
-//! functions of modules, and library kernels, which the CUDA runtime passes as functions. A
-//! registry of names is read at an identity's first launch.
-//!
-//! A handle that reached the client past weft is looked up once by the driver's `cuFuncGetName`.
+//! Names are learnt where handles are made: code is loaded, kernels are looked up. Handles are
+//! functions of modules, and library kernels, which the CUDA runtime passes as functions.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `launch` | a launch, as the hooks tell it |
-//! | `handles`, `index` | the tables that launches look into |
-//! | `registry` | the names behind them, and their code |
+//! | `identity` | the identity of a launch |
+//! | `registry` | names and layouts by handle, and loaded code |
+//! | `index` | the concurrent table of both |
 //! | `ask` | the driver's answers for handles that came past weft |
 //! | `image` | the hash of a module's image |
 //! | `layouts` | offsets and sizes of kernel parameters |
@@ -20,7 +17,7 @@
 
 #[allow(unsafe_code)]
 mod ask;
-mod handles;
+mod identity;
 #[allow(unsafe_code)]
 pub mod image;
 #[allow(unsafe_code)]
@@ -31,179 +28,9 @@ pub mod launch;
 pub mod layouts;
 mod registry;
 
-use std::sync::OnceLock;
-use std::sync::atomic::{self, Ordering};
-
-use weft_kernel_id::{KernelId, SymbolKey, launch_hash};
-
-use crate::driver::capture;
-use crate::internal_error::guarded;
-use handles::{NAMES, UNNAMED};
-use index::Index;
+// For `index`, which `tests/memory-model` compiles with other atomics.
+use std::sync::atomic;
 
 pub use ask::text;
-pub use registry::{
-    Kind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, parameters, same_function,
-};
-
-/// Slots for seen identities; three quarters are usable.
-const IDENTITIES: usize = 1 << 17;
-
-static SEEN: Index<IDENTITIES> = Index::new();
-
-static LISTENER: OnceLock<fn(u64, &KernelId)> = OnceLock::new();
-
-/// Registers `listener` for the first launch of each identity. The first caller's counts.
-pub fn listen(listener: fn(u64, &KernelId)) {
-    let _ = LISTENER.set(listener);
-}
-
-/// Identity of a launch; 0 if the kernel's name is unknown. The [listener](listen) hears of each
-/// identity's first launch.
-///
-/// The shape is passed as single numbers. Arrays that a slow path may read would be stored in
-/// halves and loaded whole, which stalls every launch by some 4 ns.
-#[inline(always)]
-pub fn identify(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
-    let Some(slot) = NAMES.find(handle) else {
-        return unknown(handle, gx, gy, gz, bx, by, bz, shared);
-    };
-    let key = slot.value.load(Ordering::Relaxed);
-    if key <= UNNAMED {
-        return if key == UNNAMED {
-            0
-        } else {
-            unknown(handle, gx, gy, gz, bx, by, bz, shared)
-        };
-    }
-    let hash = launch_hash(SymbolKey::from_word(key), [gx, gy, gz], [bx, by, bz], shared);
-    // The note is the hash of the handle's last launch: most kernels repeat one shape.
-    if slot.note.load(Ordering::Relaxed) != hash {
-        slot.note.store(hash, Ordering::Relaxed);
-        first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
-    }
-    hash
-}
-
-/// Module and symbol of an identified kernel ([`SymbolKey::to_word`]); 0 if it has no name.
-pub fn symbol(handle: usize) -> u64 {
-    let known = NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed));
-    known.filter(|key| *key > UNNAMED).unwrap_or(0)
-}
-
-/// [`identify`] for a shape as arrays.
-pub fn identify_shape(handle: usize, grid: [u32; 3], block: [u32; 3], shared: u32) -> u64 {
-    let [[gx, gy, gz], [bx, by, bz]] = [grid, block];
-    identify(handle, gx, gy, gz, bx, by, bz, shared)
-}
-
-/// Tells the listener about an identity's first launch.
-#[cold]
-fn first_of(handle: usize, hash: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) {
-    if !newly_seen(hash) {
-        return;
-    }
-    guarded(|| {
-        if let Some(named) = registry::named(handle) {
-            log::debug!("kernel {hash:016x} is {} of module {:016x}", named.symbol, named.module);
-            if let Some(listener) = LISTENER.get() {
-                listener(
-                    hash,
-                    &KernelId::new(named.module, &named.symbol, [gx, gy, gz], [bx, by, bz], shared),
-                );
-            }
-        }
-    });
-}
-
-/// Whether an identity (of a kernel or graph) is new. False if the table is full: it then stays a
-/// number.
-pub fn newly_seen(hash: u64) -> bool {
-    // The table spreads keys by their upper bits; an identity is spread already.
-    let key = hash as usize;
-    SEEN.place(key)
-        .is_some_and(|slot| slot.value.swap(1, Ordering::Relaxed) == 0)
-}
-
-/// Identifies a handle that the fast table lacks.
-#[cold]
-fn unknown(handle: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32) -> u64 {
-    let known = guarded(|| {
-        if let Some(named) = registry::named(handle) {
-            // The fast table is full.
-            return Some(named.key);
-        }
-        // Asking calls the driver: not during a capture.
-        if handle == 0 || capture::any() {
-            return None;
-        }
-        let Some((module, symbol)) = ask::ask_name(handle) else {
-            if let Some((library, symbol)) = ask::ask_kernel_name(handle) {
-                let module = code_of(library);
-                return Some(function_named(handle, Kind::Kernel, library, module, &symbol));
-            }
-            NAMES.set(handle, UNNAMED);
-            return None;
-        };
-        // The driver's function for a library kernel that the client launched as a kernel: graphs
-        // answer so.
-        if module == 0
-            && let Some(kernel) = registry::kernels_named(&symbol)
-                .into_iter()
-                .find(|kernel| ask::ask_function(*kernel) == Some(handle))
-        {
-            same_function(handle, kernel);
-            return registry::named(handle).map(|named| named.key);
-        }
-        Some(function_named(handle, Kind::Function, 0, module, &symbol))
-    });
-    let Some(key) = known.flatten() else { return 0 };
-    let hash = launch_hash(key, [gx, gy, gz], [bx, by, bz], shared);
-    first_of(handle, hash, gx, gy, gz, bx, by, bz, shared);
-    hash
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handle_is_its_kernel_until_its_code_is_unloaded() {
-        let (library, kernel) = (0x1_0000, 0x1_0100);
-        code_loaded(library, 0, 77);
-        function_named(kernel, Kind::Kernel, library, 77, "axpy");
-        let id = KernelId::new(77, "axpy", [4, 1, 1], [32, 1, 1], 0);
-        assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
-        assert_ne!(identify_shape(kernel, [5, 1, 1], [32, 1, 1], 0), id.hash64());
-        // The driver's function for the kernel, and the library's module view.
-        same_function(0x1_0200, kernel);
-        assert_eq!(identify_shape(0x1_0200, [4, 1, 1], [32, 1, 1], 0), id.hash64());
-        code_loaded(0x1_0300, library, 77);
-        assert_eq!(code_of(0x1_0300), 77);
-        function_named(0x1_0400, Kind::Function, 0x1_0300, 77, "axpy");
-        assert_eq!(identify_shape(0x1_0400, [4, 1, 1], [32, 1, 1], 0), id.hash64());
-
-        code_unloaded(library);
-        for handle in [kernel, 0x1_0200, 0x1_0400] {
-            assert_eq!(
-                NAMES.find(handle).map(|slot| slot.value.load(Ordering::Relaxed)),
-                Some(0),
-                "{handle:x}"
-            );
-            assert!(registry::named(handle).is_none(), "{handle:x}");
-        }
-        assert_eq!(code_of(library), 0);
-        // The driver reuses the address for another kernel.
-        code_loaded(library, 0, 78);
-        function_named(kernel, Kind::Kernel, library, 78, "gemm");
-        let id = KernelId::new(78, "gemm", [4, 1, 1], [32, 1, 1], 0);
-        assert_eq!(identify_shape(kernel, [4, 1, 1], [32, 1, 1], 0), id.hash64());
-    }
-
-    #[test]
-    fn an_identity_is_new_once() {
-        assert!(newly_seen(0x1234_5678_9abc_def0));
-        assert!(!newly_seen(0x1234_5678_9abc_def0));
-        assert!(newly_seen(0x1234_5678_9abc_def1));
-    }
-}
+pub use identity::{identify, identify_shape, listen, newly_seen, symbol};
+pub use registry::{HandleKind, code_kept, code_loaded, code_of, code_unloaded, function_named, named, same_function};

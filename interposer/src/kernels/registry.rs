@@ -1,7 +1,7 @@
-//! Kernel names behind the fast table, and their code.
+//! Names and parameter layouts of kernels by handle, and the code that holds them.
 //!
-//! Written when code is loaded, searched or unloaded; read at an identity's first launch. No lock
-//! is held over a driver call.
+//! Two append-only tables serve launches. The maps behind them change when code is loaded, searched
+//! or unloaded. No lock is held over a driver call.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::RandomState;
@@ -10,50 +10,54 @@ use std::sync::{Arc, LazyLock};
 use dashmap::DashMap;
 use weft_kernel_id::SymbolKey;
 
-use super::handles::{self, NAMES, UNNAMED};
-use super::images::{Kept, Parameter};
+use super::images::{KeptImage, Parameter};
+use super::index::{Index, Slot};
 
-/// A kernel's name.
+/// Slots for handles; three quarters are usable. PyTorch with its libraries makes some thousands.
+const HANDLE_SLOTS: usize = 65_536;
+
+pub(super) const UNNAMED: u64 = 1;
+
+/// Word of each handle's module and symbol; [`UNNAMED`]; 0: unknown.
+static NAMES: Index<HANDLE_SLOTS> = Index::new();
+
+/// Address of each handle's layout, or the mark of `layouts`; 0: unknown.
+static LAYOUTS: Index<HANDLE_SLOTS> = Index::new();
+
 #[derive(Debug, Clone)]
-pub struct Named {
-    /// Hash of its code's image; 0 if unknown.
+pub struct KernelName {
+    /// Hash of the image; 0: unknown.
     pub module: u64,
-    /// Symbol.
     pub symbol: Arc<str>,
-    /// Hash of module and symbol.
     pub key: SymbolKey,
-    /// Module or library of the lookup; 0 if unknown.
+    /// Module or library of the lookup; 0: unknown.
     code: usize,
-    /// Whether the handle is a library kernel rather than a module's function.
+    /// Whether the handle is a library kernel.
     pub kernel: bool,
 }
 
-/// Kind of handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A CUfunction.
+pub enum HandleKind {
     Function,
-    /// A CUkernel.
     Kernel,
 }
 
-/// A loaded module or library.
 #[derive(Debug, Default)]
 struct Code {
     hash: u64,
-    /// Kept where the driver does not tell kernel parameters.
-    image: Option<Arc<Kept>>,
-    /// Handles that end with it: kernels, functions, the library's modules.
+    /// Where the driver does not tell kernel parameters.
+    image: Option<Arc<KeptImage>>,
+    /// Handles that end with it.
     handles: Vec<usize>,
 }
 
 type Map<V> = LazyLock<DashMap<usize, V, RandomState>>;
 
-static FUNCTIONS: Map<Named> = LazyLock::new(DashMap::default);
+static FUNCTIONS: Map<KernelName> = LazyLock::new(DashMap::default);
 static CODE: Map<Code> = LazyLock::new(DashMap::default);
 
-/// Notes code loaded from an image of that hash. `of`: the library of a module that is its view and
-/// ends with it.
+/// Notes loaded code by its image's hash. `of`: the library of which a module is a view and with
+/// which it ends.
 pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     if of != 0 {
         // A view is handed out repeatedly.
@@ -76,14 +80,13 @@ pub fn code_loaded(handle: usize, of: usize, hash: u64) {
     );
 }
 
-/// Notes the kept image of a module or library.
-pub fn code_kept(handle: usize, image: Arc<Kept>) {
+pub fn code_kept(handle: usize, image: Arc<KeptImage>) {
     if let Some(mut code) = CODE.get_mut(&handle) {
         code.image = Some(image);
     }
 }
 
-/// A kernel's parameters from its kept image. May call the driver: never during a capture.
+/// Parameters from a kernel's image. May call the driver: never during a capture.
 pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     let named = named(handle)?;
     let image = CODE.get(&named.code).and_then(|code| code.image.clone());
@@ -96,7 +99,7 @@ pub fn parameters(handle: usize) -> Option<Vec<Parameter>> {
     image.parameters(&named.symbol)
 }
 
-/// Hash of the image of a module or library; 0 if unknown.
+/// Hash of a module's or library's image; 0: unknown.
 pub fn code_of(handle: usize) -> u64 {
     CODE.get(&handle).map_or(0, |code| code.hash)
 }
@@ -104,12 +107,12 @@ pub fn code_of(handle: usize) -> u64 {
 /// Forgets an unloaded module or library with its handles.
 pub fn code_unloaded(handle: usize) {
     let mut ending = vec![handle];
-    // Views nest one deep, so this ends; a handle that is no code has no entry.
+    // Views nest one deep, so this ends.
     while let Some(handle) = ending.pop() {
         if let Some((_, code)) = CODE.remove(&handle) {
             for inner in code.handles {
                 NAMES.forget(inner);
-                handles::forget_layout(inner);
+                forget_layout(inner);
                 FUNCTIONS.remove(&inner);
                 ending.push(inner);
             }
@@ -117,8 +120,7 @@ pub fn code_unloaded(handle: usize) {
     }
 }
 
-/// Notes a kernel looked up by name.
-pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbol: &str) -> SymbolKey {
+pub fn function_named(handle: usize, kind: HandleKind, code: usize, module: u64, symbol: &str) -> SymbolKey {
     let key = SymbolKey::new(module, symbol.as_bytes());
     // Clients repeat lookups, some at every step.
     if FUNCTIONS
@@ -129,12 +131,12 @@ pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbo
     }
     FUNCTIONS.insert(
         handle,
-        Named {
+        KernelName {
             module,
             symbol: symbol.into(),
             key,
             code,
-            kernel: kind == Kind::Kernel,
+            kernel: kind == HandleKind::Kernel,
         },
     );
     adopt(code, handle);
@@ -142,20 +144,19 @@ pub fn function_named(handle: usize, kind: Kind, code: usize, module: u64, symbo
     key
 }
 
-/// Notes another handle of a kernel, if that is known.
+/// Notes another handle of a known kernel.
 pub fn same_function(handle: usize, as_handle: usize) {
     let Some(known) = named(as_handle) else { return };
     if FUNCTIONS.get(&handle).is_some_and(|other| other.key == known.key) {
         return;
     }
     adopt(known.code, handle);
-    // The name goes before the launch table: a launch in between would find an unnamed identity.
+    // First the name: a launch in between would find an unnamed identity.
     let key = known.key;
-    FUNCTIONS.insert(handle, Named { kernel: false, ..known });
+    FUNCTIONS.insert(handle, KernelName { kernel: false, ..known });
     enter(handle, key);
 }
 
-/// Library kernels of this symbol.
 pub fn kernels_named(symbol: &str) -> Vec<usize> {
     let alike = FUNCTIONS
         .iter()
@@ -163,14 +164,39 @@ pub fn kernels_named(symbol: &str) -> Vec<usize> {
     alike.map(|known| *known.key()).collect()
 }
 
-/// Name of a handle.
-pub fn named(handle: usize) -> Option<Named> {
+pub fn named(handle: usize) -> Option<KernelName> {
     FUNCTIONS.get(&handle).map(|known| known.clone())
 }
 
+#[inline(always)]
+pub(super) fn named_slot(handle: usize) -> Option<&'static Slot> {
+    NAMES.find(handle)
+}
+
+/// Notes a handle without a name.
+pub(super) fn set_unnamed(handle: usize) {
+    NAMES.set(handle, UNNAMED);
+}
+
+#[inline]
+pub(super) fn layout_slot(handle: usize) -> Option<&'static Slot> {
+    LAYOUTS.find(handle)
+}
+
+pub(super) fn set_layout(handle: usize, word: u64) {
+    LAYOUTS.set(handle, word);
+}
+
+fn forget_layout(handle: usize) {
+    // The layout leaks: a launch may be reading it. A model's kernels are unloaded once.
+    if LAYOUTS.find(handle).is_some() {
+        LAYOUTS.set(handle, 0);
+    }
+}
+
 fn enter(handle: usize, key: SymbolKey) {
-    // 0 and 1 are reserved in the table; such a key (one in 2^63) takes the slow path.
-    handles::forget_layout(handle);
+    // Other words are reserved; such a key (one in 2^63) takes the slow path.
+    forget_layout(handle);
     if key.to_word() > UNNAMED {
         NAMES.set(handle, key.to_word());
     }

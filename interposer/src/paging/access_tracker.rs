@@ -1,16 +1,15 @@
 //! Tracks which managed memory a job's launches, copies and fills use, and in which order.
 //!
-//! * The profile's templates predict a launch's use from its parameters. Without one a kernel
-//!   counts as using what lies behind each pointer, up to [`UNKNOWN`] and the range's end: more
-//!   than most touch.
-//! * A [`Sequence`] finds the period; the migration thread tells the broker what it touches
-//!   ([`news`]). A launch writes its position to the lane only once it has left: while it waits,
-//!   its memory must not count as used.
-//! * Each range also holds the last round that named it. Without a period the broker goes by that.
+//! * The profile's templates predict a launch's use from its parameters. A kernel without one
+//!   counts as using what lies behind each pointer, up to [`UNKNOWN_USE_BYTES`] and the range's
+//!   end.
+//! * A [`PeriodDetector`] finds the period; the migration thread reports it ([`news`]). A launch
+//!   writes its position to the lane once it has left: while it waits, its memory must not count as
+//!   used.
+//! * Each range holds the last round that named it. Without a period the broker goes by that.
 //! * A launch whose memory was evicted waits for it behind the gate ([`super::evicted`]).
 //!
-//! Cost: some hundred ns a launch, for copying parameters, predicting and a lookup, under a lock
-//! held only for that. Only jobs with managed memory pay.
+//! Cost: some hundred ns a launch, under a lock. Only jobs with managed memory pay.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,7 +21,7 @@ use weft_profiles::working_set::{
 use weft_protocol::Ns;
 use weft_protocol::control::{GRANULE, GranuleUse};
 
-use super::period_detector::{Forecast, Sequence};
+use super::period_detector::{PeriodDetector, PeriodForecast};
 use super::residency_probe::{self, Windows};
 use super::{evicted, ranges, template_learner};
 use crate::client::{clock, link};
@@ -31,48 +30,42 @@ use crate::driver::capture;
 use crate::internal_error::guarded;
 use crate::kernels::{self, layouts};
 
-/// Bytes counted as used behind an unknown kernel's pointer. Larger tensors are the exception.
-const UNKNOWN: u64 = 64 << 20;
+/// Bytes counted as used behind an unknown kernel's pointer; most tensors are smaller.
+const UNKNOWN_USE_BYTES: u64 = 64 << 20;
 
-/// Pointers counted of such a kernel.
-const POINTERS: usize = 256;
+const MOST_POINTERS: usize = 256;
 
-/// Bytes from which a region tells parts of the period apart; smaller temporaries wander.
-const LARGE: u64 = 1 << 20;
+/// Smallest region that tells parts of the period apart; smaller temporaries wander.
+const LARGE_BYTES: u64 = 1 << 20;
 
-/// Bytes up to which an allocation tells nothing: a caching allocator's block, where a scalar moves
-/// in each step.
-const SMALL: u64 = 2 << 20;
+/// Largest allocation that tells nothing: a caching allocator's block, where a scalar moves.
+const SMALL_BYTES: u64 = 2 << 20;
 
-/// Parameter bytes from which an unknown kernel counts as passing a table (PyTorch's optimizers:
-/// lists of tensors, 3 KB and more). Leftovers in it look like pointers: each launch would seem to
-/// use most of the job's memory, and other parts each time.
-const TABLE: usize = 2560;
+/// Parameter bytes from which an unknown kernel counts as passing a table: PyTorch's optimizers
+/// pass lists of tensors, 3 KB and more. Leftovers in it look like pointers to most of the memory.
+const TABLE_BYTES: usize = 2560;
 
-/// The current round; 0 = never named.
 static ROUND: AtomicU32 = AtomicU32::new(1);
 
-/// The last round with a launch of unseen arguments: a graph.
+/// The last round with a launch of unseen arguments.
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the job launches graphs, or unknown kernels with a [`TABLE`]. A guessed forecast is
-/// worse than none: all named memory then counts as used throughout.
+/// Whether the job launches graphs, or unknown kernels with a table. Then there is no forecast,
+/// which is better than a guessed one.
 static BLIND: AtomicBool = AtomicBool::new(false);
 
 static TRACKER: Mutex<Option<Box<Tracker>>> = Mutex::new(None);
 
-/// State of this module.
 #[derive(Debug, Default)]
 struct Tracker {
     predictor: Predictor,
-    sequence: Sequence,
+    period: PeriodDetector,
     live: Allocations,
     version: u64,
     block: Vec<u8>,
     regions: Vec<Region>,
-    /// Number of the last forecast told.
     number: u32,
-    told: Option<Forecast>,
+    told: Option<PeriodForecast>,
     shapes: template_learner::Shapes,
 }
 
@@ -81,18 +74,13 @@ fn tracker() -> MutexGuard<'static, Option<Box<Tracker>>> {
     TRACKER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A kernel launch.
+/// A kernel launch: shape in blocks and threads, dynamic shared memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernel {
-    /// Handle.
     pub function: CuFunction,
-    /// Blocks.
     pub grid: (u32, u32, u32),
-    /// Threads.
     pub block: (u32, u32, u32),
-    /// Bytes of dynamic shared memory.
     pub shared: u32,
-    /// Stream.
     pub stream: CuStream,
 }
 
@@ -104,7 +92,7 @@ fn cost(hash: u64) -> Ns {
     })
 }
 
-/// Clock less the job's waits for credit and for memory, ns.
+/// Clock less waits for credit and for memory, ns.
 fn own_time() -> Ns {
     let waited = link::only().map_or(0, |link| {
         let counters = &link.lane.counters;
@@ -114,7 +102,6 @@ fn own_time() -> Ns {
     clock::now().saturating_sub(waited)
 }
 
-/// Writes the job's position in this forecast's period to the lane.
 fn tell_position(forecast: u32, at: Option<Ns>) {
     if let Some(link) = link::only() {
         let page_ops = &link.lane.page_ops;
@@ -125,16 +112,15 @@ fn tell_position(forecast: u32, at: Option<Ns>) {
     }
 }
 
-/// State of a launch from before it until after it.
+/// What is known of a launch, from before it until after it.
 #[derive(Debug, Default)]
 pub struct Noted {
     /// Memory needed: (address, bytes).
     wanted: Vec<(u64, u64)>,
-    /// Position after the launch: forecast number, and ns into the period.
+    /// Position after the launch: forecast number, ns into the period.
     behind: Option<(u32, Option<Ns>)>,
-    /// In stage 1, the launch's kernel and parameters.
+    /// In stage 1: the launch and its parameters.
     learns: Option<(Kernel, u64, Vec<u8>)>,
-    /// Set if the launch is to be observed.
     windows: Option<Windows>,
 }
 
@@ -153,7 +139,7 @@ impl Noted {
         result
     }
 
-    /// Waits for the memory of a copy or fill that goes to the driver next.
+    /// Waits for the memory of a copy or fill.
     #[inline]
     pub fn goes(self) {
         if !self.wanted.is_empty() {
@@ -164,7 +150,6 @@ impl Noted {
         }
     }
 
-    /// Launches, and in stage 1 learns from it.
     #[inline]
     fn learning(self, real: impl FnOnce() -> CuResult) -> CuResult {
         let Some((kernel, word, parameters)) = self.learns else {
@@ -172,8 +157,8 @@ impl Noted {
         };
         let observed = self
             .windows
-            .and_then(|windows| guarded(|| residency_probe::before(kernel.stream, &windows)).flatten());
-        let beside = (observed.is_none() && residency_probe::on()).then(residency_probe::beside);
+            .and_then(|windows| guarded(|| residency_probe::prepare(kernel.stream, &windows)).flatten());
+        let beside = (observed.is_none() && residency_probe::is_on()).then(residency_probe::lock_beside);
         let result = real();
         drop(beside);
         if result.ok() {
@@ -183,16 +168,16 @@ impl Noted {
                 let Some(tracker) = tracker.as_ref() else { return };
                 let launch = launch_of(&kernel, word, &parameters);
                 if let Some(touched) = touched {
-                    template_learner::observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
+                    template_learner::note_observed(&launch, kernel.function, &tracker.live, tracker.version, &touched);
                 } else {
-                    template_learner::launched(&launch, kernel.function, &tracker.live, tracker.version);
+                    template_learner::note_launch(&launch, kernel.function, &tracker.live, tracker.version);
                 }
             });
         }
         result
     }
 
-    /// Whether the launch will be observed; its duration then tells nothing.
+    /// Whether the launch will be observed: its duration then tells nothing.
     pub fn is_observed(&self) -> bool {
         self.windows.is_some()
     }
@@ -207,7 +192,7 @@ fn launch_of<'a>(kernel: &Kernel, word: u64, parameters: &'a [u8]) -> Launch<'a>
     }
 }
 
-/// Tracks a kernel that is about to be launched.
+/// Tracks a kernel before its launch.
 ///
 /// # Safety
 /// `arguments` and `extra` are those of the launch call.
@@ -221,7 +206,7 @@ pub unsafe fn launch(kernel: Kernel, arguments: *const c_void, extra: *const c_v
 /// As [`launch`].
 unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -> Noted {
     if capture::on(kernel.stream) {
-        // A captured kernel runs with its graph, which counts as touching all memory.
+        // It runs with its graph, which counts as touching all memory.
         return Noted::default();
     }
     let Some(layout) = layouts::of(kernel.function) else {
@@ -238,28 +223,26 @@ unsafe fn note(kernel: Kernel, arguments: *const c_void, extra: *const c_void) -
     unsafe { layouts::pack(layout, arguments, extra, &mut tracker.block) };
     tracker.refresh();
     if !tracker.predict(&kernel, word) && !BLIND.swap(true, Ordering::Relaxed) {
-        tracker.sequence.forget();
+        tracker.period.forget();
     }
-    // Writes are predicted: parts may stay unchanged.
     let mut noted = Noted {
         behind: tracker.step(hash, cost(hash), touching),
         ..Noted::default()
     };
     noted.wanted = tracker.wanted();
-    if template_learner::on() {
+    if template_learner::is_on() {
         noted.learns = Some((kernel, word, tracker.block.clone()));
-        if residency_probe::on() {
-            residency_probe::launching(kernel.stream);
+        if residency_probe::is_on() {
+            residency_probe::note_stream(kernel.stream);
             noted.windows = tracker.observes(&kernel, word);
         }
     }
     noted
 }
 
-/// Tracks a copy or fill of `bytes` before the gate. Places are (address, access); an overwritten
-/// one is overwritten wholly.
+/// Tracks a copy or fill of `bytes` before the gate, by (address, access).
 pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
-    residency_probe::disturbed();
+    residency_probe::note_other_work();
     let noted = guarded(|| {
         let mut guard = tracker();
         let tracker = guard.get_or_insert_default();
@@ -283,7 +266,6 @@ pub fn moved(places: [(u64, Access); 2], bytes: u64) -> Noted {
     noted.unwrap_or_default()
 }
 
-/// Use of the granules `first..end`.
 fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     let count = end.checked_sub(first).filter(|count| *count > 0)?;
     Some(GranuleUse {
@@ -294,7 +276,6 @@ fn granules(first: u64, end: u64, access: Access) -> Option<GranuleUse> {
     })
 }
 
-/// Granules of a part that is read, or perhaps not wholly overwritten.
 fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     let access = match part.access {
         Access::Read => Access::Read,
@@ -305,7 +286,6 @@ fn touching(part: Touched) -> [Option<GranuleUse>; 3] {
     [granules(first, end, access), None, None]
 }
 
-/// Granules of a part that is wholly overwritten; those inside it keep nothing.
 fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
     let (first, end) = (part.address / GRANULE, part.end().div_ceil(GRANULE));
     let (from, to) = (part.address.div_ceil(GRANULE), part.end() / GRANULE);
@@ -321,12 +301,12 @@ fn overwriting(part: Touched) -> [Option<GranuleUse>; 3] {
 
 /// Notes a launch of unseen arguments: it may touch all memory.
 pub fn unseen() {
-    residency_probe::disturbed();
+    residency_probe::note_other_work();
     mark_unseen();
     if !BLIND.swap(true, Ordering::Relaxed)
         && let Some(tracker) = tracker().as_mut()
     {
-        tracker.sequence.forget();
+        tracker.period.forget();
     }
 }
 
@@ -337,17 +317,17 @@ fn mark_unseen() {
     }
 }
 
-/// Ends a round. Returns the ranges named in it; `None`: all may have been.
+/// Ends a round. Returns the ranges named in it; `None`: perhaps all.
 pub fn end_round() -> Option<Vec<u64>> {
     let round = ROUND.fetch_add(1, Ordering::AcqRel);
     (UNSEEN.load(Ordering::Relaxed) != round).then(|| ranges::named_in(round))
 }
 
 /// News on the period, with the forecast's number. `again`: even if told before.
-pub fn news(again: bool) -> Option<(u32, Forecast)> {
+pub fn news(again: bool) -> Option<(u32, PeriodForecast)> {
     let mut guard = tracker();
     let tracker = guard.as_mut()?;
-    if let Some(news) = tracker.sequence.news() {
+    if let Some(news) = tracker.period.news() {
         tracker.number = tracker.number.wrapping_add(1);
         tracker.told = Some(news);
     } else if !again {
@@ -356,7 +336,6 @@ pub fn news(again: bool) -> Option<(u32, Forecast)> {
     Some((tracker.number, tracker.told.clone()?))
 }
 
-/// Adds templates of the job's profile.
 pub fn know(sets: Vec<KernelWorkingSet>) {
     let mut guard = tracker();
     let tracker = guard.get_or_insert_default();
@@ -368,7 +347,6 @@ pub fn know(sets: Vec<KernelWorkingSet>) {
 }
 
 impl Tracker {
-    /// Takes over changes of the job's ranges.
     fn refresh(&mut self) {
         let version = ranges::version();
         if version == self.version {
@@ -381,7 +359,6 @@ impl Tracker {
         }
     }
 
-    /// Where to observe the launch whose parameters are in `block`; `None`: not at all.
     fn observes(&mut self, kernel: &Kernel, word: u64) -> Option<Windows> {
         let launch = launch_of(kernel, word, &self.block);
         if !residency_probe::has_time() || !self.shapes.wants(&launch, &self.live) {
@@ -390,8 +367,7 @@ impl Tracker {
         Windows::of(&launch, &self.live)
     }
 
-    /// Predicts the use of the launch in `block` into `regions`. False if unknown: a table with
-    /// leftovers.
+    /// Predicts the use of the launch in `block` into `regions`. False: unknown, with a table.
     fn predict(&mut self, kernel: &Kernel, word: u64) -> bool {
         self.regions.clear();
         let launch = launch_of(kernel, word, &self.block);
@@ -412,13 +388,13 @@ impl Tracker {
                 if self.regions.iter().any(|region| region.address == pointer) {
                     continue;
                 }
-                let bytes = UNKNOWN.min(end - pointer);
+                let bytes = UNKNOWN_USE_BYTES.min(end - pointer);
                 self.regions.push(Region::contiguous(pointer, bytes, Access::ReadWrite));
-                if self.regions.len() >= POINTERS {
+                if self.regions.len() >= MOST_POINTERS {
                     break;
                 }
             }
-            self.block.len() < TABLE
+            self.block.len() < TABLE_BYTES
         }
     }
 
@@ -431,8 +407,8 @@ impl Tracker {
         parts.map(|part| (part.address, part.bytes)).collect()
     }
 
-    /// Adds step `what`, which uses `regions`; `uses` turns a part into granules. Returns the
-    /// forecast's number and the position after the step, ns.
+    /// Adds a step that uses `regions`; `uses` turns a part into granules. Returns the forecast's
+    /// number and the position after the step, ns.
     fn step(
         &mut self,
         what: u64,
@@ -447,9 +423,9 @@ impl Tracker {
         let large = |region: &&Region| {
             let lies_in = || {
                 live.find(region.address)
-                    .is_some_and(|(start, end)| end - start > SMALL)
+                    .is_some_and(|(start, end)| end - start > SMALL_BYTES)
             };
-            region.touched() >= LARGE && lies_in()
+            region.touched() >= LARGE_BYTES && lies_in()
         };
         let sign = self
             .regions
@@ -461,8 +437,8 @@ impl Tracker {
         }
         let parts = self.regions.iter().flat_map(|region| region.parts());
         let uses = parts.flat_map(|part| uses(part).into_iter().flatten());
-        self.sequence.step(sign, cost, own_time(), uses);
-        Some((self.number, self.sequence.position()))
+        self.period.step(sign, cost, own_time(), uses);
+        Some((self.number, self.period.position()))
     }
 }
 
@@ -485,24 +461,24 @@ mod tests {
     fn a_small_thing_that_wanders_hides_no_period() {
         let mut tracker = Tracker::default();
         let (large, small) = (1 << 40, 2 << 40);
-        tracker.live.add(large, 64 * LARGE);
-        tracker.live.add(small, SMALL);
-        // The scalar's place in the allocator's block, in changing order.
+        tracker.live.add(large, 64 * LARGE_BYTES);
+        tracker.live.add(small, SMALL_BYTES);
+        // The scalar's place, in changing order.
         for place in [0, 3, 1, 2, 5, 4] {
             for kernel in 0..30 {
                 let first = Region::contiguous(large + kernel * GRANULE, GRANULE, Access::Read);
                 tracker.regions.clear();
                 tracker.regions.push(first);
                 if kernel == 7 {
-                    // A kernel without template counts as using all behind its pointer.
-                    let at = place * (LARGE / 3);
-                    let guess = Region::contiguous(small + at, SMALL - at, Access::ReadWrite);
+                    // A kernel without template.
+                    let at = place * (LARGE_BYTES / 3);
+                    let guess = Region::contiguous(small + at, SMALL_BYTES - at, Access::ReadWrite);
                     tracker.regions.push(guess);
                 }
                 tracker.step(kernel, 1000, touching);
             }
         }
-        assert!(tracker.sequence.news().is_some());
+        assert!(tracker.period.news().is_some());
     }
 
     #[test]

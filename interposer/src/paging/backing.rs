@@ -1,7 +1,11 @@
 //! Takes managed memory where the job asks for device memory, and gives it back.
 //!
-//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts and
-//! captures. Further calls (device queries, advice) are left out during captures.
+//! `cuMemAllocManaged` stands for `cuMemAlloc`, call for call, with equal rules for contexts.
+//! During captures no further call (query, advice) is made.
+//!
+//! Freeing managed memory waits for the whole context, and before CUDA 13 the driver has no
+//! stream-ordered allocation of it. So blocks freed in stream order are kept for reuse
+//! ([`super::pool`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -10,80 +14,32 @@ use weft_protocol::host;
 
 use weft_protocol::control::ToBroker;
 
-use super::ranges::{Origin, Range};
+use super::ranges::{ManagedRange, Origin};
 use super::{capacity, mem_advise, pool, ranges};
-use crate::client::link;
-use crate::driver::abi::{CuContext, CuDevice, CuDevicePtr, CuResult};
-use crate::driver::calls;
-use crate::driver::capture;
+use crate::driver::abi::{CuDevicePtr, CuResult, CuStream};
+use crate::driver::queries::here;
+use crate::driver::{calls, capture};
 use crate::report;
 
-/// CU_MEM_ATTACH_GLOBAL: any stream on any device may use the memory.
+/// CU_MEM_ATTACH_GLOBAL: for all streams and devices.
 const ATTACH_GLOBAL: u32 = 1;
-/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, and may exceed the device.
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: pages move on demand, beyond the device's size.
 const CONCURRENT_MANAGED_ACCESS: i32 = 89;
-/// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
-pub const PREFER: u32 = 3;
-/// CU_POINTER_ATTRIBUTE_IS_MANAGED.
-const IS_MANAGED: u32 = 8;
 
-/// Outcome of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// Address of the memory.
+pub enum ManagedOutcome {
     At(CuDevicePtr),
-    /// Error for the job.
     Refused(CuResult),
-    /// Not managed: the job's own call goes to the driver.
+    /// Stays device memory: the job's own call goes to the driver.
     Plain,
 }
 
-/// State of each device: 0 unknown, else one of these.
+/// Of each device: 0 unknown, else one of these.
 static SUPPORT: [AtomicU8; 32] = [const { AtomicU8::new(0) }; 32];
 const SUPPORTED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
 
-/// Allocations that stayed device memory in a managed job.
-static PLAIN: AtomicU64 = AtomicU64::new(0);
-
-/// Number of allocations that stayed device memory in a managed job.
-pub fn left_plain() -> u64 {
-    PLAIN.load(Ordering::Relaxed)
-}
-
-/// Logs a line once, never on stdout.
-pub fn say_once(said: &AtomicBool, text: &str) {
-    if !said.swap(true, Ordering::Relaxed) {
-        report::start();
-        log::warn!("{text}");
-    }
-}
-
-/// Counts an allocation that stays device memory; logs each reason once.
-pub fn stays_plain(said: &AtomicBool, why: &str) {
-    PLAIN.fetch_add(1, Ordering::Relaxed);
-    link::only().into_iter().for_each(super::report);
-    say_once(said, why);
-}
-
-fn device() -> Option<i32> {
-    let mut device = 0;
-    // SAFETY: the out-parameter is valid.
-    unsafe { calls::cuCtxGetDevice(&mut device) }.ok().then_some(device)
-}
-
-/// Device and context of the calling thread.
-pub fn here() -> Option<(i32, CuContext)> {
-    let mut context = 0;
-    // SAFETY: the out-parameter is valid.
-    let asked = unsafe { calls::cuCtxGetCurrent(&mut context) };
-    if !asked.ok() || context == 0 {
-        return None;
-    }
-    Some((device()?, context))
-}
-
-/// Whether a device supports managed memory as weft needs it; asked once a device.
+/// Whether a device can back managed memory as weft needs it. Asked once a device.
 pub fn supported(device: i32) -> bool {
     let Some(known) = usize::try_from(device).ok().and_then(|at| SUPPORT.get(at)) else {
         return false;
@@ -97,18 +53,18 @@ pub fn supported(device: i32) -> bool {
         return false;
     }
     let (mut concurrent, mut total) = (0, 0usize);
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuDeviceGetAttribute(&mut concurrent, CONCURRENT_MANAGED_ACCESS, device) };
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let sized = unsafe { calls::cuDeviceTotalMem_v2(&mut total, device) };
     let fine = asked.ok() && concurrent == 1 && sized.ok() && total > 0;
     if fine {
-        // An invalid value was reported by the settings.
+        // The settings reported an invalid value.
         let said = std::env::var("WEFT_MEMORY").ok();
         let said = said.and_then(|text| amount::parse(&text).ok());
         let larger = said.is_some_and(|said| said > capacity::of_total(total as u64));
         let spare = if larger { host::available() } else { 0 };
-        capacity::learn(device, total as u64, said, spare);
+        capacity::set_limit(device, total as u64, said, spare);
     }
     known.store(if fine { SUPPORTED } else { UNSUPPORTED }, Ordering::Release);
     fine
@@ -116,13 +72,12 @@ pub fn supported(device: i32) -> bool {
 
 /// Whether auto backing may choose managed memory on a device of this name: only where
 /// oversubscription was tested. On some real drivers jobs hang for good in the kernel module
-/// (NVIDIA/open-gpu-kernel-modules, 1223 and others), beyond any bound of weft's. An explicit
-/// request is granted anyway.
+/// (NVIDIA/open-gpu-kernel-modules, 1223 and others). An explicit request is granted anyway.
 pub fn tried(name: &str) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let tried = TRIED.iter().any(|part| name.contains(part));
     if !tried {
-        say_once(
+        report::once(
             &SAID,
             "WEFT_BACKING=auto means device memory on this device: managed memory beyond a device was tried on the simulated one alone (managed asks for it)",
         );
@@ -130,34 +85,32 @@ pub fn tried(name: &str) -> bool {
     tried
 }
 
-/// Parts of the names of devices on which oversubscription was tested.
 const TRIED: [&str; 1] = ["(simulated)"];
 
-/// Takes managed memory.
-pub fn take(bytes: u64, origin: Origin) -> Taken {
+pub fn take(bytes: u64, origin: Origin) -> ManagedOutcome {
     static NO_DEVICE: AtomicBool = AtomicBool::new(false);
     static NO_DRIVER: AtomicBool = AtomicBool::new(false);
     if bytes == 0 {
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     }
-    // Without a context the driver's own error is right.
+    // The driver's own error is right.
     let Some((device, context)) = here() else {
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     };
     if !supported(device) {
-        stays_plain(
+        capacity::stays_plain(
             &NO_DEVICE,
             "this device has no concurrent managed access: the job's memory stays device memory",
         );
-        return Taken::Plain;
+        return ManagedOutcome::Plain;
     }
-    // Blocks kept for reuse go before the job is refused.
+    // Kept blocks go before the job is refused.
     let booked = capacity::take(device, bytes) || (pool::trim(device) && capacity::take(device, bytes));
     if !booked {
-        return Taken::Refused(CuResult::OUT_OF_MEMORY);
+        return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
     }
-    // Blocks kept for reuse only fill what is left of the capacity.
-    if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::most(device) {
+    // Kept blocks only fill what is left of the capacity.
+    if capacity::taken(device).saturating_add(pool::kept(device)) > capacity::limit(device) {
         pool::trim(device);
     }
     let result = match managed(bytes) {
@@ -166,7 +119,7 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
     };
     match result {
         Ok(at) => {
-            let range = Range {
+            let range = ManagedRange {
                 bytes,
                 room: bytes,
                 origin,
@@ -175,24 +128,24 @@ pub fn take(bytes: u64, origin: Origin) -> Taken {
             };
             mem_advise::forget(at, bytes);
             ranges::add(at, range);
-            super::tell(ToBroker::Backed { start: at, bytes });
-            prefer(at, bytes, device);
-            Taken::At(at)
+            capacity::send(ToBroker::Backed { start: at, bytes });
+            mem_advise::prefer(at, bytes, device);
+            ManagedOutcome::At(at)
         }
         Err(CuResult::OUT_OF_MEMORY) => {
-            capacity::given_back(device, bytes);
-            Taken::Refused(CuResult::OUT_OF_MEMORY)
+            capacity::give_back(device, bytes);
+            ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY)
         }
         Err(error) => {
-            capacity::given_back(device, bytes);
-            stays_plain(
+            capacity::give_back(device, bytes);
+            capacity::stays_plain(
                 &NO_DRIVER,
                 &format!(
                     "the driver gives no managed memory (error {}): this allocation stays device memory",
                     error.0
                 ),
             );
-            Taken::Plain
+            ManagedOutcome::Plain
         }
     }
 }
@@ -202,59 +155,85 @@ fn managed(bytes: u64) -> Result<CuDevicePtr, CuResult> {
         return Err(CuResult::OUT_OF_MEMORY);
     };
     let mut at = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let result = unsafe { calls::cuMemAllocManaged(&mut at, bytes, ATTACH_GLOBAL) };
     if result.ok() { Ok(at) } else { Err(result) }
 }
 
-/// Prefers the device as the range's location. A hint; failure is ignored.
-fn prefer(at: CuDevicePtr, bytes: u64, device: i32) {
-    if !capture::any() {
-        let _ = advise(at, bytes, PREFER, device);
-    }
-}
-
-/// Advises the driver about managed memory.
-pub fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
-    // SAFETY: a range that the job holds; else the driver returns an error.
-    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
-}
-
-/// Gives a range back by `free`, the job's own driver call, and unregisters it if it is weft's.
+/// Gives a range back by `free`, the job's own driver call.
 pub fn give_back(at: CuDevicePtr, free: impl FnOnce() -> CuResult) -> CuResult {
     // Before the call: after it another thread may get this address.
     let Some(range) = ranges::remove(at) else {
         return free();
     };
-    pool::freed(&range);
+    pool::count_freed(&range);
     let result = free();
     if result.ok() {
-        capacity::given_back(range.device, range.room);
-        super::tell(ToBroker::Unbacked { start: at });
+        capacity::give_back(range.device, range.room);
+        capacity::send(ToBroker::Unbacked { start: at });
     } else {
         ranges::add(at, range);
-        pool::taken(&range);
+        pool::count_taken(&range);
     }
     result
 }
 
-/// Whether the driver still knows the managed memory at this address.
-pub fn lives(at: CuDevicePtr) -> bool {
-    let mut managed = 0u32;
-    // SAFETY: the attribute is an int.
-    let asked = unsafe { calls::cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, at) };
-    asked.ok() && managed == 1
+/// Takes memory in stream order. `pool` 0 is the device's own.
+pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome {
+    if bytes == 0 || pool::is_foreign(pool) {
+        return ManagedOutcome::Plain;
+    }
+    let origin = Origin::Pool(pool);
+    if let Some((at, kept)) = pool::reuse(bytes, stream) {
+        let range = ManagedRange { bytes, origin, ..kept };
+        // Fails only if another thread took the room.
+        if capacity::take(range.device, range.room) {
+            ranges::add(at, range);
+            pool::count_taken(&range);
+            return ManagedOutcome::At(at);
+        }
+        // SAFETY: no other code holds the block.
+        let _ = unsafe { calls::cuMemFree_v2(at) };
+        capacity::send(ToBroker::Unbacked { start: at });
+        return ManagedOutcome::Refused(CuResult::OUT_OF_MEMORY);
+    }
+    let outcome = take(bytes, origin);
+    if let ManagedOutcome::At(at) = outcome
+        && let Some(range) = ranges::at(at)
+    {
+        pool::count_taken(&range);
+    }
+    outcome
 }
 
-/// Row alignment of pitched memory, bytes, learnt from one small allocation; 0 = unknown.
+/// Frees memory in stream order. `None` if weft does not hold it.
+pub fn give_back_ordered(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
+    ranges::at(at)?;
+    let mark = match pool::mark(stream) {
+        Ok(mark) => mark,
+        // An invalid stream: the job keeps its memory.
+        Err(error) => return Some(error),
+    };
+    // A double free, answered as the driver does.
+    let Some(range) = ranges::remove(at) else {
+        return Some(CuResult::INVALID_VALUE);
+    };
+    pool::count_freed(&range);
+    capacity::give_back(range.device, range.room);
+    capacity::send(ToBroker::Resting { start: at });
+    pool::keep(at, range, stream, mark);
+    Some(CuResult::SUCCESS)
+}
+
+/// Row alignment of pitched memory, learnt from one small allocation; 0 = unknown.
 static PITCH: AtomicU64 = AtomicU64::new(0);
 
-/// The driver's pitch for rows of `width` bytes. `None` if the driver does not tell it.
+/// The driver's pitch for rows of `width` bytes, if it tells one.
 pub fn pitch(width: u64, element: u32) -> Option<u64> {
     let mut unit = PITCH.load(Ordering::Relaxed);
     if unit == 0 {
         let (mut at, mut pitch) = (0, 0usize);
-        // SAFETY: the out-parameters are valid.
+        // SAFETY: valid out-parameters.
         if !unsafe { calls::cuMemAllocPitch_v2(&mut at, &mut pitch, 1, 1, element) }.ok() {
             return None;
         }

@@ -1,17 +1,18 @@
-//! Granules that the broker evicted, and launches that wait until these are back.
+//! Granules that the broker evicted, and launches that wait for them.
 //!
-//! Faults take longer than a wait: each brings little, with the driver's bookkeeping. So a launch
-//! whose use is known waits while page operations arrive.
+//! A fault brings little and takes longer than a wait. So a launch whose use is known waits while
+//! page operations arrive.
 //!
 //! * A launch waits only behind the gate, for memory that the attached broker evicted. A transfer
 //!   needs none of the job's own work.
-//! * A wait ends [`PATIENCE`] plus 4 page operations' time after the last arrival. In all it takes
-//!   at most `min(SLACK + WAYS * bytes / rate, UTMOST)`. The rest then counts as resident and
-//!   faults in.
-//! * `rate` is that of the last page operations ([`carried`]), at first the planner's assumption.
-//! * A launch waits only while `timeouts - arrivals < LENT` ([`LENT`]): memory that never comes
-//!   back costs that many timeouts in all, not one a region. One would be too few. On a busy
-//!   machine late memory is worth a wait; launches that go by fault it in.
+//! * A wait ends [`ARRIVAL_TIMEOUT_NS`] plus 4 page operations' time after the last arrival, and in
+//!   all after `min(SLACK_NS + WAYS_PER_GRANULE * bytes / rate, LONGEST_WAIT_NS)`. The rest counts
+//!   as resident and faults in.
+//! * `rate` is that of the last page operations ([`update_rate`]), at first the planner's
+//!   assumption.
+//! * A launch waits only while `timeouts - arrivals < WAIT_BUDGET`: memory that never comes back
+//!   costs that many timeouts in all, not one a region. One would be too few: on a busy machine
+//!   late memory is worth a wait.
 //! * Pages that the driver moved by itself are unknown here.
 #![forbid(unsafe_code)]
 
@@ -23,288 +24,272 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 use weft_protocol::Ns;
+use weft_protocol::control::GRANULE;
 
 use crate::client::{clock, link};
 
-/// Bytes of a granule, as in the planner.
-pub const GRANULE: u64 = 2 << 20;
+/// Wait after the last arrival. A page operation takes 1.5 ms, one that makes room as much, and
+/// each needs some wake-ups on a busy machine.
+const ARRIVAL_TIMEOUT_NS: Ns = 50_000_000;
 
-/// Wait after the last arrival, ns. A page operation of 16 granules takes 1.5 ms, one that makes
-/// room as much, and each needs some wake-ups on a busy machine.
-const PATIENCE: Ns = 50_000_000;
+/// Page operations whose time is added to it, for slow (simulated) links.
+const TIMEOUT_PAGE_OPS: f64 = 4.0;
 
-/// Page operations whose time is added to [`PATIENCE`], for slow (simulated) links.
-const PAGE_OPS: f64 = 4.0;
+/// Of the planner: 16 granules.
+const PAGE_OP_BYTES: f64 = 16.0 * GRANULE as f64;
 
-/// Bytes of one page operation: the planner's 16 granules.
-const PAGE_OP: f64 = 16.0 * GRANULE as f64;
+/// Added to the transfers' time: moves under way and late orders.
+const SLACK_NS: Ns = 250_000_000;
 
-/// Time of a wait beside the transfers', ns: moves under way and late orders.
-const SLACK: Ns = 250_000_000;
+/// Transfers for each awaited granule: one may have to go out first.
+const WAYS_PER_GRANULE: f64 = 2.0;
 
-/// Transfers for each awaited granule: one more may have to go out first.
-const WAYS: f64 = 2.0;
+/// Longest wait: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to hang.
+const LONGEST_WAIT_NS: Ns = 10_000_000_000;
 
-/// Longest wait, ns: 220 GB over PCIe 4. Beyond that faults are better than a job that seems to
-/// hang.
-const UTMOST: Ns = 10_000_000_000;
+/// Rate before any is measured: the planner's, PCIe 4 x16.
+const ASSUMED_BYTES_PER_S: f64 = 22.2e9;
 
-/// Rate, bytes a second, before any is measured: the planner's, PCIe 4 x16.
-const GRANTED: f64 = 22.2e9;
+/// Most that the measured rate differs from the assumed one.
+const RATE_FACTOR: f64 = 1024.0;
 
-/// Largest factor between the measured and the assumed rate.
-const FAR: f64 = 1024.0;
+const RATE_WEIGHT: f64 = 0.125;
 
-/// Weight of a new rate in the average.
-const FOLLOWS: f64 = 0.125;
+/// Timeouts less arrivals at which launches wait no more.
+const WAIT_BUDGET: u64 = 8;
 
-/// Timeouts less arrivals at which launches no longer wait: under half a second of the job's time.
-const LENT: u64 = 8;
+const POLL: Duration = Duration::from_millis(2);
 
-/// Poll interval without a wake-up.
-const LOOK: Duration = Duration::from_millis(2);
+/// Most granules known: 2 TB. Further ones count as resident.
+const MOST_GRANULES: usize = 1 << 20;
 
-/// Granules known at most: 2 TB. Further ones count as resident.
-const MOST: usize = 1 << 20;
-
-static AWAY: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
-/// Size of the set; launches look here first.
+static EVICTED: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether anything was evicted since [`forget`].
 static EVER: AtomicBool = AtomicBool::new(false);
-/// Counts arrivals; a futex on which launches sleep.
-pub static CAME: AtomicU32 = AtomicU32::new(0);
-/// Page operations that brought memory back.
-static BROUGHT: AtomicU64 = AtomicU64::new(0);
-/// Timeouts less later arrivals.
-static VAIN: AtomicU64 = AtomicU64::new(0);
-/// Rate of the last page operations, bytes a second; 0: none.
-static CARRIED: AtomicU64 = AtomicU64::new(0);
+/// Counts arrivals; a futex for sleeping launches.
+static ARRIVALS: AtomicU32 = AtomicU32::new(0);
+static PAGE_OP_ARRIVALS: AtomicU64 = AtomicU64::new(0);
+static TIMEOUTS: AtomicU64 = AtomicU64::new(0);
+/// Of the last page operations; 0: none.
+static RATE_BYTES_PER_S: AtomicU64 = AtomicU64::new(0);
 /// Launches that wait now, and when the last wait ended, ns.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-static OVER: AtomicU64 = AtomicU64::new(0);
+static LAST_WAIT_END: AtomicU64 = AtomicU64::new(0);
 
 fn set() -> MutexGuard<'static, Option<HashSet<u64>>> {
     // No code under the lock can leave the set half changed.
-    AWAY.lock().unwrap_or_else(PoisonError::into_inner)
+    EVICTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Granules that a range overlaps.
 fn granules(start: u64, bytes: u64) -> Range<u64> {
     start / GRANULE..start.saturating_add(bytes).div_ceil(GRANULE)
 }
 
-/// Marks the granules of a range as evicted.
-pub fn leaves(start: u64, bytes: u64) {
+pub fn mark_evicted(start: u64, bytes: u64) {
     let mut set = set();
-    let away = set.get_or_insert_default();
-    let room = MOST.saturating_sub(away.len());
-    away.extend(granules(start, bytes).take(room));
-    COUNT.store(away.len(), Ordering::Release);
+    let evicted = set.get_or_insert_default();
+    let room = MOST_GRANULES.saturating_sub(evicted.len());
+    evicted.extend(granules(start, bytes).take(room));
+    COUNT.store(evicted.len(), Ordering::Release);
     EVER.store(true, Ordering::Release);
 }
 
-/// Marks granules as brought by a page operation. The caller wakes sleepers on [`CAME`].
-pub fn brought(start: u64, bytes: u64) {
-    BROUGHT.fetch_add(1, Ordering::AcqRel);
-    let _ = VAIN.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
-    came(start, bytes);
+/// Marks granules as brought by a page operation. The caller calls [`wake`].
+pub fn page_op_arrived(start: u64, bytes: u64) {
+    PAGE_OP_ARRIVALS.fetch_add(1, Ordering::AcqRel);
+    let _ = TIMEOUTS.fetch_update(Ordering::AcqRel, Ordering::Acquire, |vain| vain.checked_sub(1));
+    arrived(start, bytes);
 }
 
-/// Marks granules as resident or given up. The caller wakes sleepers on [`CAME`].
-pub fn came(start: u64, bytes: u64) {
+/// Marks granules as resident or given up. The caller calls [`wake`].
+pub fn arrived(start: u64, bytes: u64) {
     let mut set = set();
-    if let Some(away) = set.as_mut() {
+    if let Some(evicted) = set.as_mut() {
         for granule in granules(start, bytes) {
-            away.remove(&granule);
+            evicted.remove(&granule);
         }
-        COUNT.store(away.len(), Ordering::Release);
+        COUNT.store(evicted.len(), Ordering::Release);
     }
     drop(set);
-    CAME.fetch_add(1, Ordering::AcqRel);
+    ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Forgets all granules: no broker, or another one, moves them.
+/// Forgets all granules: none, or another broker, moves them.
 pub fn forget() {
     *set() = None;
     COUNT.store(0, Ordering::Release);
     EVER.store(false, Ordering::Release);
-    VAIN.store(0, Ordering::Release);
-    CAME.fetch_add(1, Ordering::AcqRel);
+    TIMEOUTS.store(0, Ordering::Release);
+    ARRIVALS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Whether any granule may be evicted once a launch has passed the gate; residents may leave
-/// meanwhile.
+/// Whether a granule may be evicted by the time that a launch has passed the gate.
 #[inline]
 pub fn may_be() -> bool {
     EVER.load(Ordering::Relaxed)
 }
 
-/// Whether any granule is evicted.
 #[inline]
 pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
 /// Whether any of these (address, bytes) ranges has an evicted granule.
-pub fn is_away(wanted: &[(u64, u64)]) -> bool {
+pub fn contains_any(wanted: &[(u64, u64)]) -> bool {
     let set = set();
-    let Some(away) = set.as_ref() else { return false };
+    let Some(evicted) = set.as_ref() else { return false };
     wanted
         .iter()
-        .any(|(start, bytes)| granules(*start, *bytes).any(|granule| away.contains(&granule)))
+        .any(|(start, bytes)| granules(*start, *bytes).any(|granule| evicted.contains(&granule)))
 }
 
-/// Evicted bytes of these ranges, in whole granules.
-fn bytes_away(wanted: &[(u64, u64)]) -> u64 {
+fn evicted_bytes(wanted: &[(u64, u64)]) -> u64 {
     let set = set();
-    let Some(away) = set.as_ref() else { return 0 };
+    let Some(evicted) = set.as_ref() else { return 0 };
     let all = wanted.iter().flat_map(|(start, bytes)| granules(*start, *bytes));
     // A granule that two ranges share counts twice.
-    GRANULE * all.filter(|granule| away.contains(granule)).count() as u64
+    GRANULE * all.filter(|granule| evicted.contains(granule)).count() as u64
 }
 
-/// Notes a page operation's bytes and link time, ns.
-pub fn carried(bytes: u64, took: Ns) {
+/// Counts a page operation's bytes and link time, ns.
+pub fn update_rate(bytes: u64, took: Ns) {
     // Only the migration thread writes.
-    CARRIED.store(
-        followed(CARRIED.load(Ordering::Relaxed), bytes, took),
+    RATE_BYTES_PER_S.store(
+        next_rate(RATE_BYTES_PER_S.load(Ordering::Relaxed), bytes, took),
         Ordering::Relaxed,
     );
 }
 
-/// The rate after such a page operation, bytes a second; 0: none.
-fn followed(before: u64, bytes: u64, took: Ns) -> u64 {
+fn next_rate(before: u64, bytes: u64, took: Ns) -> u64 {
     if took == 0 || bytes == 0 {
         return before;
     }
     let rate = bytes as f64 * 1e9 / took as f64;
     let rate = match before {
         0 => rate,
-        before => before as f64 + (rate - before as f64) * FOLLOWS,
+        before => before as f64 + (rate - before as f64) * RATE_WEIGHT,
     };
-    rate.clamp(GRANTED / FAR, GRANTED * FAR) as u64
+    rate.clamp(ASSUMED_BYTES_PER_S / RATE_FACTOR, ASSUMED_BYTES_PER_S * RATE_FACTOR) as u64
 }
 
-/// Bounds of a launch's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bounds {
-    /// Wait after the last arrival, ns.
-    patience: Ns,
-    /// Whole wait, ns.
-    utmost: Ns,
+struct WaitBounds {
+    after_arrival: Ns,
+    in_all: Ns,
 }
 
-impl Bounds {
-    /// Bounds for `bytes` on a link of `rate` bytes a second.
-    fn of(bytes: u64, rate: f64) -> Bounds {
-        let takes = |bytes: f64| (bytes * 1e9 / rate.max(GRANTED / FAR)) as Ns;
-        Bounds {
-            patience: PATIENCE.saturating_add(takes(PAGE_OPS * PAGE_OP)),
-            utmost: SLACK.saturating_add(takes(WAYS * bytes as f64)).min(UTMOST),
+impl WaitBounds {
+    /// `rate`: bytes a second.
+    fn of(bytes: u64, rate: f64) -> WaitBounds {
+        let takes = |bytes: f64| (bytes * 1e9 / rate.max(ASSUMED_BYTES_PER_S / RATE_FACTOR)) as Ns;
+        WaitBounds {
+            after_arrival: ARRIVAL_TIMEOUT_NS.saturating_add(takes(TIMEOUT_PAGE_OPS * PAGE_OP_BYTES)),
+            in_all: SLACK_NS
+                .saturating_add(takes(WAYS_PER_GRANULE * bytes as f64))
+                .min(LONGEST_WAIT_NS),
         }
     }
 }
 
-/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Work that
-/// ends by the clock did not begin before.
+/// Until when an issued launch was kept from the device here, ns; `now` while one waits. Its work
+/// did not begin before.
 pub fn kept_until(now: Ns) -> Ns {
     match WAITING.load(Ordering::Acquire) {
-        0 => OVER.load(Ordering::Acquire),
+        0 => LAST_WAIT_END.load(Ordering::Acquire),
         _ => now,
     }
 }
 
-/// Outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum How {
+pub enum WaitOutcome {
     /// All memory is resident.
     #[default]
     Here,
-    /// Timed out; what has not arrived faults in.
+    /// Timed out; the rest faults in.
     GaveUp,
-    /// Not waited, because of earlier timeouts.
+    /// Not waited, after earlier timeouts.
     Passed,
 }
 
-/// A launch's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waited {
-    /// Duration, ns.
+pub struct MemoryWait {
     pub time: Ns,
-    /// Outcome.
-    pub how: How,
+    pub outcome: WaitOutcome,
 }
 
-/// Waits, within the bounds, until evicted memory is back, and counts the wait.
+/// Waits until evicted memory is back, and counts the wait.
 pub fn await_memory(wanted: &[(u64, u64)]) {
     let Some(link) = link::only() else { return };
     let slowness = link.stated_slowness().unwrap_or(1.0);
     let waited = wait(wanted, slowness, clock::now, |came, within| {
         let nap = clock::timespec(within.as_nanos() as Ns);
-        let _ = futex::wait(&CAME, futex::Flags::PRIVATE, came, Some(&nap));
+        let _ = futex::wait(&ARRIVALS, futex::Flags::PRIVATE, came, Some(&nap));
     });
     let counters = &link.lane.counters;
     if waited.time > 0 {
         counters.memory_waited.fetch_add(waited.time, Ordering::Relaxed);
     }
-    if waited.how != How::Here {
+    if waited.outcome != WaitOutcome::Here {
         counters.memory_waits_expired.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Wakes the launches that wait for memory.
 pub fn wake() {
-    let _ = futex::wake(&CAME, futex::Flags::PRIVATE, u32::MAX);
+    let _ = futex::wake(&ARRIVALS, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Waits until these (address, bytes) ranges are back, within the bounds above. `slowness`: the
-/// device link's factor to a real one. `nap` sleeps until [`CAME`] changes, or so long.
-pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> Waited {
-    let mut waited = Waited::default();
+/// Waits until these (address, bytes) ranges are back. `slowness`: the device link's factor to a
+/// real one. `nap` sleeps until an arrival, or so long.
+pub fn wait(wanted: &[(u64, u64)], slowness: f64, clock: impl Fn() -> Ns, nap: impl Fn(u32, Duration)) -> MemoryWait {
+    let mut waited = MemoryWait::default();
     if !any() {
         return waited;
     }
-    let rate = match CARRIED.load(Ordering::Relaxed) {
-        0 => GRANTED / slowness.max(1.0),
+    let rate = match RATE_BYTES_PER_S.load(Ordering::Relaxed) {
+        0 => ASSUMED_BYTES_PER_S / slowness.max(1.0),
         rate => rate as f64,
     };
-    let bounds = Bounds::of(bytes_away(wanted), rate);
+    let bounds = WaitBounds::of(evicted_bytes(wanted), rate);
     let begun = clock();
-    let (mut last, mut seen) = (begun, BROUGHT.load(Ordering::Acquire));
+    let (mut last, mut seen) = (begun, PAGE_OP_ARRIVALS.load(Ordering::Acquire));
     let mut waits = false;
     loop {
-        // Before the look: an arrival after it ends the nap.
-        let came = CAME.load(Ordering::Acquire);
-        if !is_away(wanted) {
+        // First: an arrival after this ends the nap.
+        let came = ARRIVALS.load(Ordering::Acquire);
+        if !contains_any(wanted) {
             break;
         }
-        let (now, brought) = (clock(), BROUGHT.load(Ordering::Acquire));
+        let (now, brought) = (clock(), PAGE_OP_ARRIVALS.load(Ordering::Acquire));
         if brought != seen {
             (seen, last) = (brought, now);
         }
-        let in_vain = now.saturating_sub(last) > bounds.patience || now.saturating_sub(begun) > bounds.utmost;
-        // Timeouts of other threads end this wait too.
-        if in_vain || VAIN.load(Ordering::Acquire) >= LENT {
-            waited.how = if in_vain { How::GaveUp } else { How::Passed };
+        let in_vain = now.saturating_sub(last) > bounds.after_arrival || now.saturating_sub(begun) > bounds.in_all;
+        // Other threads' timeouts end this wait too.
+        if in_vain || TIMEOUTS.load(Ordering::Acquire) >= WAIT_BUDGET {
+            waited.outcome = if in_vain {
+                WaitOutcome::GaveUp
+            } else {
+                WaitOutcome::Passed
+            };
             if in_vain {
-                VAIN.fetch_add(1, Ordering::AcqRel);
+                TIMEOUTS.fetch_add(1, Ordering::AcqRel);
             }
             // The rest faults in.
             for (start, bytes) in wanted {
-                self::came(*start, *bytes);
+                arrived(*start, *bytes);
             }
             break;
         }
         if !std::mem::replace(&mut waits, true) {
             WAITING.fetch_add(1, Ordering::AcqRel);
         }
-        nap(came, LOOK);
+        nap(came, POLL);
     }
     if waits {
         let now = clock();
         waited.time = now.saturating_sub(begun);
-        OVER.fetch_max(now, Ordering::AcqRel);
+        LAST_WAIT_END.fetch_max(now, Ordering::AcqRel);
         WAITING.fetch_sub(1, Ordering::AcqRel);
     }
     waited
@@ -316,7 +301,7 @@ mod tests {
 
     use std::cell::Cell;
 
-    /// One test, since the set belongs to the process.
+    /// One test: the set belongs to the process.
     #[test]
     fn a_launch_waits_for_what_is_away_as_long_as_something_comes() {
         let base = 0x7000_0000_0000;
@@ -326,82 +311,83 @@ mod tests {
         let wait = |wanted: &[(u64, u64)], nap: &dyn Fn(u32, Duration)| super::wait(wanted, 1.0, clock, nap);
         let never = |_, _| panic!("nothing is away");
         wait(&[(base, 1)], &never);
-        leaves(base, 3 * GRANULE);
+        mark_evicted(base, 3 * GRANULE);
         wait(&[(base + 3 * GRANULE, 100)], &never);
-        assert!(is_away(&[(base - 1, 2)]) && !is_away(&[(base - 1, 1)]));
-        // One granule arrives with every nap.
+        assert!(contains_any(&[(base - 1, 2)]) && !contains_any(&[(base - 1, 1)]));
         let naps = Cell::new(0);
         let nap = |_, _| {
             assert_eq!(kept_until(time.get() + 7), time.get() + 7, "a launch stands here");
-            time.set(time.get() + PATIENCE - 1);
-            brought(base + naps.get() * GRANULE, GRANULE);
+            time.set(time.get() + ARRIVAL_TIMEOUT_NS - 1);
+            page_op_arrived(base + naps.get() * GRANULE, GRANULE);
             naps.set(naps.get() + 1);
         };
         let waited = wait(&[(base, 3 * GRANULE)], &nap);
-        assert_eq!((naps.get(), any(), waited.how), (3, false, How::Here));
+        assert_eq!((naps.get(), any(), waited.outcome), (3, false, WaitOutcome::Here));
         assert_eq!(kept_until(time.get() + 7), time.get(), "it has gone on");
         assert!(may_be(), "it may leave again before the next launch goes");
-        // Without arrivals the first launches wait, the others do not, and their memory counts as
-        // resident.
+        // Without arrivals the first launches wait, the others do not.
         let begun = time.get();
         let count = 1000;
-        leaves(base, count * GRANULE);
-        let ways: Vec<Waited> = (0..count)
+        mark_evicted(base, count * GRANULE);
+        let ways: Vec<MemoryWait> = (0..count)
             .map(|granule| wait(&[(base + granule * GRANULE, GRANULE)], &idle))
             .collect();
-        let gave_up = |ways: &[Waited]| ways.iter().filter(|one| one.how == How::GaveUp).count() as u64;
-        let most = Bounds::of(GRANULE, GRANTED).patience + 2 * LOOK.as_nanos() as Ns;
-        assert!(time.get() - begun <= LENT * most, "{}", time.get() - begun);
+        let gave_up = |ways: &[MemoryWait]| ways.iter().filter(|one| one.outcome == WaitOutcome::GaveUp).count() as u64;
+        let most = WaitBounds::of(GRANULE, ASSUMED_BYTES_PER_S).after_arrival + 2 * POLL.as_nanos() as Ns;
+        assert!(time.get() - begun <= WAIT_BUDGET * most, "{}", time.get() - begun);
         assert_eq!(ways.iter().map(|one| one.time).sum::<Ns>(), time.get() - begun);
-        assert!(ways.iter().all(|one| one.how != How::Here));
-        assert_eq!((gave_up(&ways), any()), (LENT, false));
-        // Other memory arrives: waits time out, but each further one needs an arrival before.
+        assert!(ways.iter().all(|one| one.outcome != WaitOutcome::Here));
+        assert_eq!((gave_up(&ways), any()), (WAIT_BUDGET, false));
+        // Other memory arrives: each further timeout needs an arrival.
         let (begun, others) = (time.get(), base + 2 * count * GRANULE);
-        leaves(base, count * GRANULE);
-        leaves(others, GRANULE);
-        let ways: Vec<Waited> = (0..count)
+        mark_evicted(base, count * GRANULE);
+        mark_evicted(others, GRANULE);
+        let ways: Vec<MemoryWait> = (0..count)
             .map(|granule| {
-                brought(others, 1);
+                page_op_arrived(others, 1);
                 wait(&[(base + granule * GRANULE, GRANULE)], &idle)
             })
             .collect();
         let in_vain = gave_up(&ways);
-        assert!(in_vain >= 1 && in_vain <= LENT + count, "{in_vain} of {count}");
+        assert!(in_vain >= 1 && in_vain <= WAIT_BUDGET + count, "{in_vain} of {count}");
         assert!(time.get() - begun <= in_vain * most);
-        // Another broker moves memory now.
         forget();
         assert!(!may_be());
-        leaves(base, GRANULE);
+        mark_evicted(base, GRANULE);
         let begun = time.get();
-        assert_eq!(wait(&[(base, 1)], &idle).how, How::GaveUp);
-        assert!(time.get() - begun > PATIENCE);
-        leaves(base, GRANULE);
+        assert_eq!(wait(&[(base, 1)], &idle).outcome, WaitOutcome::GaveUp);
+        assert!(time.get() - begun > ARRIVAL_TIMEOUT_NS);
+        mark_evicted(base, GRANULE);
         forget();
         wait(&[(base, 1)], &never);
-        // All of a large device is awaited, and as much evicted between: 40 GB over 22.2 GB/s.
+        // A large device, and as much evicted between: 40 GB over 22.2 GB/s.
         let all = 20_000 * GRANULE;
-        leaves(base, all);
+        mark_evicted(base, all);
         let (begun, came) = (time.get(), Cell::new(0));
         let page_op = |_, _| {
-            time.set(time.get() + (2.0 * PAGE_OP * 1e9 / GRANTED) as Ns);
-            brought(base + came.get(), PAGE_OP as u64);
-            came.set(came.get() + PAGE_OP as u64);
+            time.set(time.get() + (2.0 * PAGE_OP_BYTES * 1e9 / ASSUMED_BYTES_PER_S) as Ns);
+            page_op_arrived(base + came.get(), PAGE_OP_BYTES as u64);
+            came.set(came.get() + PAGE_OP_BYTES as u64);
         };
         let waited = wait(&[(base, all)], &page_op);
-        assert_eq!((waited.how, came.get(), any()), (How::Here, all, false));
+        assert_eq!((waited.outcome, came.get(), any()), (WaitOutcome::Here, all, false));
         assert!(waited.time == time.get() - begun && waited.time > 3_000_000_000);
-        // Only other memory arrives: the bound is the awaited bytes' time.
+        // Other memory arrives: the bound is that of the awaited bytes.
         let elsewhere = |_, within: Duration| {
             time.set(time.get() + within.as_nanos() as Ns);
-            brought(others, 1);
+            page_op_arrived(others, 1);
         };
-        for (bytes, utmost) in [(GRANULE, SLACK + 200_000), (all, 4_100_000_000), (1000 * all, UTMOST)] {
+        for (bytes, in_all) in [
+            (GRANULE, SLACK_NS + 200_000),
+            (all, 4_100_000_000),
+            (1000 * all, LONGEST_WAIT_NS),
+        ] {
             forget();
-            leaves(base, bytes);
+            mark_evicted(base, bytes);
             let waited = wait(&[(base, bytes)], &elsewhere);
-            assert_eq!(waited.how, How::GaveUp);
+            assert_eq!(waited.outcome, WaitOutcome::GaveUp);
             assert!(
-                waited.time > utmost * 9 / 10 && waited.time <= utmost + 2 * LOOK.as_nanos() as Ns,
+                waited.time > in_all * 9 / 10 && waited.time <= in_all + 2 * POLL.as_nanos() as Ns,
                 "{bytes}: {waited:?}"
             );
         }
@@ -410,16 +396,27 @@ mod tests {
 
     #[test]
     fn the_bounds_follow_what_the_link_carries() {
-        let (fast, slow) = (Bounds::of(5 << 30, GRANTED), Bounds::of(5 << 30, GRANTED / 20.0));
-        assert!(fast.utmost < 1_000_000_000 && fast.patience < 2 * PATIENCE, "{fast:?}");
-        assert!(slow.utmost > 9_000_000_000 && slow.utmost <= UTMOST, "{slow:?}");
-        // Two page operations on such a link, one out and one in.
-        assert!(slow.patience as f64 > PATIENCE as f64 + 2.0 * PAGE_OP * 1e9 / (GRANTED / 20.0));
-        assert_eq!(Bounds::of(u64::MAX, 0.0).utmost, UTMOST);
-        // The rate follows what page operations took.
-        assert_eq!(followed(0, 32 << 20, 0), 0);
-        let once = followed(0, 32 << 20, 1_500_000);
-        let rate = (0..100).fold(once, |rate, _| followed(rate, 32 << 20, 32_000_000)) as f64;
+        let (fast, slow) = (
+            WaitBounds::of(5 << 30, ASSUMED_BYTES_PER_S),
+            WaitBounds::of(5 << 30, ASSUMED_BYTES_PER_S / 20.0),
+        );
+        assert!(
+            fast.in_all < 1_000_000_000 && fast.after_arrival < 2 * ARRIVAL_TIMEOUT_NS,
+            "{fast:?}"
+        );
+        assert!(
+            slow.in_all > 9_000_000_000 && slow.in_all <= LONGEST_WAIT_NS,
+            "{slow:?}"
+        );
+        // One page operation out and one in.
+        assert!(
+            slow.after_arrival as f64
+                > ARRIVAL_TIMEOUT_NS as f64 + 2.0 * PAGE_OP_BYTES * 1e9 / (ASSUMED_BYTES_PER_S / 20.0)
+        );
+        assert_eq!(WaitBounds::of(u64::MAX, 0.0).in_all, LONGEST_WAIT_NS);
+        assert_eq!(next_rate(0, 32 << 20, 0), 0);
+        let once = next_rate(0, 32 << 20, 1_500_000);
+        let rate = (0..100).fold(once, |rate, _| next_rate(rate, 32 << 20, 32_000_000)) as f64;
         let wanted = f64::from(32 << 20) / 0.032;
         assert!(
             once > 22_000_000_000 && (rate / wanted - 1.0).abs() < 0.01,

@@ -1,40 +1,38 @@
-//! Read-mostly advice, and how memory under it leaves the device.
+//! Advice and prefetches: the calls that say where managed memory lies.
 //!
-//! The driver copies such memory instead of moving it. A prefetch to the device leaves the host's
-//! copy valid (the aim); a prefetch to the host leaves the device's. Ending the advice frees the
-//! device without a copy: one copy remains, at the preferred location if there is one there. So:
+//! The driver copies *read-mostly* memory instead of moving it: a prefetch leaves the other side's
+//! copy valid. Ending the advice leaves one copy, at the preferred location if there is one there,
+//! and frees the device without a transfer. So:
 //!
 //! * Memory that becomes mostly read prefers the host, which has no effect while the advice holds.
 //! * To leave, the advice ends, which drops device copies of what the host has. A prefetch to the
-//!   host moves the rest (the first time, or after an unforeseen write). Then the advice is given
-//!   again; before, the prefetch would only copy.
+//!   host moves the rest. Then the advice is given again; before, the prefetch would only copy.
 //! * Memory that is written again first prefers the device, whose copy then remains.
 //!
-//! All this is advice: if a step fails, memory lies elsewhere or is copied once more.
-#![forbid(unsafe_code)]
+//! If a step fails, memory lies elsewhere or is copied once more.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::backing::{PREFER, advise};
-use super::evicted::GRANULE;
-use crate::driver::abi::{CuDevice, CuResult};
+use weft_protocol::control::GRANULE;
+
+use crate::driver::abi::{CuDevice, CuDevicePtr, CuResult, CuStream, Location};
+use crate::driver::{calls, capture};
 
 /// CU_MEM_ADVISE_SET_READ_MOSTLY and its opposite.
 const READ_MOSTLY: u32 = 1;
 const NOT_READ_MOSTLY: u32 = 2;
-/// CU_DEVICE_CPU.
-pub const HOST: CuDevice = -1;
+const PREFER: u32 = 3;
+const HOST: CuDevice = -1;
 
-/// Memory under the advice: start of each granule's part of an allocation.
+/// Memory under the advice: starts of the granules' parts of allocations.
 static ADVISED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// Size of the set; 0 in most jobs.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory to be advised again.
+/// Memory to be advised as mostly read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Again {
+pub struct RepeatedAdvice {
     start: u64,
     bytes: u64,
     device: CuDevice,
@@ -45,7 +43,6 @@ fn locked() -> MutexGuard<'static, BTreeSet<u64>> {
     ADVISED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts of the granules' parts of a range, which begins where its allocation or a granule does.
 fn parts(start: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let later = (start / GRANULE + 1..).map(|granule| granule * GRANULE);
     let end = start.saturating_add(bytes);
@@ -64,7 +61,7 @@ fn keep(start: u64, bytes: u64, on: bool) {
     COUNT.store(advised.len(), Ordering::Release);
 }
 
-/// Runs of a range that are advised.
+/// Advised runs of a range.
 fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Vec::new();
@@ -82,6 +79,31 @@ fn runs(start: u64, bytes: u64) -> Vec<(u64, u64)> {
     runs
 }
 
+fn advise(at: CuDevicePtr, bytes: u64, advice: u32, device: CuDevice) -> CuResult {
+    // SAFETY: a range that the job holds; else the driver returns an error.
+    unsafe { calls::cuMemAdvise(at, bytes as usize, advice, device) }
+}
+
+/// Prefers the device as a range's location. A hint.
+pub fn prefer(at: CuDevicePtr, bytes: u64, device: CuDevice) {
+    if !capture::any() {
+        let _ = advise(at, bytes, PREFER, device);
+    }
+}
+
+/// Moves a range to a device or the host.
+pub fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
+    let to = device.map_or(Location::HOST, Location::device);
+    // SAFETY: a range that the job holds; else the driver returns an error.
+    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
+        // SAFETY: as above.
+        CuResult::NOT_FOUND => unsafe {
+            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
+        },
+        result => result,
+    }
+}
+
 /// Forgets the advice for fresh memory.
 pub fn forget(start: u64, bytes: u64) {
     if COUNT.load(Ordering::Acquire) > 0 {
@@ -89,7 +111,6 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Advises a range as mostly read.
 pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     let result = advise(start, bytes, READ_MOSTLY, device);
     if result.ok() {
@@ -100,36 +121,36 @@ pub fn mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     result
 }
 
-/// Ends the advice for a range that is written; the device's copy counts.
-pub fn written(start: u64, bytes: u64, device: CuDevice) -> CuResult {
+/// Ends the advice for a range that is written: the device's copy counts.
+pub fn end_mostly_read(start: u64, bytes: u64, device: CuDevice) -> CuResult {
     keep(start, bytes, false);
     // If this fails, the range is copied to the device once more.
     let _ = advise(start, bytes, PREFER, device);
     advise(start, bytes, NOT_READ_MOSTLY, device)
 }
 
-/// Ends the advice for a range before it leaves the device. Returns what to advise again after
-/// that.
-pub fn leaves(start: u64, bytes: u64, device: CuDevice) -> Vec<Again> {
+/// Ends the advice for a range that leaves the device. Returns what to advise again after the
+/// prefetch.
+pub fn end_before_leaving(start: u64, bytes: u64, device: CuDevice) -> Vec<RepeatedAdvice> {
     let mut again = Vec::new();
     for (start, bytes) in runs(start, bytes) {
         if advise(start, bytes, NOT_READ_MOSTLY, device).ok() {
             keep(start, bytes, false);
-            again.push(Again { start, bytes, device });
+            again.push(RepeatedAdvice { start, bytes, device });
         }
     }
     again
 }
 
-/// Gives the advice again, after the prefetch. The driver refuses what the job no longer holds.
-pub fn left(again: Vec<Again>) {
-    for Again { start, bytes, device } in again {
+/// Gives the advice again. The driver refuses what the job no longer holds.
+pub fn advise_again(again: Vec<RepeatedAdvice>) {
+    for RepeatedAdvice { start, bytes, device } in again {
         let _ = mostly_read(start, bytes, device);
     }
 }
 
-/// Takes a range that is no longer mostly read out of the list.
-pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
+/// Takes out a range that is no longer mostly read.
+pub fn exclude(again: &mut Vec<RepeatedAdvice>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     again.retain(|one| one.start >= end || one.start.saturating_add(one.bytes) <= start);
 }
@@ -138,11 +159,10 @@ pub fn without(again: &mut Vec<Again>, start: u64, bytes: u64) {
 mod tests {
     use super::*;
 
-    /// One test, since the set belongs to the process.
     #[test]
     fn what_is_advised_is_known_by_granules_of_each_allocation() {
         let base = 0x7100_0000_0000;
-        // An allocation that begins within a granule, and another one in its last granule.
+        // The second begins in the first's last granule.
         let (first, second) = (base + 4096, base + 2 * GRANULE + 8192);
         keep(first, 2 * GRANULE, true);
         assert_eq!(runs(first, 2 * GRANULE), [(first, 2 * GRANULE)]);
@@ -151,14 +171,14 @@ mod tests {
         keep(base + GRANULE, GRANULE, false);
         let last = (base + 2 * GRANULE, 4096);
         assert_eq!(runs(first, 2 * GRANULE), [(first, GRANULE - 4096), last]);
-        let mut again = vec![Again {
+        let mut again = vec![RepeatedAdvice {
             start: last.0,
             bytes: last.1,
             device: 0,
         }];
-        without(&mut again, base, 2 * GRANULE);
+        exclude(&mut again, base, 2 * GRANULE);
         assert_eq!(again.len(), 1);
-        without(&mut again, last.0 + 1, 1);
+        exclude(&mut again, last.0 + 1, 1);
         assert_eq!(again, []);
         forget(first, 2 * GRANULE);
         assert_eq!((runs(first, 2 * GRANULE), COUNT.load(Ordering::Relaxed)), (vec![], 0));

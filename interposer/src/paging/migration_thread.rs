@@ -1,16 +1,13 @@
 //! The migration thread: carries out the broker's page operations on streams of its own.
 //!
-//! * One a process, only with managed memory, started at its first allocation; signals blocked,
-//!   never joined.
-//! * It moves only managed memory that the job holds now. Page operations are cut to that, and end
-//!   as gone where none is left.
-//! * It cannot change what the job computes: moves and advice only say where bytes lie. It discards
-//!   only freed blocks that no allocation can get meanwhile, and evicts instead elsewhere.
+//! * One a process, started at its first managed memory; signals blocked, never joined.
+//! * It cannot change what the job computes. It moves and advises only memory that the job holds
+//!   now, and discards only freed blocks that no allocation can get meanwhile.
 //! * The job waits for it only when a context ends: for one driver call, within a bound.
 //! * It makes no driver call during a capture. Its capture mode is relaxed, so that a call under
 //!   way does not spoil a capture that begins.
-//! * Completion is seen by events; no driver call waits. Events of two consecutive page operations
-//!   on a stream give the second one's time ([`timed`]), which the broker learns only from here.
+//! * Completion is seen by events; no driver call waits. The events of consecutive page operations
+//!   on a stream give the second one's time ([`timed`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Builder;
@@ -22,55 +19,51 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::host;
 use weft_protocol::page_ops::{PageOp, PageOpConsumer, PageOpKind, PageOpStatus, PageOps};
 
-use super::mem_advise::{self, Again, HOST};
-use super::period_detector::Forecast;
-use super::pool::Spare;
+use super::mem_advise::{self, RepeatedAdvice};
+use super::period_detector::PeriodForecast;
+use super::pool::KeptBlock;
 use super::template_learner::Learner;
 use super::{access_tracker, evicted, pool, ranges, residency_probe};
 use crate::client::clock;
 use crate::client::link::BrokerLink;
 use crate::client::settings::Purpose;
-use crate::driver::abi::{CuContext, CuDevice, CuEvent, CuResult, CuStream, Location};
+use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 use crate::{internal_error, thread};
 
-/// Page operations under way at most, against a broker that gives too many.
-const MOST: usize = 64;
+const MOST_OPS: usize = 64;
 
-/// Poll interval: 16 granules take half a millisecond.
-const LOOK: Duration = Duration::from_micros(150);
+/// 16 granules take half a millisecond.
+const POLL: Duration = Duration::from_micros(150);
 
-/// Longest sleep without a doorbell, in case another broker came.
-const GLANCE: Duration = Duration::from_millis(200);
+/// Longest sleep: another broker may have come.
+const IDLE_NAP: Duration = Duration::from_millis(200);
 
-/// Sleep while a thread captures.
-const CAPTURED: Duration = Duration::from_millis(1);
+const CAPTURE_NAP: Duration = Duration::from_millis(1);
 
-/// Time, ns, at which a page operation counts as late; a whole ring takes 20 ms.
-const LATE: Ns = 1_000_000_000;
+/// Age at which a page operation counts as late; a whole ring takes 20 ms.
+const LATE_NS: Ns = 1_000_000_000;
 
-/// Time, ns, at which a page operation is given up as refused.
-const HOPELESS: Ns = 30_000_000_000;
+/// Age at which a page operation is given up as refused.
+const GIVE_UP_NS: Ns = 30_000_000_000;
 
-/// Longest wait of a context's end for a driver call of this thread.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Longest wait of a context's end for this thread's driver call.
+const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
 /// CU_EVENT_DEFAULT: the event has a time.
 const WITH_TIME: u32 = 0;
-/// CU_STREAM_CAPTURE_MODE_RELAXED.
 const RELAXED: u32 = 2;
 
-/// Interval between reports of touched ranges, ns. A training step takes a tenth of a second to a
-/// few seconds, and a report counts for some rounds.
-const ROUND: Ns = 500_000_000;
+/// Interval between reports of touched ranges. A training step takes 0.1 to some seconds, and a
+/// report counts for some rounds.
+const ROUND_NS: Ns = 500_000_000;
 
 const STACK: usize = 256 * 1024;
 
-/// Interval between looks at the host memory that is left, ns; each reads small files.
-const HOST_LOOKS: Ns = 1_000_000_000;
+/// Interval between looks at the host memory that is left; each reads small files.
+const HOST_POLL_NS: Ns = 1_000_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -80,30 +73,28 @@ static ENDING: AtomicU32 = AtomicU32::new(0);
 /// Contexts that ended; older streams may be gone.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Ranges in one message, which must fit one packet.
-const RANGES_TOLD: usize = 4096;
+/// A message must fit one packet.
+const RANGES_PER_MESSAGE: usize = 4096;
 
-/// Uses in one message, at most 20 bytes each.
-const USES_TOLD: usize = 2048;
+/// At most 20 bytes each.
+const USES_PER_MESSAGE: usize = 2048;
 
-/// Sleeps until a wake-up after `word` changed from `was`, or for `within`.
+/// Sleeps until `word` is no longer `was` and a wake-up comes, or for `within`.
 fn sleep_until(word: &AtomicU32, was: u32, within: Duration) {
     let nap = clock::timespec(within.as_nanos() as Ns);
     let _ = futex::wait(word, futex::Flags::empty(), was, Some(&nap));
 }
 
-/// Reports the ranges named lately; `None`: all may have been.
-fn tell_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
+fn report_touched(link: &BrokerLink, starts: Option<Vec<u64>>) {
     let starts = starts.map(|mut starts| {
-        starts.truncate(RANGES_TOLD);
+        starts.truncate(RANGES_PER_MESSAGE);
         starts
     });
     link.tell(ToBroker::Touched { starts });
 }
 
-/// Reports what the job touches in a period.
-fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
-    let mut parts = forecast.uses.chunks(USES_TOLD).peekable();
+fn send_forecast(link: &BrokerLink, number: u32, forecast: &PeriodForecast) {
+    let mut parts = forecast.uses.chunks(USES_PER_MESSAGE).peekable();
     let mut part = parts.next().unwrap_or_default();
     loop {
         let next = parts.next();
@@ -120,7 +111,6 @@ fn tell_forecast(link: &BrokerLink, number: u32, forecast: &Forecast) {
     }
 }
 
-/// Starts the thread unless it runs; cheap after that.
 pub fn start(link: &'static BrokerLink) {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
@@ -128,8 +118,8 @@ pub fn start(link: &'static BrokerLink) {
     let builder = Builder::new().name("weft-memory".into()).stack_size(STACK);
     let spawned = thread::spawn(builder, move || {
         let page_ops = &link.lane.page_ops;
-        let worked = internal_error::guarded(|| Mover::new(link).run());
-        // Without it memory moves on demand, as without a broker.
+        let worked = internal_error::guarded(|| MigrationThread::new(link).run());
+        // Without the thread memory moves on demand.
         page_ops.served.store(0, Ordering::Release);
         // Evicted memory will not be brought back.
         evicted::forget();
@@ -143,24 +133,22 @@ pub fn start(link: &'static BrokerLink) {
     }
 }
 
-/// Resets the state in a forked child, which has no such thread.
 pub fn forget() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// Keeps the thread from driver calls as a context may end. Waits for one under way, at most
-/// `PATIENCE`.
+/// Keeps the thread from driver calls as a context may end. Waits, bounded, for one under way.
 pub fn context_ending() {
     ENDING.fetch_add(1, Ordering::SeqCst);
     let step = Duration::from_micros(50);
     let mut waited = Duration::ZERO;
-    while INSIDE.load(Ordering::SeqCst) && waited < PATIENCE {
+    while INSIDE.load(Ordering::SeqCst) && waited < ENDING_TIMEOUT {
         std::thread::sleep(step);
         waited += step;
     }
 }
 
-/// Ends what `context_ending` began. `ended`: the context has ended.
+/// Ends what [`context_ending`] began. `ended`: the context has ended.
 pub fn context_ended(ended: bool) {
     if ended {
         ENDED.fetch_add(1, Ordering::AcqRel);
@@ -168,99 +156,92 @@ pub fn context_ended(ended: bool) {
     ENDING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Permission to make driver calls.
-struct Leave;
+struct DriverPermit;
 
-impl Leave {
-    fn take() -> Option<Leave> {
+impl DriverPermit {
+    fn take() -> Option<DriverPermit> {
         INSIDE.store(true, Ordering::SeqCst);
-        let leave = Leave;
+        let leave = DriverPermit;
         (ENDING.load(Ordering::SeqCst) == 0 && !capture::any()).then_some(leave)
     }
 }
 
-impl Drop for Leave {
+impl Drop for DriverPermit {
     fn drop(&mut self) {
         INSIDE.store(false, Ordering::SeqCst);
     }
 }
 
-/// This thread's streams in a context.
 #[derive(Debug, Clone, Copy)]
-struct Streams {
+struct ContextStreams {
     context: CuContext,
     inward: CuStream,
     outward: CuStream,
 }
 
-/// A page operation under way.
 #[derive(Debug)]
-struct Out {
+struct ActiveOp {
     number: u64,
     kind: PageOpKind,
     /// Ordered range: address and bytes.
     range: (u64, u64),
-    /// Bytes of it that are moved.
     bytes: u64,
     /// Event behind the last part, and its context.
     event: CuEvent,
     context: CuContext,
     stream: CuStream,
-    /// Event of the stream's previous page operation, if that was pending when this one was queued.
-    /// The time between the two events is this one's.
+    /// Event of the stream's previous page operation, if pending when this one was queued. The time
+    /// between the two events is this one's.
     follows: Option<CuEvent>,
-    /// Another page operation needs this event, and keeps it.
+    /// Another page operation needs this event.
     followed: bool,
     since: Ns,
     late: bool,
-    borrowed: Vec<Spare>,
-    /// Advice to be given again.
-    again: Vec<Again>,
+    discarded: Vec<KeptBlock>,
+    advice: Vec<RepeatedAdvice>,
 }
 
-struct Mover {
+struct MigrationThread {
     link: &'static BrokerLink,
     consumer: PageOpConsumer,
     attachment: u64,
     ended: u32,
-    streams: Vec<Streams>,
+    streams: Vec<ContextStreams>,
     events: Vec<(CuContext, CuEvent)>,
-    out: Vec<Out>,
+    active: Vec<ActiveOp>,
     current: CuContext,
-    /// End of the last round, ns, and the ranges named in it.
-    told: Ns,
+    /// End of the last round, ns, and what was named in it.
+    last_report: Ns,
     touched: Option<Vec<u64>>,
-    /// Whether to report the period again.
-    tells_again: bool,
-    /// Last look at the host memory that is left, ns; 0: none.
-    looked_at_host: Ns,
+    report_again: bool,
+    /// Last look, ns; 0: none.
+    host_polled: Ns,
     /// Whether a system call filter was there at the start, as in a container.
     filtered: bool,
-    /// Only in stage 1.
     learner: Option<Learner>,
 }
 
-/// Whether this thread has a system call filter; true if that cannot be asked.
+/// True if that cannot be asked.
 fn is_filtered() -> bool {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     secure_computing_mode() != Ok(SecureComputingMode::Disabled)
 }
 
-impl Mover {
-    fn new(link: &'static BrokerLink) -> Mover {
-        Mover {
+impl MigrationThread {
+    fn new(link: &'static BrokerLink) -> MigrationThread {
+        MigrationThread {
             link,
             consumer: PageOpConsumer::default(),
             attachment: 0,
             ended: ENDED.load(Ordering::Acquire),
             streams: Vec::new(),
             events: Vec::new(),
-            out: Vec::new(),
+            active: Vec::new(),
             current: 0,
-            told: 0,
+            last_report: 0,
             touched: None,
-            tells_again: true,
-            looked_at_host: 0,
+            report_again: true,
+            host_polled: 0,
             filtered: is_filtered(),
             learner: None,
         }
@@ -275,30 +256,30 @@ impl Mover {
         }
         loop {
             let page_ops = &self.link.lane.page_ops;
-            // First: an order after this look changes the bell, and the nap does not begin.
+            // First: an order after this changes the bell, so the nap does not begin.
             let bell = page_ops.bell.load(Ordering::Acquire);
-            self.look_round(page_ops);
-            self.tell_touched();
-            self.tell_host();
-            let nap = match Leave::take() {
-                None => CAPTURED,
+            self.check_broker(page_ops);
+            self.report_touched();
+            self.report_host();
+            let nap = match DriverPermit::take() {
+                None => CAPTURE_NAP,
                 Some(_leave) => {
-                    self.begin_new(page_ops);
+                    self.start_pending(page_ops);
                     self.poll(page_ops);
-                    if self.out.is_empty() { GLANCE } else { LOOK }
+                    if self.active.is_empty() { IDLE_NAP } else { POLL }
                 }
             };
             sleep_until(&page_ops.bell, bell, nap);
         }
     }
 
-    /// Tells the broker how much host memory the control groups leave; it evicts no more.
-    fn tell_host(&mut self) {
+    /// Tells the broker how much host memory the control groups leave: it evicts no more.
+    fn report_host(&mut self) {
         let now = clock::now();
-        if self.looked_at_host != 0 && now.saturating_sub(self.looked_at_host) < HOST_LOOKS {
+        if self.host_polled != 0 && now.saturating_sub(self.host_polled) < HOST_POLL_NS {
             return;
         }
-        self.looked_at_host = now;
+        self.host_polled = now;
         // A filter installed since may forbid opening files.
         if is_filtered() && !self.filtered {
             return;
@@ -309,18 +290,18 @@ impl Mover {
     }
 
     /// Handles a new or lost broker, and ended contexts.
-    fn look_round(&mut self, page_ops: &PageOps) {
+    fn check_broker(&mut self, page_ops: &PageOps) {
         let attachment = self.link.attachment();
         if attachment != self.attachment {
             self.attachment = attachment;
             self.consumer.begin_anew();
             self.touched = None;
-            self.tells_again = true;
+            self.report_again = true;
             evicted::forget();
             evicted::wake();
-            // A former broker's page operations.
-            for out in std::mem::take(&mut self.out) {
-                pool::put_back(out.borrowed);
+            // Of the former broker.
+            for out in std::mem::take(&mut self.active) {
+                pool::put_back(out.discarded);
             }
         }
         let attached = self.link.is_attached();
@@ -336,27 +317,27 @@ impl Mover {
             self.current = 0;
             self.streams.clear();
             self.events.clear();
-            for out in std::mem::take(&mut self.out) {
+            for out in std::mem::take(&mut self.active) {
                 page_ops.end(out.number, PageOpStatus::Gone);
             }
         }
     }
 
-    /// Reports the job's period, and once a `ROUND` the touched ranges.
-    fn tell_touched(&mut self) {
+    /// Reports the job's period, and once a round the touched ranges.
+    fn report_touched(&mut self) {
         let now = clock::now();
         if self.link.is_attached()
-            && let Some((number, forecast)) = access_tracker::news(std::mem::take(&mut self.tells_again))
+            && let Some((number, forecast)) = access_tracker::news(std::mem::take(&mut self.report_again))
         {
-            tell_forecast(self.link, number, &forecast);
+            send_forecast(self.link, number, &forecast);
         }
-        if now.saturating_sub(self.told) < ROUND || !self.link.is_attached() {
+        if now.saturating_sub(self.last_report) < ROUND_NS || !self.link.is_attached() {
             return;
         }
-        self.told = now;
+        self.last_report = now;
         let touched = access_tracker::end_round();
         if touched != self.touched {
-            tell_touched(self.link, touched.clone());
+            report_touched(self.link, touched.clone());
             self.touched = touched;
         }
         if let Some(learner) = self.learner.as_mut() {
@@ -366,16 +347,16 @@ impl Mover {
         }
     }
 
-    fn begin_new(&mut self, page_ops: &PageOps) {
-        while self.out.len() < MOST
+    fn start_pending(&mut self, page_ops: &PageOps) {
+        while self.active.len() < MOST_OPS
             && let Some((number, page_op)) = self.consumer.next(page_ops)
         {
-            match self.begin(number, &page_op) {
-                Ok(Some(out)) => self.out.push(out),
+            match self.start_op(number, &page_op) {
+                Ok(Some(out)) => self.active.push(out),
                 Ok(None) => self.finish(page_ops, number, PageOpStatus::Done, 0),
                 Err(outcome) => {
                     if page_op.kind.is_inward() {
-                        evicted::came(page_op.start, page_op.bytes);
+                        evicted::arrived(page_op.start, page_op.bytes);
                         evicted::wake();
                     }
                     self.finish(page_ops, number, outcome, 0);
@@ -393,20 +374,20 @@ impl Mover {
     }
 
     /// Begins a page operation. `None`: it was advice, and is done.
-    fn begin(&mut self, number: u64, page_op: &PageOp) -> Result<Option<Out>, PageOpStatus> {
+    fn start_op(&mut self, number: u64, page_op: &PageOp) -> Result<Option<ActiveOp>, PageOpStatus> {
         let end = page_op.start.saturating_add(page_op.bytes);
         if page_op.kind == PageOpKind::MostlyRead {
-            residency_probe::copies_remain();
+            residency_probe::turn_off();
         }
         if page_op.kind == PageOpKind::Discard {
-            let borrowed = pool::borrow(page_op.start, end);
-            if let Some(first) = borrowed.first() {
+            let discarded = pool::borrow(page_op.start, end);
+            if let Some(first) = discarded.first() {
                 let context = first.range.context;
-                return self.discard(number, context, borrowed).map(Some);
+                return self.discard(number, context, discarded).map(Some);
             }
         }
         let mut parts = ranges::within(page_op.start, end);
-        // Freed blocks are moved out too, but never in.
+        // Freed blocks leave too, but never come.
         if !page_op.kind.is_inward() {
             parts.extend(pool::within(page_op.start, end));
         }
@@ -420,24 +401,24 @@ impl Mover {
         } else {
             streams.outward
         };
-        let (mut bytes, mut again) = (0, Vec::new());
+        let (mut bytes, mut advice) = (0, Vec::new());
         for (part, range) in &parts {
             let length = part.end - part.start;
             let result = match page_op.kind {
                 PageOpKind::Prefetch | PageOpKind::Populate | PageOpKind::Confirm => {
-                    prefetch(part.start, length, Some(range.device), stream)
+                    mem_advise::prefetch(part.start, length, Some(range.device), stream)
                 }
-                // Not certainly dead, so moved.
+                // Not certainly dead.
                 PageOpKind::Evict | PageOpKind::Release | PageOpKind::Discard => {
-                    again.extend(mem_advise::leaves(part.start, length, range.device));
-                    prefetch(part.start, length, None, stream)
+                    advice.extend(mem_advise::end_before_leaving(part.start, length, range.device));
+                    mem_advise::prefetch(part.start, length, None, stream)
                 }
                 PageOpKind::MostlyRead => mem_advise::mostly_read(part.start, length, range.device),
                 PageOpKind::Written => {
-                    for out in &mut self.out {
-                        mem_advise::without(&mut out.again, part.start, length);
+                    for out in &mut self.active {
+                        mem_advise::exclude(&mut out.advice, part.start, length);
                     }
-                    mem_advise::written(part.start, length, range.device)
+                    mem_advise::end_mostly_read(part.start, length, range.device)
                 }
             };
             match result {
@@ -445,7 +426,7 @@ impl Mover {
                 // Freed meanwhile.
                 _ if ranges::of(part.start).is_none() => {}
                 _ => {
-                    mem_advise::left(again);
+                    mem_advise::advise_again(advice);
                     return Err(PageOpStatus::Refused);
                 }
             }
@@ -454,14 +435,14 @@ impl Mover {
             return Ok(None);
         }
         let Some(event) = self.mark(context, stream) else {
-            mem_advise::left(again);
+            mem_advise::advise_again(advice);
             return Err(PageOpStatus::Refused);
         };
         if !page_op.kind.is_inward() || page_op.kind == PageOpKind::Confirm {
-            evicted::leaves(page_op.start, page_op.bytes);
+            evicted::mark_evicted(page_op.start, page_op.bytes);
         }
         let follows = self.follows(stream);
-        Ok(Some(Out {
+        Ok(Some(ActiveOp {
             number,
             kind: page_op.kind,
             range: (page_op.start, page_op.bytes),
@@ -473,18 +454,16 @@ impl Mover {
             followed: false,
             since: clock::now(),
             late: false,
-            borrowed: Vec::new(),
-            again,
+            discarded: Vec::new(),
+            advice,
         }))
     }
 
-    /// Discards the contents of freed blocks.
-    fn discard(&mut self, number: u64, context: CuContext, borrowed: Vec<Spare>) -> Result<Out, PageOpStatus> {
+    fn discard(&mut self, number: u64, context: CuContext, discarded: Vec<KeptBlock>) -> Result<ActiveOp, PageOpStatus> {
         let begun = self.enter(context).and_then(|streams| {
-            let starts: Vec<u64> = borrowed.iter().map(|spare| spare.at).collect();
-            let sizes: Vec<usize> = borrowed.iter().map(|spare| spare.range.room as usize).collect();
-            // SAFETY: both lists have as many entries as said; the driver reads them before it
-            // returns.
+            let starts: Vec<u64> = discarded.iter().map(|spare| spare.at).collect();
+            let sizes: Vec<usize> = discarded.iter().map(|spare| spare.range.room as usize).collect();
+            // SAFETY: both lists have as many entries as said, and are read before the return.
             let result = unsafe {
                 calls::cuMemDiscardBatchAsync(starts.as_ptr(), sizes.as_ptr(), starts.len(), 0, streams.outward)
             };
@@ -492,11 +471,11 @@ impl Mover {
             event.map(|event| (event, streams.outward)).ok_or(PageOpStatus::Refused)
         });
         match begun {
-            Ok((event, stream)) => Ok(Out {
+            Ok((event, stream)) => Ok(ActiveOp {
                 number,
                 kind: PageOpKind::Discard,
                 range: (0, 0),
-                bytes: borrowed.iter().map(|spare| spare.range.room).sum(),
+                bytes: discarded.iter().map(|spare| spare.range.room).sum(),
                 event,
                 context,
                 stream,
@@ -504,21 +483,20 @@ impl Mover {
                 followed: false,
                 since: clock::now(),
                 late: false,
-                borrowed,
-                again: Vec::new(),
+                discarded,
+                advice: Vec::new(),
             }),
             Err(outcome) => {
-                pool::put_back(borrowed);
+                pool::put_back(discarded);
                 Err(outcome)
             }
         }
     }
 
     /// Makes a context current, with this thread's streams in it.
-    fn enter(&mut self, context: CuContext) -> Result<Streams, PageOpStatus> {
+    fn enter(&mut self, context: CuContext) -> Result<ContextStreams, PageOpStatus> {
         if self.current != context {
-            // SAFETY: a context in which the job took memory; if it is gone, the driver returns an
-            // error.
+            // SAFETY: the job's context; if it is gone, the driver returns an error.
             if !unsafe { calls::cuCtxSetCurrent(context) }.ok() {
                 return Err(PageOpStatus::Gone);
             }
@@ -529,13 +507,13 @@ impl Mover {
         }
         let mut made = [0; 2];
         for stream in &mut made {
-            // SAFETY: the out-parameter is valid.
+            // SAFETY: valid out-parameter.
             if !unsafe { calls::cuStreamCreate(stream, NON_BLOCKING) }.ok() {
                 return Err(PageOpStatus::Refused);
             }
         }
         let [inward, outward] = made;
-        let streams = Streams {
+        let streams = ContextStreams {
             context,
             inward,
             outward,
@@ -549,7 +527,7 @@ impl Mover {
         let kept = self.events.iter().position(|(of, _)| *of == context);
         let mut event = kept.map_or(0, |at| self.events.swap_remove(at).1);
         if event == 0 {
-            // SAFETY: the out-parameter is valid.
+            // SAFETY: valid out-parameter.
             if !unsafe { calls::cuEventCreate(&mut event, WITH_TIME) }.ok() {
                 return None;
             }
@@ -564,7 +542,7 @@ impl Mover {
 
     /// The last page operation's event on a stream, if pending after the next one was queued.
     fn follows(&mut self, stream: CuStream) -> Option<CuEvent> {
-        let last = self.out.iter_mut().rev().find(|out| out.stream == stream)?;
+        let last = self.active.iter_mut().rev().find(|out| out.stream == stream)?;
         // SAFETY: our event.
         if unsafe { calls::cuEventQuery(last.event) } != CuResult::NOT_READY {
             return None;
@@ -577,15 +555,15 @@ impl Mover {
     fn poll(&mut self, page_ops: &PageOps) {
         let now = clock::now();
         let mut going = Vec::new();
-        for mut out in std::mem::take(&mut self.out) {
+        for mut out in std::mem::take(&mut self.active) {
             // SAFETY: our event.
             let outcome = match unsafe { calls::cuEventQuery(out.event) } {
                 CuResult::SUCCESS => Some(PageOpStatus::Done),
-                CuResult::NOT_READY if now.saturating_sub(out.since) < HOPELESS => None,
+                CuResult::NOT_READY if now.saturating_sub(out.since) < GIVE_UP_NS => None,
                 _ => Some(PageOpStatus::Refused),
             };
             let Some(outcome) = outcome else {
-                if !out.late && now.saturating_sub(out.since) > LATE {
+                if !out.late && now.saturating_sub(out.since) > LATE_NS {
                     out.late = true;
                     self.link.lane.counters.late.fetch_add(1, Ordering::Relaxed);
                 }
@@ -594,18 +572,18 @@ impl Mover {
             };
             if out.kind.is_inward() {
                 match outcome {
-                    PageOpStatus::Done => evicted::brought(out.range.0, out.range.1),
+                    PageOpStatus::Done => evicted::page_op_arrived(out.range.0, out.range.1),
                     // The memory will not arrive.
-                    _ => evicted::came(out.range.0, out.range.1),
+                    _ => evicted::arrived(out.range.0, out.range.1),
                 }
                 evicted::wake();
             }
             let mut took = 0;
             if outcome == PageOpStatus::Done {
-                // `slowed`: events do not show a simulated device's slowness.
+                // Events do not show a simulated device's slowness.
                 took = self.link.slowed(timed(&out));
                 if out.kind == PageOpKind::Prefetch && took > 0 {
-                    evicted::carried(out.bytes, took);
+                    evicted::update_rate(out.bytes, took);
                 }
                 if !out.followed {
                     self.events.push((out.context, out.event));
@@ -613,18 +591,18 @@ impl Mover {
                 self.count(&out);
             }
             self.events.extend(out.follows.map(|event| (out.context, event)));
-            pool::put_back(std::mem::take(&mut out.borrowed));
-            mem_advise::left(std::mem::take(&mut out.again));
+            pool::put_back(std::mem::take(&mut out.discarded));
+            mem_advise::advise_again(std::mem::take(&mut out.advice));
             self.finish(page_ops, out.number, outcome, took);
         }
-        self.out = going;
+        self.active = going;
     }
 
-    fn count(&self, out: &Out) {
+    fn count(&self, out: &ActiveOp) {
         let counters = &self.link.lane.counters;
         let counter = match out.kind {
             PageOpKind::Prefetch | PageOpKind::Populate => &counters.prefetched,
-            PageOpKind::Discard if !out.borrowed.is_empty() => &counters.discarded,
+            PageOpKind::Discard if !out.discarded.is_empty() => &counters.discarded,
             PageOpKind::Evict | PageOpKind::Release | PageOpKind::Discard => &counters.evicted,
             PageOpKind::MostlyRead | PageOpKind::Written | PageOpKind::Confirm => return,
         };
@@ -632,8 +610,8 @@ impl Mover {
     }
 }
 
-/// Device time of an ended page operation, ns. 0 if unknown or not wholly moved.
-fn timed(out: &Out) -> Ns {
+/// Device time of an ended page operation, ns. 0: unknown, or not wholly moved.
+fn timed(out: &ActiveOp) -> Ns {
     let Some(before) = out.follows.filter(|_| out.bytes == out.range.1) else {
         return 0;
     };
@@ -643,17 +621,4 @@ fn timed(out: &Out) -> Ns {
         return 0;
     }
     (f64::from(milliseconds.max(0.0)) * 1e6) as Ns
-}
-
-/// Moves a range to a device or the host, by whichever call the driver has.
-pub(super) fn prefetch(start: u64, bytes: u64, device: Option<CuDevice>, stream: CuStream) -> CuResult {
-    let to = device.map_or(Location::HOST, Location::device);
-    // SAFETY: a range that the job holds; else the driver returns an error.
-    match unsafe { calls::cuMemPrefetchAsync_v2(start, bytes as usize, to, 0, stream) } {
-        // SAFETY: as above.
-        CuResult::NOT_FOUND => unsafe {
-            calls::cuMemPrefetchAsync(start, bytes as usize, device.unwrap_or(HOST), stream)
-        },
-        result => result,
-    }
 }

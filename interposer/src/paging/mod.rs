@@ -1,37 +1,35 @@
-//! Managed backing: gives managed memory where a job asks for device memory, so that jobs that
-//! exceed the device together can run.
+//! Managed backing: managed memory where a job asks for device memory, so that jobs that exceed the
+//! device together can run.
 //!
-//! * For jobs that ask for it (`WEFT_BACKING=managed`, `weft run --backing managed`), or with
-//!   `auto` where memory does not fit beside the others'. In other jobs each function returns at
-//!   once, and hooks that only managed jobs need are not bound.
+//! * For jobs that ask for it (`--backing managed`), or with `auto` where memory does not fit
+//!   beside the others'. In other jobs each function returns at once.
 //! * The job sees device memory: attributes, free memory and range sizes are those of `cuMemAlloc`.
-//!   Where that is impossible (handles for other processes) the driver refuses, and weft says so
-//!   once.
+//!   Handles for other processes are impossible: the driver refuses, and weft says so once.
 //! * The rest stays device memory, is counted, and is logged once:
 //!   * all on devices without concurrent managed access;
 //!   * allocations refused for another reason than want of memory;
 //!   * virtual memory management (`cuMemCreate`, `cuMemMap`: no managed memory in reserved ranges);
 //!   * shared pools, arrays, graphs' allocation nodes.
-//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]). Beyond that
-//!   it gets CUDA's "out of memory".
+//! * A job may take `max(total - reserve, declared)` of the device (see [`capacity`]); beyond that
+//!   it gets "out of memory".
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `backing` | taking and giving back managed memory; support; advice |
-//! | `capacity` | how much of a device a job may take |
+//! | `backing` | taking and giving back managed memory, also in stream order |
+//! | `capacity` | how much of a device a job may take, and has |
 //! | `ranges` | what was handed out |
-//! | `pool` | stream-ordered allocation |
+//! | `pool` | freed blocks kept for reuse; usage of pools |
 //! | `pointer_attributes` | what the job is told about its memory |
 //! | `access_tracker` | what launches use of it |
 //! | `period_detector` | in which order, and when it repeats |
 //! | `template_learner` | stage 1: from what launches touched to templates |
 //! | `residency_probe` | what a launch touched, by the host's page table |
 //! | `evicted` | evicted granules, and launches that wait for them |
-//! | `mem_advise` | memory that is mostly read, and how it leaves the device |
+//! | `mem_advise` | advice and prefetches |
 //! | `migration_thread` | the thread that carries out page operations |
 //!
-//! This module waits only for the driver's own calls and holds no lock over them. During a capture
-//! it makes none of its own.
+//! Nothing here waits but in the driver's own calls, over which no lock is held. During a capture
+//! none is made.
 
 pub mod access_tracker;
 pub mod backing;
@@ -46,24 +44,43 @@ pub mod ranges;
 pub mod residency_probe;
 pub mod template_learner;
 
-use std::sync::atomic::Ordering;
-
 use weft_protocol::control::ToBroker;
 
-use crate::client::backing_mode;
-use crate::client::link::{self, BrokerLink};
-use crate::driver::abi::CuContext;
+use crate::client::{backing_mode, link};
+use crate::driver::abi::{CuContext, CuStream};
 use crate::driver::stream::{Stream, own_stream};
+use crate::driver::{capture, queries};
+use backing::ManagedOutcome;
+use ranges::Origin;
 
 pub use crate::client::backing_mode::{is_open, managed, may_be_managed, settled};
+pub use capacity::write_to;
 
-/// Resets the state in a forked child.
+/// Takes managed memory for `cuMemAlloc` and its pitched sibling.
+pub fn take(bytes: u64) -> ManagedOutcome {
+    started(backing::take(bytes, Origin::Plain))
+}
+
+/// Takes managed memory in stream order. `pool` 0 is the device's own.
+pub fn take_ordered(bytes: u64, pool: usize, stream: CuStream) -> ManagedOutcome {
+    started(backing::take_ordered(bytes, pool, stream))
+}
+
+/// Starts the migration thread with the first managed memory.
+fn started(outcome: ManagedOutcome) -> ManagedOutcome {
+    if matches!(outcome, ManagedOutcome::At(_))
+        && let Some(link) = link::only()
+    {
+        migration_thread::start(link);
+    }
+    outcome
+}
+
 pub fn forget() {
     backing_mode::forget();
     migration_thread::forget();
 }
 
-/// Handles a stream that is about to end.
 pub fn stream_ending(stream: Stream) {
     if managed() {
         residency_probe::stream_ending(own_stream(stream));
@@ -88,31 +105,15 @@ pub fn context_ended(ended: Option<CuContext>) {
     let Some(context) = ended else { return };
     residency_probe::context_ended();
     pool::context_ended(context);
-    if !crate::driver::capture::any() {
+    if !capture::any() {
         pool::forget_gone();
-        for gone in ranges::all().into_iter().filter(|(start, _)| !backing::lives(*start)) {
+        for gone in ranges::all()
+            .into_iter()
+            .filter(|(start, _)| !queries::is_managed(*start))
+        {
             ranges::remove(gone.0);
-            tell(ToBroker::Unbacked { start: gone.0 });
-            capacity::given_back(gone.1.device, gone.1.room);
+            capacity::send(ToBroker::Unbacked { start: gone.0 });
+            capacity::give_back(gone.1.device, gone.1.room);
         }
-    }
-}
-
-/// Tells the broker of a change of managed memory, and starts the migration thread. Slow path.
-fn tell(message: ToBroker) {
-    if let Some(link) = link::only() {
-        link.tell(message);
-        report(link);
-        migration_thread::start(link);
-    }
-}
-
-/// Writes into the lane how much managed memory is held, and how many allocations could not be
-/// managed.
-pub fn report(link: &BrokerLink) {
-    if managed() {
-        let counters = &link.lane.counters;
-        counters.managed.store(capacity::taken_of_all(), Ordering::Relaxed);
-        counters.unmanaged.store(backing::left_plain(), Ordering::Relaxed);
     }
 }

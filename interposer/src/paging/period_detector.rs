@@ -1,18 +1,17 @@
 //! Period detector: finds the sequence of launches that a job repeats, and forecasts its memory
 //! use.
 //!
-//! Each launch (copy, fill) is a [`Step`] with the granules it uses. If the last `n` steps equal
-//! the `n` before them, `n` is the period (a training step, a decoded token). Its steps are the
-//! [`Forecast`]. Each later step is compared with the expected one. After another one, as in an
-//! evaluation, the job is out of step until some steps in a row are known again.
+//! If the last `n` steps equal the `n` before them, `n` is the period (a training step, a decoded
+//! token), and its steps are the [`PeriodForecast`]. Each later step is compared with the expected
+//! one. After another one, as in an evaluation, the job is out of step until some steps in a row
+//! are known again.
 //!
-//! A step's time is `max(device, host)`, with the lesser of the last two host times. It excludes
-//! waits for a turn or for memory, else a period would seem as long as all jobs' turns. Late uses
-//! would then seem not to belong to this turn. A period that becomes much shorter is told again.
+//! A step is a launch, copy or fill. Two are equal if kernel, shape, and granules of all *large*
+//! regions are: layers run one kernel on other weights, and small temporaries wander.
 //!
-//! Steps are equal if kernel, shape, and granules of all *large* regions are: layers run one kernel
-//! on other weights, and small temporaries wander. Time does not matter, so equal launches give
-//! equal periods.
+//! A step's time is `max(device, host)`, with the lesser of the last two host times. Waits for a
+//! turn or for memory are not in it, else a period would last as long as all jobs' turns. A period
+//! that becomes much shorter is told again.
 //!
 //! Cost: one table lookup a step. Memory is bounded.
 #![forbid(unsafe_code)]
@@ -22,47 +21,41 @@ use std::collections::{HashMap, VecDeque};
 use weft_protocol::Ns;
 use weft_protocol::control::GranuleUse;
 
-/// Steps that are compared: fewer would confuse two layers, more find a period later.
-const WINDOW: usize = 12;
+/// Steps compared: fewer would confuse two layers, more find a period later.
+const WINDOW_STEPS: usize = 12;
 
-/// Steps kept, twice the longest period. A training step of a large model has some ten thousand
-/// launches.
-const KEPT: usize = 1 << 15;
+/// Steps kept: twice the longest period. A large model's training step has some 10,000 launches.
+const KEPT_STEPS: usize = 32_768;
 
-/// Uses in a forecast, with neighbours joined.
-const USES: usize = 1 << 14;
+const MOST_USES: usize = 16_384;
 
 /// Steps that must repeat before a period is believed.
-const CERTAIN: usize = 2 * WINDOW;
+const CERTAIN_STEPS: usize = 2 * WINDOW_STEPS;
 
-/// A period is told again below this many fourths of the told time.
-const SHORTER: Ns = 3;
+/// Below this part of the told time a period is told again.
+const SHORTER_FOURTHS: u64 = 3;
 
-/// Multiplier of the hashes: odd, with mixed bits (the golden ratio).
+/// Odd, with mixed bits (the golden ratio).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One launch, copy or fill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Step {
-    sign: u64,
+struct SequenceStep {
+    signature: u64,
     cost: Ns,
     begun: Ns,
-    /// Its entries in `Sequence::uses`.
     uses: u32,
 }
 
 /// What a period touches, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Forecast {
-    /// Length of the period, ns.
+pub struct PeriodForecast {
     pub period: Ns,
-    /// Uses in order of time, within the period.
     pub uses: Vec<GranuleUse>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    signs: Vec<u64>,
+struct KnownPeriod {
+    signatures: Vec<u64>,
     /// Start of each step, ns.
     at: Vec<Ns>,
     length: Ns,
@@ -70,79 +63,73 @@ struct Known {
     windows: HashMap<u64, usize>,
 }
 
-/// Steps of a job, and its period if it has one.
+/// A job's steps, and its period if it has one.
 #[derive(Debug, Default)]
-pub struct Sequence {
-    steps: VecDeque<Step>,
+pub struct PeriodDetector {
+    steps: VecDeque<SequenceStep>,
     uses: VecDeque<GranuleUse>,
-    /// Steps so far.
     count: u64,
-    /// Hash of the last `WINDOW` steps.
     hash: u64,
     /// Last step behind each window.
     windows: HashMap<u64, u64>,
     /// Distance of the last equal window, and the steps in a row for which it held.
     distance: u64,
     streak: u64,
-    known: Option<Known>,
-    /// The expected step, while in step.
+    known: Option<KnownPeriod>,
     expected: Option<usize>,
-    /// A forecast that was not told yet.
-    news: Option<Forecast>,
+    news: Option<PeriodForecast>,
     /// Times out of step, for people.
-    pub slips: u64,
+    pub losses: u64,
 }
 
-/// Factor of the window's oldest step in the hash.
 fn oldest() -> u64 {
-    (1..WINDOW).fold(1u64, |power, _| power.wrapping_mul(FACTOR))
+    (1..WINDOW_STEPS).fold(1u64, |power, _| power.wrapping_mul(FACTOR))
 }
 
-fn windows(signs: &[u64]) -> HashMap<u64, usize> {
+fn windows(signatures: &[u64]) -> HashMap<u64, usize> {
     let window = |end: usize| {
-        (0..WINDOW).fold(0u64, |hash, at| {
-            let step = (end + signs.len() * WINDOW + at + 1 - WINDOW) % signs.len();
+        (0..WINDOW_STEPS).fold(0u64, |hash, at| {
+            let step = (end + signatures.len() * WINDOW_STEPS + at + 1 - WINDOW_STEPS) % signatures.len();
             hash.wrapping_mul(FACTOR)
-                .wrapping_add(signs.get(step).copied().unwrap_or(0))
+                .wrapping_add(signatures.get(step).copied().unwrap_or(0))
         })
     };
-    (0..signs.len())
-        .map(|end| (window(end), (end + 1) % signs.len()))
+    (0..signatures.len())
+        .map(|end| (window(end), (end + 1) % signatures.len()))
         .collect()
 }
 
-impl Sequence {
-    /// Adds a step. `sign` identifies it; `cost` is its device time in ns, if known; `now` is the
-    /// job's own time; `uses` are its granules.
-    pub fn step(&mut self, sign: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
-        let sign = sign.wrapping_mul(FACTOR) | 1;
+impl PeriodDetector {
+    /// Adds a step. `cost`: its device time in ns, if known; `now`: the job's own time, ns.
+    pub fn step(&mut self, signature: u64, cost: Ns, now: Ns, uses: impl Iterator<Item = GranuleUse>) {
+        let signature = signature.wrapping_mul(FACTOR) | 1;
         let before = self.uses.len();
         self.uses.extend(uses);
-        let leaving = match self.steps.len().checked_sub(WINDOW) {
-            Some(at) => self.steps.get(at).map_or(0, |step| step.sign),
+        let leaving = match self.steps.len().checked_sub(WINDOW_STEPS) {
+            Some(at) => self.steps.get(at).map_or(0, |step| step.signature),
             None => 0,
         };
         self.hash = self
             .hash
             .wrapping_sub(leaving.wrapping_mul(oldest()))
             .wrapping_mul(FACTOR)
-            .wrapping_add(sign);
-        self.steps.push_back(Step {
-            sign,
+            .wrapping_add(signature);
+        self.steps.push_back(SequenceStep {
+            signature,
             cost,
             begun: now,
             uses: (self.uses.len() - before) as u32,
         });
         self.count += 1;
-        if self.steps.len() > KEPT
+        if self.steps.len() > KEPT_STEPS
             && let Some(gone) = self.steps.pop_front()
         {
             self.uses.drain(..(gone.uses as usize).min(self.uses.len()));
         }
-        if self.steps.len() < WINDOW {
+        if self.steps.len() < WINDOW_STEPS {
             return;
         }
-        if self.windows.len() > 2 * KEPT {
+        if self.windows.len() > 2 * KEPT_STEPS {
             self.windows.clear();
         }
         let distance = self
@@ -154,14 +141,14 @@ impl Sequence {
         } else {
             (self.distance, self.streak) = (distance, 1);
         }
-        self.keep_step(sign);
-        let certain = self.streak >= self.distance.max(CERTAIN as u64);
+        self.keep_step(signature);
+        let certain = self.streak >= self.distance.max(CERTAIN_STEPS as u64);
         let begins = match (self.expected, &self.known) {
             (None, _) | (_, None) => self.distance != 0,
             (Some(0), Some(known)) => {
-                let (period, told) = (known.signs.len(), known.length);
+                let (period, told) = (known.signatures.len(), known.length);
                 let took: Option<Ns> = self.times(period).map(|times| times.iter().sum());
-                self.distance == period as u64 && took.is_some_and(|took| took < told / 4 * SHORTER)
+                self.distance == period as u64 && took.is_some_and(|took| took < told / 4 * SHORTER_FOURTHS)
             }
             _ => false,
         };
@@ -174,7 +161,7 @@ impl Sequence {
     fn times(&self, period: usize) -> Option<Vec<Ns>> {
         let from = self.steps.len().checked_sub(period + 1)?;
         let begun = |at: usize| self.steps.get(at).map(|step| step.begun);
-        // The time until the next step belongs to the step.
+        // Up to the next step.
         let host = |at: usize| Some(begun(at + 1)?.saturating_sub(begun(at)?));
         let (mut times, mut hosts, mut costs): (Vec<Ns>, Ns, Ns) = (Vec::with_capacity(period), 0, 0);
         for at in from..self.steps.len() - 1 {
@@ -186,35 +173,33 @@ impl Sequence {
             costs = costs.saturating_add(cost);
             times.push(took.max(cost));
         }
-        // A host that runs ahead waits in the end, so the two times do not add up.
+        // A host that runs ahead waits in the end: the two times do not add up.
         let (sum, length) = (times.iter().sum::<Ns>().max(1), hosts.max(costs));
         for time in &mut times {
             *time = (u128::from(*time) * u128::from(length) / u128::from(sum)) as Ns;
         }
-        // The first time is that of the previous period's last step, which also ends this one.
+        // The first is that of the previous period's last step, which also ends this one.
         times.rotate_left(1);
         Some(times)
     }
 
-    /// Compares the step with the expected one, or finds its place.
-    fn keep_step(&mut self, sign: u64) {
+    fn keep_step(&mut self, signature: u64) {
         let Some(known) = &self.known else { return };
         let follows = self
             .expected
-            .filter(|at| known.signs.get(*at) == Some(&sign))
-            .map(|at| (at + 1) % known.signs.len().max(1));
-        self.slips += u64::from(self.expected.is_some() && follows.is_none());
+            .filter(|at| known.signatures.get(*at) == Some(&signature))
+            .map(|at| (at + 1) % known.signatures.len().max(1));
+        self.losses += u64::from(self.expected.is_some() && follows.is_none());
         self.expected = follows.or_else(|| known.windows.get(&self.hash).copied());
     }
 
-    /// Makes the last `period` steps the period.
     fn adopt(&mut self, period: usize) {
         if self.steps.len() < period + 1 {
             return;
         }
         let Some(times) = self.times(period) else { return };
         let from = self.steps.len() - period;
-        let last: Vec<&Step> = self.steps.range(from..).collect();
+        let last: Vec<&SequenceStep> = self.steps.range(from..).collect();
         let mut length: Ns = 0;
         let mut at = Vec::with_capacity(period);
         for time in &times {
@@ -223,7 +208,7 @@ impl Sequence {
         }
         let length = length.max(1);
         let count: usize = last.iter().map(|step| step.uses as usize).sum();
-        let signs: Vec<u64> = last.iter().map(|step| step.sign).collect();
+        let signatures: Vec<u64> = last.iter().map(|step| step.signature).collect();
         let counts: Vec<u32> = last.iter().map(|step| step.uses).collect();
         let mut found: Vec<GranuleUse> = Vec::new();
         let mut uses = self.uses.range(self.uses.len().saturating_sub(count)..);
@@ -232,26 +217,25 @@ impl Sequence {
                 let again = found
                     .last()
                     .is_some_and(|last| (last.first, last.count, last.access) == (one.first, one.count, one.access));
-                if !again && found.len() < USES {
+                if !again && found.len() < MOST_USES {
                     found.push(GranuleUse { at: *time, ..*one });
                 }
             }
         }
-        self.known = Some(Known {
-            windows: windows(&signs),
-            signs,
+        self.known = Some(KnownPeriod {
+            windows: windows(&signatures),
+            signatures,
             at,
             length,
         });
         self.expected = Some(0);
-        self.news = Some(Forecast {
+        self.news = Some(PeriodForecast {
             period: length,
             uses: found,
         });
     }
 
-    /// Takes a forecast that was not told yet.
-    pub fn news(&mut self) -> Option<Forecast> {
+    pub fn news(&mut self) -> Option<PeriodForecast> {
         self.news.take()
     }
 
@@ -260,16 +244,15 @@ impl Sequence {
         self.known.as_ref()?.at.get(self.expected?).copied()
     }
 
-    /// Drops what was learnt, after a launch of unknown use.
     pub fn forget(&mut self) {
         if self.known.is_some() {
-            self.news = Some(Forecast::default());
+            self.news = Some(PeriodForecast::default());
         }
-        let (news, slips) = (self.news.take(), self.slips);
-        *self = Sequence {
+        let (news, losses) = (self.news.take(), self.losses);
+        *self = PeriodDetector {
             news,
-            slips,
-            ..Sequence::default()
+            losses,
+            ..PeriodDetector::default()
         };
     }
 }
@@ -289,8 +272,8 @@ mod tests {
         }
     }
 
-    /// 30 steps: ten layers of three kernels, each layer with its own granule.
-    fn period(sequence: &mut Sequence, now: &mut Ns) {
+    /// Ten layers of three kernels, each layer with its own granule.
+    fn period(sequence: &mut PeriodDetector, now: &mut Ns) {
         for layer in 0..10u64 {
             for kernel in 0..3u64 {
                 sequence.step(kernel << 32 | layer, 100, *now, [granule(layer)].into_iter());
@@ -301,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_period_is_found_after_it_came_twice() {
-        let (mut sequence, mut now) = (Sequence::default(), 0);
+        let (mut sequence, mut now) = (PeriodDetector::default(), 0);
         period(&mut sequence, &mut now);
         period(&mut sequence, &mut now);
         assert_eq!(sequence.news(), None);
@@ -326,9 +309,9 @@ mod tests {
 
     #[test]
     fn a_use_comes_when_the_job_itself_gets_there() {
-        let (mut sequence, mut now) = (Sequence::default(), 0);
-        // The host pauses behind the third of 30 launches, and stalls once for long.
-        let mut rounds = |sequence: &mut Sequence, pause: Ns, count: u64| {
+        let (mut sequence, mut now) = (PeriodDetector::default(), 0);
+        // The host pauses behind the third launch, and stalls once for long.
+        let mut rounds = |sequence: &mut PeriodDetector, pause: Ns, count: u64| {
             for round in 0..count {
                 for kernel in 0..30u64 {
                     sequence.step(kernel, 100, now, [granule(kernel)].into_iter());
@@ -344,17 +327,17 @@ mod tests {
         assert_eq!(forecast.period, 500_000, "the stall is not in it");
         assert_eq!((from(1, 2), from(2, 3), from(3, 29)), (1000, 471_000, 26_000));
         assert!(forecast.uses.is_sorted_by_key(|one| one.at));
-        // A period learnt while slow is told again; an unchanged one is not.
+        // A period learnt while slow is told again.
         rounds(&mut sequence, 400_000, 6);
         assert_eq!(sequence.news(), None);
         rounds(&mut sequence, 20_000, 6);
         assert_eq!(sequence.news().expect("a shorter one").period, 50_000);
-        assert_eq!(sequence.slips, 0);
+        assert_eq!(sequence.losses, 0);
     }
 
     #[test]
     fn who_is_out_of_step_finds_it_again() {
-        let (mut sequence, mut now) = (Sequence::default(), 0);
+        let (mut sequence, mut now) = (PeriodDetector::default(), 0);
         for _ in 0..3 {
             period(&mut sequence, &mut now);
         }
@@ -366,8 +349,7 @@ mod tests {
         }
         period(&mut sequence, &mut now);
         assert_eq!(sequence.position(), at, "the same place in the period");
-        assert_eq!((sequence.news(), sequence.slips), (None, 1));
-        // Another period takes its place.
+        assert_eq!((sequence.news(), sequence.losses), (None, 1));
         for _ in 0..4 {
             for kernel in 0..40 {
                 sequence.step(7 << 50 | kernel, 100, now, [granule(77)].into_iter());
@@ -375,18 +357,18 @@ mod tests {
         }
         assert_eq!(sequence.news().unwrap().uses.len(), 1);
         sequence.forget();
-        assert_eq!(sequence.news(), Some(Forecast::default()), "it holds no more");
+        assert_eq!(sequence.news(), Some(PeriodForecast::default()), "it holds no more");
         assert_eq!(sequence.position(), None);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut sequence = Sequence::default();
-        for n in 0..3 * KEPT as u64 {
+        let mut sequence = PeriodDetector::default();
+        for n in 0..3 * KEPT_STEPS as u64 {
             sequence.step(n, 1, n, [granule(n)].into_iter());
         }
-        assert_eq!((sequence.steps.len(), sequence.uses.len()), (KEPT, KEPT));
-        assert!(sequence.windows.len() <= 2 * KEPT + 1);
+        assert_eq!((sequence.steps.len(), sequence.uses.len()), (KEPT_STEPS, KEPT_STEPS));
+        assert!(sequence.windows.len() <= 2 * KEPT_STEPS + 1);
         assert_eq!(sequence.position(), None);
     }
 }

@@ -1,35 +1,27 @@
-//! Pointer attributes and sizes as for device memory. Each answer is the driver's own, to the job's
-//! call; only words in which managed memory differs are changed.
+//! Pointer attributes and sizes as for device memory: the driver's own answers, changed where
+//! managed memory differs.
 
 use std::ffi::c_void;
 
-use super::ranges::{Origin, Range};
+use super::ranges::{ManagedRange, Origin};
 use super::{capacity, ranges};
 use crate::driver::abi::{CuDevicePtr, CuResult, MEMORY_DEVICE};
 
-/// Attributes (CUpointer_attribute) that differ between managed and device memory.
+/// `CUpointer_attribute`s that differ between managed and device memory.
 mod attribute {
-    /// CU_POINTER_ATTRIBUTE_CONTEXT.
     pub const CONTEXT: u32 = 1;
-    /// CU_POINTER_ATTRIBUTE_MEMORY_TYPE.
     pub const MEMORY_TYPE: u32 = 2;
-    /// CU_POINTER_ATTRIBUTE_HOST_POINTER.
     pub const HOST_POINTER: u32 = 4;
-    /// CU_POINTER_ATTRIBUTE_IS_MANAGED.
     pub const IS_MANAGED: u32 = 8;
-    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, answered as for device memory. With 0,
-    /// libraries take `cuMemAlloc` memory for mapped memory and look for its handle. NCCL 2.30 then
-    /// fails even with one rank, as PyTorch registers its allocations (client `managed-nccl`). The
-    /// driver still refuses the handle, so a library that needs one fails; UCX would do without at
-    /// 0.
+    /// CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE. At 0 libraries take the memory for mapped
+    /// memory and look for its handle: NCCL 2.30 fails even with one rank, as PyTorch registers its
+    /// allocations (client `managed-nccl`). A library that needs an IPC handle fails at 1; UCX
+    /// would do without at 0.
     pub const LEGACY_IPC: u32 = 10;
-    /// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
     pub const RANGE_SIZE: u32 = 12;
-    /// CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE.
     pub const POOL: u32 = 17;
 }
 
-/// Replacement for the driver's answer on a range; `None` keeps that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Half(u32),
@@ -38,7 +30,7 @@ enum Instead {
     None,
 }
 
-fn instead(range: &Range, asked: u32, pool: impl Fn(i32) -> usize) -> Option<Instead> {
+fn instead(range: &ManagedRange, asked: u32, pool: impl Fn(i32) -> usize) -> Option<Instead> {
     let pooled = matches!(range.origin, Origin::Pool(_));
     match asked {
         attribute::CONTEXT if pooled => Some(Instead::Word(0)),
@@ -76,7 +68,7 @@ unsafe fn put(data: *mut c_void, instead: Instead) -> CuResult {
 /// Corrects the answer of `cuPointerGetAttribute`.
 ///
 /// # Safety
-/// The arguments are those of the call, which the driver answered with `result`.
+/// The arguments are those of the call; `result` is the driver's.
 pub unsafe fn one(
     result: CuResult,
     data: *mut c_void,
@@ -97,7 +89,7 @@ pub unsafe fn one(
 /// Corrects the answers of `cuPointerGetAttributes`.
 ///
 /// # Safety
-/// The arguments are those of the call, which the driver answered with `result`.
+/// As [`one`].
 pub unsafe fn several(
     result: CuResult,
     count: u32,
@@ -116,35 +108,33 @@ pub unsafe fn several(
         // SAFETY: as above.
         let data = unsafe { data.wrapping_add(nth).read() };
         if let (false, Some(instead)) = (data.is_null(), instead(&range, asked, &pool)) {
-            // SAFETY: the driver wrote this attribute there. A list never fails for a single
-            // attribute.
+            // SAFETY: the driver wrote this attribute there. A list fails for no single attribute.
             let _ = unsafe { put(data, instead) };
         }
     }
 }
 
-/// Free bytes of a device for this job: capacity less use. `None` if the device's memory is not
-/// managed.
+/// Free bytes of a device for this job. `None` if its memory is not managed there.
 pub fn free(device: i32, plain: u64) -> Option<u64> {
-    capacity::known(device).then(|| {
-        capacity::most(device)
+    capacity::is_known(device).then(|| {
+        capacity::limit(device)
             .saturating_sub(capacity::taken(device))
             .saturating_sub(plain)
     })
 }
 
 /// Size of a device of `total` bytes for this job, at least its capacity: programs compute with
-/// parts of the whole.
+/// parts of it.
 pub fn size(device: i32, total: u64) -> u64 {
-    total.max(capacity::most(device))
+    total.max(capacity::limit(device))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn range(origin: Origin) -> Range {
-        Range {
+    fn range(origin: Origin) -> ManagedRange {
+        ManagedRange {
             bytes: 1000,
             room: 1024,
             origin,
@@ -156,7 +146,7 @@ mod tests {
     #[test]
     fn managed_memory_passes_for_what_was_asked_for() {
         let plain = range(Origin::Plain);
-        let say = |range: &Range, asked| instead(range, asked, |_| 99);
+        let say = |range: &ManagedRange, asked| instead(range, asked, |_| 99);
         assert_eq!(say(&plain, attribute::MEMORY_TYPE), Some(Instead::Half(2)));
         assert_eq!(say(&plain, attribute::IS_MANAGED), Some(Instead::Half(0)));
         assert_eq!(say(&plain, attribute::LEGACY_IPC), Some(Instead::Half(1)));

@@ -1,82 +1,71 @@
-//! Stream-ordered allocation on managed memory.
+//! Managed memory that was freed in stream order and is kept for reuse; and usage of pools.
 //!
-//! The driver has none before CUDA 13, and freeing managed memory waits for the whole context. So
-//! freed blocks are kept: for the same stream at once, whose order makes that right. Other streams
-//! get them once an event behind the free was reached. A stream that is gone equals no other: its
-//! work may still run when its handle, or its thread's place, is reused. Kept blocks are not the
-//! job's (its `cuMemGetInfo` omits them). They go back when the job asks for more than there is,
-//! trims a pool, or frees more than `MOST`. The driver's free waits for a block's users, so a block
-//! without an event is safe too.
+//! * The stream of the free gets a block back at once: its order makes that right. Other streams
+//!   get it once an event behind the free was reached.
+//! * A stream that is gone equals no other: its work may still run when its handle, or its thread's
+//!   place, is reused.
+//! * Kept blocks are not the job's: its `cuMemGetInfo` omits them. They go back when the job asks
+//!   for more than there is, trims a pool, or frees more than [`MOST_BLOCKS`].
+//! * The driver's free waits for a block's users, so a block without an event is safe too.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_protocol::control::ToBroker;
 
-use super::backing::{self, Taken};
-use super::ranges::{Origin, Range};
-use super::{capacity, ranges};
+use super::capacity;
+use super::ranges::{ManagedRange, Origin};
 use crate::driver::abi::{CuContext, CuDevicePtr, CuEvent, CuResult, CuStream};
-use crate::driver::calls;
-use crate::driver::capture;
 use crate::driver::stream::PER_THREAD_STREAM;
+use crate::driver::{calls, capture, queries};
 use crate::thread;
 
-/// Blocks kept. CTranslate2 uses some thirty at a time (28 pairs a token).
-const MOST: usize = 1024;
+/// CTranslate2 uses some thirty at a time.
+const MOST_BLOCKS: usize = 1024;
 
 /// A block serves a request of `bytes` if `bytes <= room` and
-/// `room - room / WASTE <= max(bytes, SMALL)`.
-const WASTE: u64 = 4;
-const SMALL: u64 = 512;
+/// `room - room / WASTE_DIVISOR <= max(bytes, SMALL_BYTES)`.
+const WASTE_DIVISOR: u64 = 4;
+const SMALL_BYTES: u64 = 512;
 
-/// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
-/// A block freed in stream order.
 #[derive(Debug, Clone, Copy)]
-pub struct Spare {
-    /// Address.
+pub struct KeptBlock {
     pub at: CuDevicePtr,
-    /// The range that it was.
-    pub range: Range,
-    /// Where it was freed.
-    line: Line,
+    pub range: ManagedRange,
+    order: StreamOrder,
     /// Event behind the free; 0 = none.
     event: CuEvent,
-    /// Context of the event.
     of: CuContext,
 }
 
 /// Device work that runs in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
-    /// A stream with a handle of its own.
+enum StreamOrder {
     Stream(CuStream),
     /// A context's legacy default stream.
     Legacy(CuContext),
-    /// A thread's default stream in a context. The number is never reused.
+    /// A thread's default stream. The number is never reused.
     Thread(u64, CuContext),
-    /// A stream that is gone or unknown.
+    /// Gone or unknown.
     Gone,
 }
 
-impl Line {
-    fn of(stream: CuStream, context: CuContext) -> Line {
+impl StreamOrder {
+    fn of(stream: CuStream, context: CuContext) -> StreamOrder {
         match stream {
-            0 | LEGACY => Line::Legacy(context),
-            PER_THREAD_STREAM => Line::Thread(thread::number(), context),
-            stream => Line::Stream(stream),
+            0 | LEGACY => StreamOrder::Legacy(context),
+            PER_THREAD_STREAM => StreamOrder::Thread(thread::number(), context),
+            stream => StreamOrder::Stream(stream),
         }
     }
 }
 
-/// CU_STREAM_LEGACY.
 const LEGACY: CuStream = 1;
 
-/// Usage of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct PoolUsage {
     /// Bytes now.
     pub now: u64,
     /// Peak, bytes.
@@ -84,75 +73,48 @@ pub struct Used {
 }
 
 #[derive(Default)]
-struct Inside {
-    spare: Vec<Spare>,
+struct PoolState {
+    spare: Vec<KeptBlock>,
     events: Vec<(CuContext, CuEvent)>,
-    used: HashMap<usize, Used>,
+    used: HashMap<usize, PoolUsage>,
     /// Pools for sharing or host memory, left to the driver.
     foreign: Vec<usize>,
 }
 
-static INSIDE: Mutex<Option<Inside>> = Mutex::new(None);
+static INSIDE: Mutex<Option<PoolState>> = Mutex::new(None);
 
-fn locked() -> MutexGuard<'static, Option<Inside>> {
+fn locked() -> MutexGuard<'static, Option<PoolState>> {
     INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn inside<T>(body: impl FnOnce(&mut Inside) -> T) -> T {
+fn inside<T>(body: impl FnOnce(&mut PoolState) -> T) -> T {
     body(locked().get_or_insert_default())
 }
 
-/// Takes memory in stream order. `pool` 0 is the device's own.
-pub fn take(bytes: u64, pool: usize, stream: CuStream) -> Taken {
-    if bytes == 0 || is_foreign(pool) {
-        return Taken::Plain;
+/// Takes out a fitting block that this stream may use now.
+pub fn reuse(bytes: u64, stream: CuStream) -> Option<(CuDevicePtr, ManagedRange)> {
+    let block = find(bytes, stream)?;
+    if block.event != 0 {
+        keep_event(block.of, block.event);
     }
-    let origin = Origin::Pool(pool);
-    if let Some(spare) = reuse(bytes, stream) {
-        let range = Range {
-            bytes,
-            origin,
-            ..spare.range
-        };
-        if spare.event != 0 {
-            keep_event(spare.of, spare.event);
-        }
-        // Taken again after its free; fails only if another thread took the room.
-        if capacity::take(range.device, range.room) {
-            ranges::add(spare.at, range);
-            taken(&range);
-            return Taken::At(spare.at);
-        }
-        // SAFETY: no other code holds the block.
-        let _ = unsafe { calls::cuMemFree_v2(spare.at) };
-        super::tell(ToBroker::Unbacked { start: spare.at });
-        return Taken::Refused(CuResult::OUT_OF_MEMORY);
-    }
-    let result = backing::take(bytes, origin);
-    if let Taken::At(at) = result
-        && let Some(range) = ranges::at(at)
-    {
-        taken(&range);
-    }
-    result
+    Some((block.at, block.range))
 }
 
-/// A fitting block that this stream may use now.
-fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
-    let (device, context) = backing::here()?;
-    let line = Line::of(stream, context);
-    let fits = |spare: &Spare| {
+fn find(bytes: u64, stream: CuStream) -> Option<KeptBlock> {
+    let (device, context) = queries::here()?;
+    let order = StreamOrder::of(stream, context);
+    let fits = |spare: &KeptBlock| {
         let room = spare.range.room;
         spare.range.device == device
             && spare.range.context == context
             && room >= bytes
-            && room - room / WASTE <= bytes.max(SMALL)
+            && room - room / WASTE_DIVISOR <= bytes.max(SMALL_BYTES)
     };
-    let own = |inside: &mut Inside| {
+    let own = |inside: &mut PoolState| {
         let at = inside
             .spare
             .iter()
-            .rposition(|spare| spare.line == line && fits(spare))?;
+            .rposition(|spare| spare.order == order && fits(spare))?;
         Some(inside.spare.swap_remove(at))
     };
     if let Some(spare) = inside(own) {
@@ -161,8 +123,8 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     if capture::any() {
         return None;
     }
-    // Another stream's block leaves the list first: no lock is held over a driver call.
-    let other = |inside: &mut Inside| {
+    // It leaves the list first: no lock is held over a driver call.
+    let other = |inside: &mut PoolState| {
         let at = inside.spare.iter().position(|spare| spare.event != 0 && fits(spare))?;
         Some(inside.spare.remove(at))
     };
@@ -176,51 +138,40 @@ fn reuse(bytes: u64, stream: CuStream) -> Option<Spare> {
     None
 }
 
-/// Frees memory in stream order. `None` if weft does not hold it.
-pub fn give_back(at: CuDevicePtr, stream: CuStream) -> Option<CuResult> {
-    ranges::at(at)?;
-    let (event, of) = match mark(stream) {
-        Ok(marked) => marked,
-        // The stream is invalid: the job gets the error and keeps its memory.
-        Err(error) => return Some(error),
-    };
-    // Another thread freed it meanwhile: a double free, answered as the driver does.
-    let Some(range) = ranges::remove(at) else {
-        return Some(CuResult::INVALID_VALUE);
-    };
-    freed(&range);
-    capacity::given_back(range.device, range.room);
-    super::tell(ToBroker::Resting { start: at });
-    let spare = Spare {
+/// Keeps a block that was freed on this stream.
+pub fn keep(at: CuDevicePtr, range: ManagedRange, stream: CuStream, (event, of): Mark) {
+    let block = KeptBlock {
         at,
         range,
-        line: Line::of(stream, of),
+        order: StreamOrder::of(stream, of),
         event,
         of,
     };
     let full = inside(|inside| {
-        inside.spare.push(spare);
-        inside.spare.len() > MOST
+        inside.spare.push(block);
+        inside.spare.len() > MOST_BLOCKS
     });
     if full && !capture::any() {
-        drop_blocks(|inside| inside.spare.drain(..MOST / 4).collect());
+        drop_blocks(|inside| inside.spare.drain(..MOST_BLOCKS / 4).collect());
     }
-    Some(CuResult::SUCCESS)
 }
 
-/// An event behind the stream's work (0: none possible), and the thread's context, which owns it.
-fn mark(stream: CuStream) -> Result<(CuEvent, CuContext), CuResult> {
-    let context = backing::here().map_or(0, |(_, context)| context);
+/// An event behind a stream's work (0: none possible), and its context.
+pub type Mark = (CuEvent, CuContext);
+
+/// Marks the work on a stream before a free.
+pub fn mark(stream: CuStream) -> Result<Mark, CuResult> {
+    let context = queries::here().map_or(0, |(_, context)| context);
     if capture::any() || context == 0 {
         return Ok((0, context));
     }
-    let kept = |inside: &mut Inside| {
+    let kept = |inside: &mut PoolState| {
         let at = inside.events.iter().position(|(of, _)| *of == context)?;
         Some(inside.events.swap_remove(at).1)
     };
     let mut event = inside(kept).unwrap_or(0);
     if event == 0 {
-        // SAFETY: the out-parameter is valid.
+        // SAFETY: valid out-parameter.
         if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
             return Ok((0, context));
         }
@@ -244,7 +195,7 @@ fn keep_event(context: CuContext, event: CuEvent) {
     inside(|inside| inside.events.push((context, event)));
 }
 
-/// Gives a device's kept blocks back to the driver. False if none, or during a capture.
+/// Gives a device's kept blocks back. False if none, or during a capture.
 pub fn trim(device: i32) -> bool {
     if capture::any() {
         return false;
@@ -258,7 +209,7 @@ pub fn trim(device: i32) -> bool {
     })
 }
 
-fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
+fn drop_blocks(which: impl FnOnce(&mut PoolState) -> Vec<KeptBlock>) -> bool {
     let blocks = inside(which);
     for block in &blocks {
         if block.event != 0 {
@@ -267,36 +218,33 @@ fn drop_blocks(which: impl FnOnce(&mut Inside) -> Vec<Spare>) -> bool {
         // The driver waits for the block's users.
         // SAFETY: no other code holds the block.
         let _ = capture::relaxed(|| unsafe { calls::cuMemFree_v2(block.at) });
-        super::tell(ToBroker::Unbacked { start: block.at });
+        capacity::send(ToBroker::Unbacked { start: block.at });
     }
     !blocks.is_empty()
 }
 
-/// Takes out the kept blocks within a range. No allocation gets them until they are put back.
-pub fn borrow(start: u64, end: u64) -> Vec<Spare> {
+/// Takes out kept blocks within a range: no allocation gets them meanwhile.
+pub fn borrow(start: u64, end: u64) -> Vec<KeptBlock> {
     inside(|inside| {
-        let within = |spare: &Spare| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
+        let within = |spare: &KeptBlock| start <= spare.at && spare.at.saturating_add(spare.range.room) <= end;
         let (out, rest) = std::mem::take(&mut inside.spare).into_iter().partition(within);
         inside.spare = rest;
         out
     })
 }
 
-/// Parts of kept blocks that lie in a range.
-pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
-    let part = |spare: &Spare| {
+pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
+    let part = |spare: &KeptBlock| {
         let part = start.max(spare.at)..end.min(spare.at.saturating_add(spare.range.room));
         (!part.is_empty()).then_some((part, spare.range))
     };
     inside(|inside| inside.spare.iter().filter_map(part).collect())
 }
 
-/// Returns borrowed blocks.
-pub fn put_back(blocks: Vec<Spare>) {
+pub fn put_back(blocks: Vec<KeptBlock>) {
     inside(|inside| inside.spare.extend(blocks));
 }
 
-/// Bytes kept on a device.
 pub fn kept(device: i32) -> u64 {
     inside(|inside| {
         let of_it = inside.spare.iter().filter(|spare| spare.range.device == device);
@@ -304,12 +252,11 @@ pub fn kept(device: i32) -> u64 {
     })
 }
 
-/// Handles a stream's end: its work may still run when the handle is reused.
 pub fn stream_ending(stream: CuStream) {
     inside(|inside| {
         for spare in &mut inside.spare {
-            if spare.line == Line::Stream(stream) {
-                spare.line = Line::Gone;
+            if spare.order == StreamOrder::Stream(stream) {
+                spare.order = StreamOrder::Gone;
             }
         }
     });
@@ -323,7 +270,7 @@ pub fn context_ended(context: CuContext) {
         for spare in &mut inside.spare {
             // Without an event a block may belong to any context.
             if its(spare.of) || spare.event == 0 {
-                spare.line = Line::Gone;
+                spare.order = StreamOrder::Gone;
             }
             if its(spare.of) {
                 spare.event = 0;
@@ -335,32 +282,34 @@ pub fn context_ended(context: CuContext) {
 /// Forgets the blocks that went with an ended context.
 pub fn forget_gone() {
     let blocks = inside(|inside| std::mem::take(&mut inside.spare));
-    let living: Vec<Spare> = blocks.into_iter().filter(|spare| backing::lives(spare.at)).collect();
+    let living: Vec<KeptBlock> = blocks
+        .into_iter()
+        .filter(|spare| queries::is_managed(spare.at))
+        .collect();
     inside(|inside| inside.spare.extend(living));
 }
 
-/// Notes a pool for sharing or host memory.
+/// Leaves a pool for sharing or host memory to the driver.
 pub fn foreign(pool: usize) {
     inside(|inside| inside.foreign.push(pool));
 }
 
-fn is_foreign(pool: usize) -> bool {
+pub fn is_foreign(pool: usize) -> bool {
     inside(|inside| inside.foreign.contains(&pool))
 }
 
-/// Number of the default pool; `None` if a foreign pool is the default.
+/// 0, the default pool; `None` if the default is foreign.
 pub fn default_of_here() -> Option<usize> {
     if inside(|inside| inside.foreign.is_empty()) {
         return Some(0);
     }
-    let (device, _) = backing::here()?;
+    let (device, _) = queries::here()?;
     let mut pool = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     let asked = unsafe { calls::cuDeviceGetMemPool(&mut pool, device) };
     (!asked.ok() || !is_foreign(pool)).then_some(0)
 }
 
-/// Forgets an ended pool.
 pub fn ended(pool: usize) {
     inside(|inside| {
         inside.foreign.retain(|other| *other != pool);
@@ -368,8 +317,7 @@ pub fn ended(pool: usize) {
     });
 }
 
-/// Counts a block taken from a pool.
-pub fn taken(range: &Range) {
+pub fn count_taken(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
             let used = inside.used.entry(pool).or_default();
@@ -379,8 +327,7 @@ pub fn taken(range: &Range) {
     }
 }
 
-/// Counts a block freed to a pool.
-pub fn freed(range: &Range) {
+pub fn count_freed(range: &ManagedRange) {
     if let Origin::Pool(pool) = range.origin {
         inside(|inside| {
             let used = inside.used.entry(pool).or_default();
@@ -389,12 +336,10 @@ pub fn freed(range: &Range) {
     }
 }
 
-/// Usage of a pool.
-pub fn used(pool: usize) -> Used {
+pub fn used(pool: usize) -> PoolUsage {
     inside(|inside| inside.used.get(&pool).copied().unwrap_or_default())
 }
 
-/// Restarts a pool's peak from its present usage.
 pub fn reset_high(pool: usize) {
     inside(|inside| {
         let used = inside.used.entry(pool).or_default();

@@ -1,8 +1,8 @@
-//! Managed ranges that a job holds, by address, with what the job asked for.
+//! Managed ranges that a job holds, by address.
 //!
-//! Two views of one list. [`of`] and others lock, for calls that take memory, give it back or ask
-//! about it. [`name`] is for launches and takes no lock. It searches a sorted table and gives up at
-//! a change: writers bump a version before and after.
+//! Calls that take memory, free it or ask about it lock the list. Launches call [`name`], which
+//! takes no lock: it searches a sorted table and gives up at a change. Writers bump a version
+//! before and after.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::driver::abi::CuContext;
 
-/// Kind of allocation that the job asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `cuMemAlloc` and its pitched sibling.
@@ -20,43 +19,38 @@ pub enum Origin {
     Pool(usize),
 }
 
-/// A range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
+pub struct ManagedRange {
     /// Bytes that the job asked for.
     pub bytes: u64,
     /// Bytes taken from the driver.
     pub room: u64,
-    /// Kind of allocation.
     pub origin: Origin,
-    /// Context in which it was taken.
     pub context: CuContext,
-    /// Device ordinal.
     pub device: i32,
 }
 
-static ALL: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+static ALL: Mutex<BTreeMap<u64, ManagedRange>> = Mutex::new(BTreeMap::new());
 
-/// Ranges that launches can look up; others fault. PyTorch's allocator makes some hundreds of
-/// blocks.
+/// Ranges that launches can look up; others fault. PyTorch makes some hundreds of blocks.
 const PLACES: usize = 4096;
 
-/// Table that launches read: sorted starts and ends. An odd version means a change under way.
-struct Table {
+/// Sorted starts and ends. An odd version means a change under way.
+struct LookupTable {
     version: AtomicU64,
     count: AtomicUsize,
     starts: [AtomicU64; PLACES],
     ends: [AtomicU64; PLACES],
-    /// Last round that named each range. Outside the version rule: a mark on a neighbour costs one
+    /// Last round that named each range, outside the version rule: a mark on a neighbour costs one
     /// needless move or fault.
     rounds: [AtomicU32; PLACES],
 }
 
-static TABLE: Table = Table::new();
+static TABLE: LookupTable = LookupTable::new();
 
-impl Table {
-    const fn new() -> Table {
-        Table {
+impl LookupTable {
+    const fn new() -> LookupTable {
+        LookupTable {
             version: AtomicU64::new(0),
             count: AtomicUsize::new(0),
             starts: [const { AtomicU64::new(0) }; PLACES],
@@ -65,8 +59,8 @@ impl Table {
         }
     }
 
-    /// Writes all entries from `from` on. Called under the lock of [`ALL`], so there is one writer.
-    fn write(&self, all: &BTreeMap<u64, Range>, from: u64) {
+    /// Writes the entries from `from` on, under the lock of [`ALL`]: one writer.
+    fn write(&self, all: &BTreeMap<u64, ManagedRange>, from: u64) {
         let marks: Vec<(u64, u32)> = self.marks().filter(|(start, _)| *start >= from).collect();
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -91,7 +85,6 @@ impl Table {
             .map(|(start, round)| (start.load(Ordering::Relaxed), round.load(Ordering::Relaxed)))
     }
 
-    /// Marks the range that contains an address.
     #[inline]
     fn name(&self, address: u64, round: u32) {
         if let Some((at, _, _)) = self.find(address)
@@ -102,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Index, start and end of the range that contains an address.
+    /// Index, start and end of the range around an address.
     #[inline]
     fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
         let before = self.version.load(Ordering::Acquire);
@@ -121,68 +114,62 @@ impl Table {
     }
 }
 
-fn locked() -> MutexGuard<'static, BTreeMap<u64, Range>> {
+fn locked() -> MutexGuard<'static, BTreeMap<u64, ManagedRange>> {
     // No code under the lock can leave the list half changed.
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds a range.
-pub fn add(start: u64, range: Range) {
+pub fn add(start: u64, range: ManagedRange) {
     let mut all = locked();
     all.insert(start, range);
     TABLE.write(&all, start);
 }
 
-/// Removes the range that starts at `start`.
-pub fn remove(start: u64) -> Option<Range> {
+pub fn remove(start: u64) -> Option<ManagedRange> {
     let mut all = locked();
     let range = all.remove(&start)?;
     TABLE.write(&all, start);
     drop(all);
     if super::evicted::any() {
         // Later memory at this address is not evicted.
-        super::evicted::came(start, range.room);
+        super::evicted::arrived(start, range.room);
     }
     Some(range)
 }
 
-/// Version, which changes with every change of the list.
+/// Changes with every change of the list.
 #[inline]
 pub fn version() -> u64 {
     TABLE.version.load(Ordering::Acquire)
 }
 
-/// The range that starts here.
-pub fn at(start: u64) -> Option<Range> {
+pub fn at(start: u64) -> Option<ManagedRange> {
     locked().get(&start).copied()
 }
 
-/// The range that contains an address, with its start.
-pub fn of(address: u64) -> Option<(u64, Range)> {
+/// The range around an address, with its start.
+pub fn of(address: u64) -> Option<(u64, ManagedRange)> {
     let all = locked();
     let (start, range) = all.range(..=address).next_back()?;
     (address - start < range.bytes.max(1)).then_some((*start, *range))
 }
 
-/// Parts of ranges within `start..end`, with their ranges.
-pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, Range)> {
+pub fn within(start: u64, end: u64) -> Vec<(std::ops::Range<u64>, ManagedRange)> {
     let all = locked();
     let before = all.range(..start).next_back();
     let later = all.range(start..end);
-    let part = |(at, range): (&u64, &Range)| {
+    let part = |(at, range): (&u64, &ManagedRange)| {
         let part = start.max(*at)..end.min(at.saturating_add(range.room));
         (!part.is_empty()).then_some((part, *range))
     };
     before.into_iter().chain(later).filter_map(part).collect()
 }
 
-/// All ranges.
-pub fn all() -> Vec<(u64, Range)> {
+pub fn all() -> Vec<(u64, ManagedRange)> {
     locked().iter().map(|(start, range)| (*start, *range)).collect()
 }
 
-/// Marks the range that contains an address, if any, as named in this round. Lock-free, for
-/// launches.
+/// Marks the range around an address as named in this round. Lock-free.
 #[inline]
 pub fn name(address: u64, round: u32) {
     TABLE.name(address, round);
@@ -190,7 +177,7 @@ pub fn name(address: u64, round: u32) {
 
 /// Ranges last named in this round, or never named.
 pub fn named_in(round: u32) -> Vec<u64> {
-    // Under the lock, so that the table does not change.
+    // Locked, so that the table does not change.
     let all = locked();
     let named = TABLE.marks().filter(|(_, mark)| *mark == round || *mark == 0);
     let beyond = all.keys().skip(PLACES).copied();
@@ -201,8 +188,8 @@ pub fn named_in(round: u32) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn range(bytes: u64) -> Range {
-        Range {
+    fn range(bytes: u64) -> ManagedRange {
+        ManagedRange {
             bytes,
             room: bytes.next_multiple_of(512),
             origin: Origin::Plain,
@@ -211,11 +198,11 @@ mod tests {
         }
     }
 
-    /// A list and a table of a test's own: another test's change would make lookups give up.
-    struct Own(&'static Table, BTreeMap<u64, Range>);
+    /// A test's own list and table: another test's change would make lookups give up.
+    struct Own(&'static LookupTable, BTreeMap<u64, ManagedRange>);
 
     impl Own {
-        fn new(table: &'static Table) -> Own {
+        fn new(table: &'static LookupTable) -> Own {
             Own(table, BTreeMap::new())
         }
         fn add(&mut self, start: u64) {
@@ -228,13 +215,13 @@ mod tests {
         }
     }
 
-    fn place(table: &Table, address: u64) -> Option<(u64, u64)> {
+    fn place(table: &LookupTable, address: u64) -> Option<(u64, u64)> {
         table.find(address).map(|(_, start, end)| (start, end))
     }
 
     #[test]
     fn marks_stay_with_their_ranges() {
-        static TABLE: Table = Table::new();
+        static TABLE: LookupTable = LookupTable::new();
         let mut own = Own::new(&TABLE);
         for n in [1, 3, 5, 7] {
             own.add(n * 0x1000);
@@ -254,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_table_follows_the_list() {
-        static TABLE: Table = Table::new();
+        static TABLE: LookupTable = LookupTable::new();
         let mut own = Own::new(&TABLE);
         let base = 0x7000_0000_0000;
         let starts: Vec<u64> = (0..64u64).map(|n| base + (n * 37 % 64) * 0x10_0000).collect();
@@ -277,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_full_table_leaves_the_highest_out() {
-        static TABLE: Table = Table::new();
+        static TABLE: LookupTable = LookupTable::new();
         let mut own = Own::new(&TABLE);
         for n in 0..PLACES as u64 + 10 {
             own.1.insert(0x1000 * (n + 1), range(1000));
@@ -307,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_reader_beside_a_writer_sees_whole_ranges_or_none() {
-        static TABLE: Table = Table::new();
+        static TABLE: LookupTable = LookupTable::new();
         let base = 0x6000_0000_0000u64;
         let writer = std::thread::spawn(move || {
             let mut own = Own::new(&TABLE);

@@ -1,16 +1,15 @@
-//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on drivers
-//! that do not tell, with `weft profile --evidence residency`.
+//! Residency probe: reads in the host's page table what a launch touched. For stage 1 on real
+//! drivers, with `weft profile --evidence residency`.
 //!
-//! A launch is observed alone. The job's streams run empty. Memory behind the launch's pointers
-//! moves to the host and is read there once, so that the page table has its pages. Pages gone from
-//! `/proc/self/pagemap` (no privilege needed) after the launch were touched, or brought along by
-//! the driver. Reads and writes are not told apart.
+//! A launch is observed alone, on empty streams. Memory behind its pointers moves to the host and
+//! is read there once, so that the page table has its pages. Pages gone from `/proc/self/pagemap`
+//! after the launch were touched, or brought along by the driver. Reads and writes are not told
+//! apart.
 //!
-//! * The device gets the job's operations in order, besides only moves of managed memory and one
-//!   fill of 2 MiB of weft's own. That fill tests whether driver and device show touches; a device
-//!   that reaches host memory without moving it does not, and nothing is observed.
-//! * Each shape of a kernel is observed [`TIMES`] times, at most [`SHAPES`] shapes of a kernel, and
-//!   [`MOST_TIME`] in all, which the job waits.
+//! * Besides the job's operations the device gets only moves of managed memory, and one fill of
+//!   weft's own memory. That fill tests whether driver and device show touches at all.
+//! * Each shape of a kernel is observed [`TIMES_PER_SHAPE`] times, at most [`SHAPES_PER_KERNEL`]
+//!   shapes of a kernel, and [`MOST_TIME`] in all, which the job waits.
 //! * Every wait has a bound: if streams do not run empty, the launch is not observed.
 //! * No observation during a capture or beside another launch. A copy, fill, graph or change of the
 //!   job's memory meanwhile voids it.
@@ -23,59 +22,52 @@ use std::time::{Duration, Instant};
 
 use weft_profiles::working_set::{Allocations, Evidence, HostResidency, Launch, Touched};
 
-use super::{evicted, migration_thread, ranges};
+use super::{evicted, mem_advise, ranges};
 use crate::driver::abi::{CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::capture;
 
-/// Observations of a shape: with data elsewhere, the driver brings other memory along.
-pub const TIMES: u8 = 2;
+/// Observations of a shape: the driver brings along other memory each time.
+pub const TIMES_PER_SHAPE: u8 = 2;
 
-/// Shapes observed of one kernel.
-pub const SHAPES: u32 = 128;
+pub const SHAPES_PER_KERNEL: u32 = 128;
 
-/// Time of all observations of a process.
+/// Of all observations of a process.
 pub const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// Bytes moved for one launch: an optimiser's lists have all weights four times.
+/// Moved for one launch: an optimiser's lists have all weights four times.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// Free host memory needed, as a multiple of the moved.
-const SPARE: u64 = 2;
+/// Free host memory needed for each moved byte.
+const SPARE_FACTOR: u64 = 2;
 
-/// Bytes looked at behind a pointer in a larger allocation; embeddings have some hundred MB. A
-/// touch of the last of them voids the observation: there may be more.
-const WINDOW: u64 = 2 << 30;
+/// Looked at behind a pointer in a larger allocation. A touch of its last granule voids the
+/// observation: there may be more.
+const WINDOW_BYTES: u64 = 2 << 30;
 
-/// Bytes that any host has free.
-const ROOMY: u64 = 256 << 20;
+/// Any host has so much free.
+const ROOMY_BYTES: u64 = 256 << 20;
 
-/// Longest waits for empty streams before a launch, and for a launch's end.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LONGEST: Duration = Duration::from_secs(10);
+/// Longest waits for empty streams, and for the launch's end.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval between two looks at a stream.
-const LOOK: Duration = Duration::from_micros(20);
+const POLL: Duration = Duration::from_micros(20);
 
-/// Streams tracked; jobs with more are not observed.
-const STREAMS: usize = 256;
+const MOST_STREAMS: usize = 256;
 
 /// Handles up to here are default streams.
 const DEFAULT: CuStream = 2;
 
-/// CU_MEM_ATTACH_GLOBAL.
 const ATTACH_GLOBAL: u32 = 1;
 
 /// Shared by launches, exclusive for an observed one.
 static ALONE: RwLock<()> = RwLock::new(());
 
-/// Operations other than launches so far.
 static OTHERS: AtomicU64 = AtomicU64::new(0);
 
-/// Streams that were launched to.
-static KNOWN: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
+static STREAMS: Mutex<Vec<CuStream>> = Mutex::new(Vec::new());
 
-/// Whether this driver shows touches: see [`usable`].
 static USABLE: AtomicU8 = AtomicU8::new(UNTRIED);
 const UNTRIED: u8 = 0;
 const SHOWS: u8 = 1;
@@ -88,95 +80,87 @@ static OBSERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
 static VAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Time spent so far, ns.
+/// Nanoseconds.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// Turns observation on.
-pub fn begin() {
+pub fn turn_on() {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether launches are observed.
 #[inline]
-pub fn on() -> bool {
+pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed) && USABLE.load(Ordering::Relaxed) != HIDES
 }
 
-/// Turns observation off: read-mostly memory keeps its host copy, so the page table shows nothing.
-pub fn copies_remain() {
+/// Turns observation off: read-mostly memory keeps its host copy.
+pub fn turn_off() {
     if ON.swap(false, Ordering::Relaxed) {
         log::info!("memory that is mostly read lies on host and device: no more launches are observed");
     }
 }
 
-/// Notes an operation other than a launch.
 #[inline]
-pub fn disturbed() {
+pub fn note_other_work() {
     OTHERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts for people: launches observed, passed over, in vain, and the time spent.
-pub fn done() -> (u64, u64, u64, Duration) {
+/// Launches observed, passed over, observed in vain; time spent.
+pub fn statistics() -> (u64, u64, u64, Duration) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let spent = Duration::from_nanos(count(&SPENT));
     (count(&OBSERVED), count(&PASSED), count(&VAIN), spent)
 }
 
-/// Whether `MOST_TIME` is not spent.
+/// Whether time for observations is left.
 pub fn has_time() -> bool {
     u128::from(SPENT.load(Ordering::Relaxed)) < MOST_TIME.as_nanos()
 }
 
 fn known() -> MutexGuard<'static, Vec<CuStream>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a stream that is launched to.
-pub fn launching(stream: CuStream) {
+pub fn note_stream(stream: CuStream) {
     if stream <= DEFAULT {
         return;
     }
     let mut known = known();
-    if !known.contains(&stream) && known.len() <= STREAMS {
+    if !known.contains(&stream) && known.len() <= MOST_STREAMS {
         known.push(stream);
     }
 }
 
-/// Forgets a stream that is about to end.
 pub fn stream_ending(stream: CuStream) {
-    if on() {
+    if is_on() {
         known().retain(|other| *other != stream);
     }
 }
 
-/// Forgets all streams, as a context has ended.
 pub fn context_ended() {
-    if on() {
+    if is_on() {
         known().clear();
     }
 }
 
-/// A part of the job's memory that is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Window {
+struct MemoryWindow {
     begin: u64,
     end: u64,
-    /// Whether the allocation continues behind it.
     cut: bool,
 }
 
-/// Where the touches of an observed launch are looked for.
+/// Where the touches of a launch are looked for.
 #[derive(Debug)]
-pub struct Windows(Vec<Window>);
+pub struct Windows(Vec<MemoryWindow>);
 
 impl Windows {
-    /// Windows of the allocations behind a launch's pointers; `None` if none, or too large.
+    /// The allocations behind a launch's pointers; `None` if none, or too large.
     pub fn of(launch: &Launch, live: &Allocations) -> Option<Windows> {
         let pointers = launch.pointer_offsets().filter_map(|offset| launch.word64(offset));
-        let mut all: Vec<Window> = pointers
+        let mut all: Vec<MemoryWindow> = pointers
             .filter_map(|pointer| {
                 let (begin, end) = live.find(pointer)?;
-                let whole = end - begin <= WINDOW;
+                let whole = end - begin <= WINDOW_BYTES;
                 let from = if whole {
                     begin
                 } else {
@@ -185,9 +169,9 @@ impl Windows {
                 let upto = if whole {
                     end
                 } else {
-                    end.min(from.saturating_add(WINDOW))
+                    end.min(from.saturating_add(WINDOW_BYTES))
                 };
-                Some(Window {
+                Some(MemoryWindow {
                     begin: from,
                     end: upto,
                     cut: upto < end,
@@ -195,10 +179,10 @@ impl Windows {
             })
             .collect();
         all.sort_unstable_by_key(|window| (window.begin, window.end));
-        let mut windows: Vec<Window> = Vec::new();
+        let mut windows: Vec<MemoryWindow> = Vec::new();
         for window in all {
             match windows.last_mut() {
-                // Of one allocation: others never overlap.
+                // Allocations never overlap.
                 Some(last) if window.begin < last.end => {
                     if window.end > last.end {
                         (last.end, last.cut) = (window.end, window.cut);
@@ -212,29 +196,26 @@ impl Windows {
     }
 }
 
-/// Lock for a launch that is not observed, until the driver has it. Waits, bounded, for an observed
-/// one.
-pub fn beside() -> RwLockReadGuard<'static, ()> {
+/// Lock for another launch, until the driver has it. Waits, bounded, for an observed one.
+pub fn lock_beside() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A launch that is being observed.
 #[derive(Debug)]
 pub struct Observation {
-    windows: Vec<(Window, Vec<u8>)>,
+    windows: Vec<(MemoryWindow, Vec<u8>)>,
     table: File,
     stream: CuStream,
     others: u64,
-    /// Version of the job's ranges.
     version: u64,
     since: Instant,
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
-/// Prepares the observation of a launch. `None`: not observed; moved memory comes back by itself.
-pub fn before(stream: CuStream, windows: &Windows) -> Option<Observation> {
+/// Prepares an observation. `None`: not observed; moved memory comes back by itself.
+pub fn prepare(stream: CuStream, windows: &Windows) -> Option<Observation> {
     let since = Instant::now();
-    let observation = prepare(stream, windows, since);
+    let observation = try_prepare(stream, windows, since);
     if observation.is_none() {
         PASSED.fetch_add(1, Ordering::Relaxed);
         spend(since);
@@ -247,7 +228,7 @@ fn spend(since: Instant) {
     SPENT.fetch_add(took, Ordering::Relaxed);
 }
 
-fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observation> {
+fn try_prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observation> {
     // A poisoned lock guards nothing.
     let alone = match ALONE.try_write() {
         Ok(alone) => alone,
@@ -260,11 +241,11 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
     let (others, version) = (OTHERS.load(Ordering::Relaxed), ranges::version());
     let table = File::open("/proc/self/pagemap").ok()?;
     let streams = known().clone();
-    if streams.len() > STREAMS
+    if streams.len() > MOST_STREAMS
         || !streams
             .into_iter()
             .chain([stream])
-            .all(|stream| ended(stream, PATIENCE))
+            .all(|stream| ended(stream, QUIET_TIMEOUT))
     {
         return None;
     }
@@ -272,22 +253,22 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
         return None;
     }
     let bytes: u64 = windows.0.iter().map(|window| window.end - window.begin).sum();
-    if bytes > ROOMY && available().is_none_or(|available| available / SPARE < bytes) {
+    if bytes > ROOMY_BYTES && available().is_none_or(|available| available / SPARE_FACTOR < bytes) {
         return None;
     }
     for window in &windows.0 {
-        if !migration_thread::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
+        if !mem_advise::prefetch(window.begin, window.end - window.begin, None, stream).ok() {
             return None;
         }
     }
-    if !ended(stream, PATIENCE) {
+    if !ended(stream, QUIET_TIMEOUT) {
         return None;
     }
     let mut looked = Vec::with_capacity(windows.0.len());
     for window in &windows.0 {
         map(window.begin, window.end);
         let entries = entries(&table, window.begin, window.end)?;
-        // A page not in the table would count as untouched.
+        // A missing page would count as untouched.
         if present(&entries) < 1.0 {
             return None;
         }
@@ -305,7 +286,7 @@ fn prepare(stream: CuStream, windows: &Windows, since: Instant) -> Option<Observ
 }
 
 impl Observation {
-    /// What the launch touched, if that can be told. Call after the launch.
+    /// What the launch touched, if that can be told.
     pub fn touched(self) -> Option<Vec<Touched>> {
         let found = self.look();
         let counter = if found.is_some() { &OBSERVED } else { &VAIN };
@@ -316,7 +297,7 @@ impl Observation {
 
     fn look(&self) -> Option<Vec<Touched>> {
         let undisturbed = || self.others == OTHERS.load(Ordering::Relaxed) && self.version == ranges::version();
-        if !undisturbed() || !ended(self.stream, LONGEST) {
+        if !undisturbed() || !ended(self.stream, LAUNCH_TIMEOUT) {
             return None;
         }
         let mut residency = HostResidency::new(page());
@@ -326,7 +307,7 @@ impl Observation {
         }
         let mut touched = Vec::new();
         residency.touched(0, &mut touched)?;
-        let whole = |window: &Window| {
+        let whole = |window: &MemoryWindow| {
             let last = window.end.saturating_sub(HostResidency::GRANULE);
             !window.cut || touched.iter().all(|one| one.end() <= last || one.address >= window.end)
         };
@@ -337,23 +318,22 @@ impl Observation {
     }
 }
 
-/// Waits, within a bound, until a stream has run empty.
+/// Waits until a stream has run empty; false after `within`.
 fn ended(stream: CuStream, within: Duration) -> bool {
     let since = Instant::now();
     loop {
         if capture::any() {
             return false;
         }
-        // SAFETY: the job launches to this stream and has not destroyed it yet.
+        // SAFETY: the job launches to this stream, which lives.
         match unsafe { calls::cuStreamQuery(stream) } {
             CuResult::SUCCESS => return true,
-            CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(LOOK),
+            CuResult::NOT_READY if since.elapsed() < within => std::thread::sleep(POLL),
             _ => return false,
         }
     }
 }
 
-/// Host memory available, bytes.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -361,22 +341,19 @@ fn available() -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Page size, bytes.
 fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Has the host read each page of a range, so that the page table has them. May fail; the caller
-/// checks.
+/// Has the host read each page of a range. May fail; the caller checks.
 fn map(begin: u64, end: u64) {
     /// Linux's MADV_POPULATE_READ, since 5.14.
     const POPULATE_READ: i32 = 22;
     let begin = begin / page() * page();
-    // SAFETY: reads pages only; unmapped addresses are an error, no fault.
+    // SAFETY: only reads; unmapped addresses are an error, no fault.
     let _ = unsafe { libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, POPULATE_READ) };
 }
 
-/// Page table entries of a range.
 fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     let first = begin / page();
     let mut entries = vec![0; usize::try_from((end.div_ceil(page()) - first) * 8).ok()?];
@@ -384,7 +361,7 @@ fn entries(table: &File, begin: u64, end: u64) -> Option<Vec<u8>> {
     Some(entries)
 }
 
-/// Share of the pages that is in the table.
+/// Part of the pages that is in the table.
 fn present(entries: &[u8]) -> f64 {
     let all = entries.as_chunks::<8>().0;
     let present = all
@@ -394,7 +371,7 @@ fn present(entries: &[u8]) -> f64 {
     present as f64 / all.len().max(1) as f64
 }
 
-/// Whether the page table shows what the device touched; tried once.
+/// Whether the page table shows touches; tried once.
 fn usable(table: &File, stream: CuStream) -> bool {
     match USABLE.load(Ordering::Relaxed) {
         SHOWS => return true,
@@ -410,24 +387,23 @@ fn usable(table: &File, stream: CuStream) -> bool {
     shows.is_ok()
 }
 
-/// Tries it on memory of weft's own.
 fn try_out(table: &File, stream: CuStream) -> Result<(), &'static str> {
     const BLOCKS: u64 = 4;
     let bytes = BLOCKS * HostResidency::BLOCK;
     let mut at = 0;
-    // SAFETY: the out-parameter is valid.
+    // SAFETY: valid out-parameter.
     if !unsafe { calls::cuMemAllocManaged(&mut at, bytes as usize, ATTACH_GLOBAL) }.ok() {
         return Err("the driver gives no managed memory");
     }
     let tried = try_on(table, stream, at, bytes);
-    // SAFETY: taken above and known to no other code.
+    // SAFETY: taken above, known to no other code.
     let _ = unsafe { calls::cuMemFree_v2(at) };
     tried
 }
 
 fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'static str> {
     let block = HostResidency::BLOCK;
-    let whole = migration_thread::prefetch(at, bytes, None, stream).ok() && ended(stream, PATIENCE);
+    let whole = mem_advise::prefetch(at, bytes, None, stream).ok() && ended(stream, QUIET_TIMEOUT);
     if !whole {
         return Err("the driver refuses to move managed memory to the host");
     }
@@ -437,8 +413,8 @@ fn try_on(table: &File, stream: CuStream, at: u64, bytes: u64) -> Result<(), &'s
     if before < 1.0 {
         return Err("pages that the host has read are not in its page table");
     }
-    // SAFETY: the first block of memory of our own.
-    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, PATIENCE);
+    // SAFETY: our own memory.
+    let filled = unsafe { calls::cuMemsetD8Async(at, 0, block as usize, stream) }.ok() && ended(stream, QUIET_TIMEOUT);
     match (filled, look(0, block), look(2 * block, bytes)) {
         (false, ..) => Err("the driver refuses to fill managed memory"),
         (_, Some(touched), Some(others)) if touched == 0.0 && others == 1.0 => Ok(()),
@@ -469,7 +445,7 @@ mod tests {
         live.add(0x4000_0000, 4 << 30);
         let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
         let found = |pointers: &[u64]| Windows::of(&launch(&words(pointers)), &live).map(|windows| windows.0);
-        let small = Window {
+        let small = MemoryWindow {
             begin: 0x10_0000,
             end: 0x10_1000,
             cut: false,
@@ -477,9 +453,9 @@ mod tests {
         assert_eq!(found(&[7, 0x10_0010, 0x10_0020]), Some(vec![small]));
         assert_eq!(found(&[7, 0x10_1000]), None, "behind its end");
         let large = 0x4000_0000 + (3 << 20);
-        let window = Window {
+        let window = MemoryWindow {
             begin: 0x4000_0000 + (2 << 20),
-            end: 0x4000_0000 + (2 << 20) + WINDOW,
+            end: 0x4000_0000 + (2 << 20) + WINDOW_BYTES,
             cut: true,
         };
         assert_eq!(found(&[large]), Some(vec![window]));
@@ -512,7 +488,6 @@ mod tests {
         assert_eq!(look(), 0.0);
         map(at + page() + 1, at + 5 * page());
         assert_eq!(look(), 4.0 / 16.0);
-        // An unmapped range is an error, no fault.
         map(1 << 46, (1 << 46) + page());
     }
 }

@@ -1,14 +1,12 @@
 //! Template learner: turns evidence of what launches touched into templates, in stage 1.
 //!
-//! Evidence comes through [`Evidence`], from the source in [`EVIDENCE_FROM`]. The simulated GPU
-//! tells after each launch (`simgpuTouches`). With a real driver the host's page table shows it of
-//! launches that run alone ([`super::residency_probe`]): slow, so only on request.
+//! [`EVIDENCE_FROM`] says where [`Evidence`] comes from. The simulated GPU tells after each launch
+//! (`simgpuTouches`). On a real one the host's page table shows it ([`super::residency_probe`]):
+//! slow, so only on request.
 //!
-//! A launch's thread only notes it as a record of [`recording`], under a lock held for that alone.
-//! The migration thread fits templates now and then, which may take a second and blocks no launch.
-//!
-//! With [`EVIDENCE`] that thread also writes the notes to a file, so that templates can be judged
-//! on other launches (`tests/clients/test_prediction.py`).
+//! A launch's thread only adds a record of [`recording`], under a lock. The migration thread fits
+//! templates now and then, which may take a second. It also writes the records to the file in
+//! [`EVIDENCE`], if any, by which `tests/clients/test_prediction.py` judges templates.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -22,40 +20,36 @@ use weft_profiles::working_set::{
 };
 
 use super::residency_probe;
-use crate::client::settings::{EVIDENCE_FROM, Source};
+use crate::client::settings::{EVIDENCE_FROM, EvidenceSource};
 
 use crate::driver::abi::{CuFunction, CuResult};
 use crate::driver::loader;
 use crate::kernels;
 
 /// Pieces of a launch; one with more is no evidence. A list of tensors has some hundreds.
-const PIECES: usize = 4096;
+const MOST_PIECES: usize = 4096;
 
-/// Variable with the file for the notes. The first process to make the file has it.
+/// Variable with the file for the records. The first process to make it has it.
 const EVIDENCE: &str = "WEFT_EVIDENCE";
 
-/// Bytes of notes waiting for the migration thread; launches beyond that are not noted.
-const WAITING: usize = 64 << 20;
+/// Records waiting for the migration thread; further launches are not noted.
+const NOTES_BYTES: usize = 64 << 20;
 
-/// Type of `simgpuTouches`.
-type Tells = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
+type TouchesFn = unsafe extern "C" fn(*mut u64, usize, *mut u64) -> CuResult;
 
-static TELLS: LazyLock<Option<Tells>> = LazyLock::new(|| {
+static TOUCHES: LazyLock<Option<TouchesFn>> = LazyLock::new(|| {
     let found = loader::opened()?.symbol(c"simgpuTouches")?;
-    // SAFETY: the simulated driver's symbol is a function of this type; no other driver has it.
-    Some(unsafe { std::mem::transmute::<*mut (), Tells>(found) })
+    // SAFETY: the simulated driver's symbol has this type; no other driver has it.
+    Some(unsafe { std::mem::transmute::<*mut (), TouchesFn>(found) })
 });
 
-/// Notes of the launching threads.
 #[derive(Debug, Default)]
 struct Notes {
-    /// Records, without a recording's header.
+    /// Without a recording's header.
     records: Vec<u8>,
-    /// Version of the ranges in the last allocation record of `records`.
+    /// Version of the ranges at the last allocation record.
     version: Option<u64>,
-    /// Kernels whose symbols were noted.
     named: HashSet<u64>,
-    /// Number of observed launches.
     number: u64,
     words: Vec<u64>,
     touched: Vec<Touched>,
@@ -63,12 +57,9 @@ struct Notes {
 
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
-/// Learner of the migration thread.
 #[derive(Debug, Default)]
 pub struct Learner {
-    /// Fits evidence of the host's page table.
     residency: Option<Fitter>,
-    /// Fits evidence of the simulated ledger.
     fitter: Fitter,
     ledger: SimulatedLedger,
     touched: Vec<Touched>,
@@ -78,13 +69,11 @@ pub struct Learner {
     said: u64,
 }
 
-/// Whether this run is stage 1.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether to note launches.
 #[inline]
-pub fn on() -> bool {
-    ON.load(Ordering::Relaxed) && (residency_probe::on() || TELLS.is_some())
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed) && (residency_probe::is_on() || TOUCHES.is_some())
 }
 
 fn notes() -> MutexGuard<'static, Option<Notes>> {
@@ -92,26 +81,26 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a launch that the calling thread just made. `version` is that of `live`.
-pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
-    if residency_probe::on() {
+/// Notes a launch just made. `version` is that of `live`.
+pub fn note_launch(launch: &Launch, function: CuFunction, live: &Allocations, version: u64) {
+    if residency_probe::is_on() {
         // Observed alone, or not at all.
         return;
     }
-    let Some(tells) = *TELLS else { return };
+    let Some(tells) = *TOUCHES else { return };
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
-    if notes.records.len() > WAITING {
+    if notes.records.len() > NOTES_BYTES {
         return;
     }
-    notes.words.resize(3 * PIECES, 0);
-    // Number of pieces, whether they are exact, and the launch's number.
+    notes.words.resize(3 * MOST_PIECES, 0);
+    // Pieces, whether they are exact, the launch's number.
     let mut what = [0u64; 3];
-    // SAFETY: the list has room for as many as said; the other has its three words.
-    let told = unsafe { tells(notes.words.as_mut_ptr(), PIECES, what.as_mut_ptr()) };
+    // SAFETY: the list has room for as many as said; the other has three words.
+    let told = unsafe { tells(notes.words.as_mut_ptr(), MOST_PIECES, what.as_mut_ptr()) };
     let [count, exact, number] = what;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if !told.ok() || count > PIECES {
+    if !told.ok() || count > MOST_PIECES {
         return;
     }
     let certainty = if exact == 1 {
@@ -136,11 +125,10 @@ pub fn launched(launch: &Launch, function: CuFunction, live: &Allocations, versi
     notes.touched = touched;
 }
 
-/// Notes an observed launch that the calling thread just made.
-pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
+pub fn note_observed(launch: &Launch, function: CuFunction, live: &Allocations, version: u64, touched: &[Touched]) {
     let mut notes = notes();
     let notes = notes.get_or_insert_default();
-    if notes.records.len() > WAITING {
+    if notes.records.len() > NOTES_BYTES {
         return;
     }
     notes.number += 1;
@@ -149,7 +137,6 @@ pub fn observed(launch: &Launch, function: CuFunction, live: &Allocations, versi
 }
 
 impl Notes {
-    /// Notes a launch, and the job's ranges if their version changed.
     fn note(
         &mut self,
         number: u64,
@@ -172,10 +159,9 @@ impl Notes {
     }
 }
 
-/// Chooses launches to observe.
 #[derive(Debug, Default)]
 pub struct Shapes {
-    /// Observations by kernel and arguments, without the addresses of data.
+    /// By kernel and arguments, without the addresses of data.
     seen: HashMap<u64, u8>,
     kernels: HashMap<u64, u32>,
     scratch: Vec<u8>,
@@ -188,33 +174,33 @@ impl Shapes {
         let seen = self.seen.entry(shape ^ launch.kernel).or_default();
         if *seen == 0 {
             let shapes = self.kernels.entry(launch.kernel).or_default();
-            if *shapes >= residency_probe::SHAPES {
+            if *shapes >= residency_probe::SHAPES_PER_KERNEL {
                 self.seen.remove(&(shape ^ launch.kernel));
                 return false;
             }
             *shapes += 1;
         }
-        let wanted = *seen < residency_probe::TIMES;
+        let wanted = *seen < residency_probe::TIMES_PER_SHAPE;
         *seen = seen.saturating_add(u8::from(wanted));
         wanted
     }
 }
 
 impl Learner {
-    /// Starts noting launches.
     pub fn begin() -> Learner {
         let mut learner = Learner::default();
         // An invalid value was reported at the start.
-        let source = Source::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(Source::Ledger);
-        if source == Source::Residency {
+        let source =
+            EvidenceSource::parse(std::env::var(EVIDENCE_FROM).ok().as_deref()).unwrap_or(EvidenceSource::Ledger);
+        if source == EvidenceSource::Residency {
             learner.residency = Some(Fitter::of_residency());
-            residency_probe::begin();
+            residency_probe::turn_on();
         }
-        if (source == Source::Residency || TELLS.is_some())
+        if (source == EvidenceSource::Residency || TOUCHES.is_some())
             && let Some(path) = std::env::var_os(EVIDENCE)
         {
             let mut beginning = recording::MAGIC.to_vec();
-            if source == Source::Residency {
+            if source == EvidenceSource::Residency {
                 recording::write_granule(&mut beginning, HostResidency::GRANULE);
             }
             match File::create_new(&path).and_then(|mut file| file.write_all(&beginning).map(|()| file)) {
@@ -230,7 +216,7 @@ impl Learner {
     pub fn news(&mut self) -> Vec<KernelWorkingSet> {
         // Taken, not copied: launches wait for the lock.
         let taken = notes().as_mut().map(|notes| {
-            // The next records are read alone, so they begin with the job's ranges.
+            // So that the next records begin with the job's ranges.
             notes.version = None;
             std::mem::take(&mut notes.records)
         });
@@ -245,7 +231,7 @@ impl Learner {
             Ok(recording) => self.observe(recording),
             Err(why) => log::warn!("what launches touched was noted wrongly, and is not learnt from: {why}"),
         }
-        let (observed, passed, vain, took) = residency_probe::done();
+        let (observed, passed, vain, took) = residency_probe::statistics();
         if observed >= 2 * self.said.max(1) {
             self.said = observed;
             log::info!("{observed} launches were observed in {took:.1?}, {passed} not, {vain} in vain");
@@ -294,10 +280,13 @@ mod tests {
     #[test]
     fn the_variable_has_three_values() {
         for text in [None, Some(""), Some("auto"), Some("ledger")] {
-            assert_eq!(Source::parse(text), Ok(Source::Ledger));
+            assert_eq!(EvidenceSource::parse(text), Ok(EvidenceSource::Ledger));
         }
-        assert_eq!(Source::parse(Some(" residency ")), Ok(Source::Residency));
-        let said = Source::parse(Some("cupti")).unwrap_err();
+        assert_eq!(
+            EvidenceSource::parse(Some(" residency ")),
+            Ok(EvidenceSource::Residency)
+        );
+        let said = EvidenceSource::parse(Some("cupti")).unwrap_err();
         assert!(said.contains("WEFT_EVIDENCE_FROM=cupti"), "{said}");
     }
 
@@ -317,9 +306,9 @@ mod tests {
             shapes.wants(&launch, &live)
         };
         let wanted = (0..10).filter(|at| wants(0x7000_0000 + at * 64, 5)).count();
-        assert_eq!(wanted, usize::from(residency_probe::TIMES));
+        assert_eq!(wanted, usize::from(residency_probe::TIMES_PER_SHAPE));
         assert!(wants(0x7000_0000, 6), "another size");
         let wanted = (0..10_000).filter(|size| wants(0x7000_0000, 10 + size)).count();
-        assert_eq!(wanted, residency_probe::SHAPES as usize - 2);
+        assert_eq!(wanted, residency_probe::SHAPES_PER_KERNEL as usize - 2);
     }
 }

@@ -1,65 +1,61 @@
-//! The sampler's cost limit, and its choice of launches. Pure.
+//! The sampler's budget, and its choice of launches. Pure.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_protocol::Ns;
 
-/// Share of the job's time that sampling may visibly take in stage 1, per mille. The aim is 5 % in
-/// all; unseen costs (device events, colder caches, another core) are several times as much.
-/// `scripts/bench profiling`, simulated GPU, two cores: 12 % slower at 15 (2700 samples a second),
-/// 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to 6.0 %).
-const SHARE: Ns = 2;
+/// Part of the job's time that sampling may visibly take in stage 1. The aim is 5 % in all; unseen
+/// costs are several times as much. `scripts/bench profiling`, simulated GPU, two cores: 12 %
+/// slower at 15 (2700 samples a second), 5 % at 4 (900), 4.9 % at 2 (400; `--phases 600`, 4.0 to
+/// 6.0 %).
+const SHARE_PERMILLE: u64 = 2;
 
-/// Share for rarely sampled kernels, per mille.
-const SHARE_FOR_RARE: Ns = 6;
+const RARE_SHARE_PERMILLE: u64 = 6;
 
-/// Share while the job serves, per mille: 600 samples a second at some 8 us each.
-const SHARE_SERVING: Ns = 5;
+/// The part while the job serves: 600 samples a second at some 8 us each.
+const SERVING_SHARE_PERMILLE: u64 = 5;
 
-/// Initial allowance, ns, for the first step's kernels.
-const ADVANCE: Ns = 1_000_000;
+/// For the first step's kernels.
+const ADVANCE_NS: Ns = 1_000_000;
 
 /// Samples below which an identity is rare.
 pub const RARE: u64 = 8;
 
-/// Own work counts up to this multiple of its usual time; longer work was interrupted. On a busy
-/// machine that is as long as a thousand samples.
-const UNUSUAL: Ns = 4;
+/// Own work counts up to this multiple of its usual time: longer work was interrupted. On a busy
+/// machine an interruption is as long as a thousand samples.
+const UNUSUAL_FACTOR: u64 = 4;
 
-/// Pieces of work in the average of the usual time.
-const MEMORY: Ns = 16;
+/// Pieces of work in the average.
+const AVERAGED_COUNT: u64 = 16;
 
-/// Usual time before any measurement, ns.
-const FIRST: Ns = 20_000;
+/// Usual time before any measurement.
+const FIRST_NS: Ns = 20_000;
 
-/// Longest time between two looks that counts, ns; a launching job looks several times as often. An
-/// idle service must not save up, or the next request would pay.
-const LONGEST_STEP: Ns = 5_000_000;
+/// Longest time between two looks that counts. An idle service must not save up, or the next
+/// request would pay.
+const LONGEST_STEP_NS: Ns = 5_000_000;
 
 /// Sampling time against the job's time.
 #[derive(Debug, Default)]
 pub struct Budget {
     looked: Option<Ns>,
-    /// Time in which the job launched, ns.
     active: Ns,
     spent: Ns,
     usual: [Ns; 3],
 }
 
-/// Kind of sampling work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Recording events around a launch.
+    /// Records events around a launch.
     Record = 0,
-    /// Reading windows.
+    /// Reads windows.
     Read = 1,
-    /// Asking whether windows can be read.
+    /// Asks whether windows can be read.
     Ask = 2,
 }
 
 impl Budget {
-    /// Adds `ns` spent in the sampler.
     pub fn spend(&mut self, work: Work, ns: Ns) {
         let [record, read, ask] = &mut self.usual;
         let usual = match work {
@@ -67,43 +63,40 @@ impl Budget {
             Work::Read => read,
             Work::Ask => ask,
         };
-        // Rising costs are followed: the average rises by what is counted.
-        let counted = ns.min(usual.saturating_mul(UNUSUAL).max(FIRST));
-        *usual = (*usual * (MEMORY - 1) + counted) / MEMORY;
+        // The average rises by what is counted, so rising costs are followed.
+        let counted = ns.min(usual.saturating_mul(UNUSUAL_FACTOR).max(FIRST_NS));
+        *usual = (*usual * (AVERAGED_COUNT - 1) + counted) / AVERAGED_COUNT;
         self.spent = self.spent.saturating_add(counted);
     }
 
     /// Whether more may be spent now, in stage 1.
     pub fn allows(&mut self, now: Ns, rare: bool) -> bool {
-        self.within(now, if rare { SHARE_FOR_RARE } else { SHARE }, ADVANCE)
+        self.within(now, if rare { RARE_SHARE_PERMILLE } else { SHARE_PERMILLE }, ADVANCE_NS)
     }
 
     /// Whether more may be spent now, while the job serves.
     pub fn allows_serving(&mut self, now: Ns) -> bool {
-        self.within(now, SHARE_SERVING, 0)
+        self.within(now, SERVING_SHARE_PERMILLE, 0)
     }
 
     fn within(&mut self, now: Ns, share: Ns, advance: Ns) -> bool {
         let before = self.looked.replace(now).unwrap_or(now);
-        self.active += now.saturating_sub(before).min(LONGEST_STEP);
+        self.active += now.saturating_sub(before).min(LONGEST_STEP_NS);
         let allowed = self.active / 1000 * share + advance;
         self.spent < allowed
     }
 
-    /// Time spent so far, ns.
     #[cfg(test)]
     pub fn spent(&self) -> Ns {
         self.spent
     }
 }
 
-/// Time between two looks while a job serves, ns.
-const SPREAD: Ns = 50_000_000;
+const SPREAD_NS: Ns = 50_000_000;
 
-/// Launches between two looks at most, over which a look's cost is spread.
+/// Most launches between two looks.
 const PASSED_OVER: u32 = 512;
 
-/// A serving job's launch rate, over the last few looks.
 #[derive(Debug, Default)]
 pub struct Stride {
     looked: Option<Ns>,
@@ -112,19 +105,19 @@ pub struct Stride {
 }
 
 impl Stride {
-    /// Most launches to pass over after a look at `now`. `passed`: launches passed over before it.
+    /// Most launches to pass over after a look at `now`. `passed`: those passed over before it.
     pub fn most(&mut self, now: Ns, passed: u32) -> u32 {
         let before = self.looked.replace(now).unwrap_or(now);
-        // The remaining weight of earlier looks.
+        // Earlier looks keep their weight in part.
         self.launches = self.launches * 7 / 8 + u64::from(passed) + 1;
-        self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD);
-        let most = u128::from(self.launches) * u128::from(SPREAD) / u128::from(self.time.max(1));
+        self.time = self.time / 8 * 7 + now.saturating_sub(before).min(SPREAD_NS);
+        let most = u128::from(self.launches) * u128::from(SPREAD_NS) / u128::from(self.time.max(1));
         u32::try_from(most).unwrap_or(u32::MAX).clamp(1, PASSED_OVER)
     }
 }
 
 /// Launches between two windows: random, or repeated steps would be sampled in one place. Inexact:
-/// threads may count two as one.
+/// two threads' launches may count as one.
 #[derive(Debug)]
 pub struct Pause {
     left: AtomicU32,
@@ -154,7 +147,7 @@ impl Pause {
         self.left.store(1 + self.random() % most.max(1), Ordering::Relaxed);
     }
 
-    /// A random number of launches to pass over, below `most`.
+    /// A random number below `most`.
     pub fn some(&self, most: u32) -> u32 {
         self.random() % most.max(1)
     }
@@ -166,7 +159,7 @@ impl Pause {
     }
 
     fn random(&self) -> u32 {
-        // Xorshift: enough to fall out of step with any pattern.
+        // Xorshift: falls out of step with any pattern.
         let mut seed = self.seed.load(Ordering::Relaxed);
         seed ^= seed << 13;
         seed ^= seed >> 17;
@@ -186,7 +179,7 @@ mod tests {
         let mut now = 1_000_000_000;
         let begin = now;
         let mut samples = 0;
-        // A job that launches every 10 us; a sample costs 4 us.
+        // It launches every 10 us; a sample costs 4 us.
         for _ in 0..1_000_000 {
             now += 10_000;
             if budget.allows(now, false) {
@@ -195,8 +188,8 @@ mod tests {
                 samples += 1;
             }
         }
-        let share = (budget.spent() - ADVANCE) as f64 / (now - begin) as f64;
-        let allowed = SHARE as f64 / 1000.0;
+        let share = (budget.spent() - ADVANCE_NS) as f64 / (now - begin) as f64;
+        let allowed = SHARE_PERMILLE as f64 / 1000.0;
         assert!((share / allowed - 1.0).abs() < 0.04, "{share}");
         assert_eq!(budget.spent(), samples * 4_000);
         assert!(budget.allows(now, true), "a rare one may still be taken");
@@ -206,17 +199,16 @@ mod tests {
     fn a_job_that_waits_saves_nothing_up() {
         let mut budget = Budget::default();
         assert!(budget.allows(0, false));
-        budget.spend(Work::Record, FIRST);
+        budget.spend(Work::Record, FIRST_NS);
         while budget.allows(1_000, false) {
-            budget.spend(Work::Record, FIRST);
+            budget.spend(Work::Record, FIRST_NS);
         }
-        // An hour later only one step's allowance is left.
         let hour = 3_600_000_000_000;
         let before = budget.spent();
         while budget.allows(hour, false) {
-            budget.spend(Work::Record, FIRST);
+            budget.spend(Work::Record, FIRST_NS);
         }
-        assert!(budget.spent() - before <= LONGEST_STEP / 1000 * SHARE + FIRST);
+        assert!(budget.spent() - before <= LONGEST_STEP_NS / 1000 * SHARE_PERMILLE + FIRST_NS);
     }
 
     #[test]
@@ -267,8 +259,8 @@ mod tests {
         }
         let before = budget.spent();
         budget.spend(Work::Record, 8_000_000);
-        assert!(budget.spent() - before <= FIRST.max(UNUSUAL * 3_000));
-        // A driver whose events take 200 us from now on is soon charged in full.
+        assert!(budget.spent() - before <= FIRST_NS.max(UNUSUAL_FACTOR * 3_000));
+        // From now on events take 200 us.
         for _ in 0..200 {
             budget.spend(Work::Record, 200_000);
         }

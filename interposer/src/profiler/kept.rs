@@ -1,7 +1,4 @@
-//! State under the sampler's lock: spare events, launches with the driver, windows to be read, and
-//! samples to be told.
-//!
-//! Never waits for the device: pending events are asked for later.
+//! State under the sampler's lock. Never waits for the device: pending events are asked for later.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
@@ -14,34 +11,31 @@ use crate::driver::events::{Context, Event, EventCalls, Reached};
 use crate::driver::stream::Stream;
 use crate::kernels::launch::LaunchInfo;
 
-/// Events kept: eight full windows' worth. A driver takes some hundred bytes for each.
-const EVENTS: usize = 8 * (2 * WINDOW + 2);
+/// Eight full windows' worth. A driver takes some hundred bytes for each.
+const MOST_EVENTS: usize = 8 * (2 * WINDOW + 2);
 
-/// No event.
 pub(super) const NONE: Event = 0;
 
-/// Samples until the broker is rung: a quarter of a lane.
+/// Samples until the broker is rung.
 const RING_AT: usize = RECORDS / 4;
 
-/// Shortest time to measure the device clock's rate, ns: below it interruptions show.
-const RATE_SPAN: Ns = 20_000_000;
+/// Shortest time that tells the device clock's rate: below it interruptions show.
+const RATE_SPAN_NS: Ns = 20_000_000;
 
-/// Time over which one reading suffices, ns. Another process's time slice shifts a reading by a few
-/// ms.
-const LONG_SPAN: Ns = 1_000_000_000;
+/// Time over which one reading suffices: another process's time slice shifts it by a few ms.
+const LONG_SPAN_NS: Ns = 1_000_000_000;
 
-/// Longest reading that was not interrupted, ns.
-const AT_ONCE: Ns = 50_000;
+/// Longest reading that was not interrupted.
+const AT_ONCE_NS: Ns = 50_000;
 
-/// Relative tolerance within which two clocks, or two rates, count as equal.
+/// Tolerance within which two rates count as equal.
 const SAME_CLOCK: f64 = 0.05;
 
-/// Windows kept back until the rate is known. A job that never synchronises has none; then it is
-/// taken to be 1. A stated slowness is the rate from the start. Meanwhile the broker gets the
+/// Windows kept back until the rate is known; then it is taken to be 1, for a job that never
+/// synchronises. A stated slowness is the rate from the start. Meanwhile the broker gets the
 /// samples at the likeliest rate ([`Kind::Guess`]), in case the job is killed.
 const KEPT_BACK: usize = 512;
 
-/// A launch that is with the driver.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begun {
     pub(super) start: Event,
@@ -54,11 +48,11 @@ pub(super) struct Begun {
     pub(super) after_sync: bool,
 }
 
-/// Threads that launch at once; beyond that launches go unsampled.
+/// Threads that launch at once. Further launches go unsampled.
 pub(super) const BEGUN: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Taken {
+pub(super) struct SampledLaunch {
     pub(super) start: Event,
     pub(super) end: Event,
     pub(super) stream: Stream,
@@ -67,15 +61,15 @@ pub(super) struct Taken {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Window {
-    pub(super) taken: Vec<Taken>,
+pub(super) struct EventWindow {
+    pub(super) taken: Vec<SampledLaunch>,
     /// A second event behind the first launch, for an event's cost.
     pub(super) extra: Option<Event>,
 }
 
-impl Window {
-    /// Whether the device has passed the whole window. Asks for the last launch first, whose answer
-    /// usually suffices: pending, or passed with all before it on its stream.
+impl EventWindow {
+    /// Whether the device has passed the whole window. The last launch is asked first: it is
+    /// pending, or passed with all before it on its stream.
     pub(super) fn reached(&self, driver: &EventCalls) -> Reached {
         let mut known: Option<Stream> = None;
         for taken in self.taken.iter().rev() {
@@ -93,39 +87,37 @@ impl Window {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inside {
+pub(super) struct SamplerState {
     pub(super) budget: Budget,
     pub(super) stride: Stride,
-    /// Launches to be passed over before this look.
     pub(super) passed: u32,
     pub(super) context: Option<Context>,
     pub(super) spare: Vec<Event>,
     pub(super) made: usize,
     /// Launches that the open window still wants.
     pub(super) wanted: usize,
-    pub(super) open: Window,
-    pub(super) closed: std::collections::VecDeque<Window>,
+    pub(super) open: EventWindow,
+    pub(super) closed: std::collections::VecDeque<EventWindow>,
     /// Least time between two consecutive events.
     pub(super) tick: Option<f64>,
     pub(super) rate: Option<f64>,
     /// A first reading of the rate, to be confirmed.
     pub(super) rate_once: Option<f64>,
     pub(super) kept_back: Vec<Vec<Point>>,
-    /// An event reached as it was recorded, and that time in ns.
+    /// An event reached as it was recorded, and when, ns.
     pub(super) anchor: Option<(Event, Ns)>,
     pub(super) looked: Ns,
-    /// Samples told since the last ring.
     pub(super) told: usize,
-    /// Launches with the driver; forgotten ones are not found later.
+    /// Launches with the driver.
     pub(super) begun: [Option<Begun>; BEGUN],
 }
 
-impl Inside {
+impl SamplerState {
     pub(super) fn event(&mut self, driver: &EventCalls) -> Option<Event> {
         if let Some(event) = self.spare.pop() {
             return Some(event);
         }
-        if self.made >= EVENTS {
+        if self.made >= MOST_EVENTS {
             return None;
         }
         let event = driver.create(true)?;
@@ -133,11 +125,10 @@ impl Inside {
         Some(event)
     }
 
-    /// Records the event before a launch; returns it with the one for after it (`ends`), not yet
-    /// recorded.
+    /// Records the event before a launch; returns it with the one for after it, if `ends`.
     pub(super) fn half(&mut self, driver: &EventCalls, launch: &LaunchInfo, ends: bool) -> Option<(Event, Event)> {
         let context = driver.current()?;
-        // Events belong to the first sampled context; only that is sampled.
+        // Events belong to one context: the first.
         if *self.context.get_or_insert(context) != context {
             return None;
         }
@@ -153,7 +144,7 @@ impl Inside {
         }
     }
 
-    /// Keeps a launch until the driver returns. Without room its events become spare again.
+    /// Keeps a launch until the driver returns.
     pub(super) fn keep(&mut self, begun: Begun) -> Option<u16> {
         let free = self.begun.iter().position(Option::is_none);
         match free.and_then(|at| Some((at, self.begun.get_mut(at)?))) {
@@ -169,7 +160,7 @@ impl Inside {
         }
     }
 
-    /// Takes the returned launch, unless it was forgotten.
+    /// Takes the returned launch, unless forgotten.
     pub(super) fn take(&mut self, half: Half) -> Option<Begun> {
         let place = self.begun.get_mut(usize::from(half.place))?;
         place.take_if(|begun| begun.sequence == half.sequence)
@@ -185,7 +176,7 @@ impl Inside {
     }
 
     /// Fills in the device's times. False if the driver does not tell them.
-    pub(super) fn times(&mut self, driver: &EventCalls, window: &mut Window) -> bool {
+    pub(super) fn times(&mut self, driver: &EventCalls, window: &mut EventWindow) -> bool {
         let Some(base) = window.taken.first().map(|taken| taken.start) else {
             return false;
         };
@@ -211,21 +202,21 @@ impl Inside {
         true
     }
 
-    /// Compares the clocks at launches onto an idle device, where an event is reached as it is
+    /// Compares the clocks at launches onto an idle device, whose event is reached as it is
     /// recorded.
-    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut Window) {
+    pub(super) fn set_rate(&mut self, driver: &EventCalls, window: &mut EventWindow) {
         for taken in &mut window.taken {
-            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE {
+            if !taken.after_sync || taken.point.launched.saturating_sub(taken.point.entered) > AT_ONCE_NS {
                 continue;
             }
             let Some((anchor, at)) = self.anchor else {
-                // The anchor keeps its event; the window has none to give back.
+                // The anchor keeps its event.
                 self.anchor = Some((taken.start, taken.point.launched));
                 taken.start = NONE;
                 continue;
             };
             let host = taken.point.launched.saturating_sub(at);
-            if host < RATE_SPAN {
+            if host < RATE_SPAN_NS {
                 continue;
             }
             if let Some(device) = driver.elapsed(anchor, taken.start)
@@ -234,14 +225,14 @@ impl Inside {
                 let rate = host as f64 / device;
                 let same = |other: f64| (rate / other - 1.0).abs() < SAME_CLOCK;
                 let confirmed = self.rate_once.replace(rate).is_some_and(same);
-                if confirmed || host >= LONG_SPAN {
+                if confirmed || host >= LONG_SPAN_NS {
                     self.rate = Some(if same(1.0) { 1.0 } else { rate });
                 }
             }
         }
     }
 
-    pub(super) fn tell(&mut self, around: Around<'_>, window: &Window) {
+    pub(super) fn tell(&mut self, around: Around<'_>, window: &EventWindow) {
         let points: Vec<Point> = window.taken.iter().map(|taken| taken.point).collect();
         if self.rate.is_none() {
             self.rate = around.link.stated_slowness();
@@ -291,7 +282,7 @@ impl Inside {
         }
     }
 
-    pub(super) fn take_back(&mut self, window: Window) {
+    pub(super) fn take_back(&mut self, window: EventWindow) {
         let events = window.taken.iter().flat_map(|taken| [taken.start, taken.end]);
         self.spare
             .extend(events.chain(window.extra).filter(|event| *event != NONE));

@@ -1,16 +1,14 @@
 //! Stage-1 profiler: times the job's kernels and the device's idle time after them.
 //!
-//! Now and then a run of launches (a *window*) is put between pairs of events. The times are read
-//! when the device has long passed them, and go to the broker as records. The profiler never waits
-//! for the device.
+//! Now and then a run of launches (a *window*) is put between pairs of events. Their times are read
+//! when the device has long passed them. The profiler never waits for the device.
 //!
-//! * Its share of the job's time is measured and bounded ([`budget`]).
-//! * A rarely sampled kernel opens a small window, so that every identity gets samples. So does,
-//!   now and then, a kernel last before a synchronising call, where the big gaps are. One event at
-//!   the next launch ends a window's last gap.
+//! * Its part of the job's time is measured and bounded ([`budget`]).
+//! * A rarely sampled kernel opens a small window. So does, now and then, a kernel last before a
+//!   synchronising call, where the big gaps are. One event at the next launch ends the last gap.
 //! * No driver call during a capture. The lock is only tried: a launch that finds it taken goes
 //!   unsampled, and the gap before it is not told.
-//! * [`kept`] is what lies under the lock; [`window`] subtracts the instrument's own cost.
+//! * [`kept`] is the state under the lock; [`window`] subtracts the instrument's own cost.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -25,7 +23,7 @@ use weft_protocol::Ns;
 use weft_protocol::lane::Kind;
 
 use self::budget::{Pause, Work};
-use self::kept::{BEGUN, Begun, Inside, NONE, Taken, Window};
+use self::kept::{BEGUN, Begun, EventWindow, NONE, SampledLaunch, SamplerState};
 use self::tally::Tally;
 use self::window::Point;
 use crate::client::clock;
@@ -36,45 +34,38 @@ use crate::kernels::launch::LaunchInfo;
 /// What the sampler needs of its session.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
-    /// Link to which samples go.
     pub link: &'a BrokerLink,
-    /// Event functions of the driver.
     pub driver: &'a EventCalls,
-    /// Captures under way in the process; during any, no event is made.
+    /// Captures under way in the process: no event is made meanwhile.
     pub captures: &'a AtomicU32,
 }
 
-/// Launches of a full window.
 const WINDOW: usize = 32;
 
-/// Windows that wait to be read; most are small.
+/// Most windows that wait to be read.
 const WINDOWS: usize = 128;
 
-/// One in so many launches is sampled of an identity last before a synchronising call.
+/// Of launches last before a synchronising call, one in so many is sampled.
 const TAIL_CHANCE: u32 = 8;
 
 /// Most launches between two full windows.
 const PAUSE: u32 = 256;
 
-/// Own cost of asking for pending events, ns at most: some calls of a microsecond.
-const QUESTION: Ns = 5_000;
+/// Most that asking for pending events costs the budget.
+const QUERY_COST_NS: Ns = 5_000;
 
-/// Interval between looks for readable windows, ns.
-const LOOK: Ns = 200_000;
+/// Interval between looks for readable windows.
+const READ_INTERVAL_NS: Ns = 200_000;
 
 /// A sampled launch between its two events.
 #[derive(Debug, Clone, Copy)]
 pub struct Half {
-    /// Place among the begun launches.
     pub place: u16,
-    /// The launch's number in the process.
     pub sequence: u64,
 }
 
-/// Why a launch is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Stage 1.
     Profile,
     /// A serving job's occasional sample.
     Serve {
@@ -83,43 +74,37 @@ pub enum Look {
     },
 }
 
-/// Value of a stage-1 launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worth {
     Nothing,
-    /// A sample, because a big gap may follow.
+    /// A big gap may follow.
     Tail,
-    /// A sample, because its identity has few, or because the device is idle and its clock's rate
-    /// unknown.
+    /// Its identity has few samples, or the device is idle and its clock's rate unknown.
     Rare,
-    /// Start of a full window.
     Window,
 }
 
-/// Sampler of a process.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    inside: Mutex<Inside>,
-    /// Launches to pass over while serving. Inexact: threads may count two as one.
+    inside: Mutex<SamplerState>,
+    /// Launches to pass over while serving. Inexact, as in [`Pause`].
     skip: AtomicU32,
-    /// Whether the rate of the device's clock is known.
+    /// Whether the device clock's rate is known.
     rated: AtomicBool,
     sequence: AtomicU64,
-    /// Counts of each identity.
     tally: Tally,
     /// Launches until the next full window, in stage 1.
     pause: Pause,
-    /// Whether the next launch belongs to a window or ends it, as of the last holder of the lock.
+    /// Whether the next launch belongs to a window or ends it.
     open: AtomicBool,
-    /// Whether no launch came since a synchronising call returned.
+    /// Whether no launch came since a synchronising call.
     after_sync: AtomicBool,
-    /// Identity of the last launch.
     last: AtomicU64,
 }
 
 impl Sampler {
-    /// Whether to sample a serving job's launch, for a load and a store. While the device clock's
-    /// rate is unknown, launches onto an idle device are sampled, which tell it.
+    /// Whether to sample a serving job's launch, by a load and a store. Launches onto an idle
+    /// device tell the device clock's rate and are sampled while it is unknown.
     #[inline(always)]
     pub fn due(&self, onto_idle: bool) -> bool {
         if onto_idle && !self.rated.load(Ordering::Relaxed) {
@@ -134,7 +119,7 @@ impl Sampler {
         }
     }
 
-    /// Begins a launch: records the first event if the launch is sampled.
+    /// Records the first event of a launch that is sampled.
     pub fn before(&self, around: Around<'_>, launch: &LaunchInfo, look: Look) -> Option<Half> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (after_sync, worth) = match look {
@@ -149,7 +134,7 @@ impl Sampler {
         }
         let driver = around.driver;
         if !driver.has_times() {
-            // A serving job then asks no more.
+            // A serving job asks no more.
             self.rated.store(true, Ordering::Relaxed);
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
@@ -167,7 +152,7 @@ impl Sampler {
                 Look::Profile => inside.wanted > 0 || self.choose(inside, around, worth),
                 Look::Serve { .. } => self.choose_serving(inside, around),
             };
-        // The launch after a sampled one ends that one's gap, sampled or not.
+        // The launch after a sampled one ends its gap.
         let belongs = sampled || !inside.open.taken.is_empty();
         self.open.store(belongs, Ordering::Relaxed);
         if !belongs {
@@ -196,7 +181,7 @@ impl Sampler {
         }
     }
 
-    /// Notes a stage-1 launch. True if it is the first since a synchronising call returned.
+    /// Notes a stage-1 launch. True: the first since a synchronising call.
     #[inline]
     fn seen_after_sync(&self, kernel: u64) -> bool {
         self.last.store(kernel, Ordering::Relaxed);
@@ -207,7 +192,7 @@ impl Sampler {
         after_sync
     }
 
-    /// Values a stage-1 launch. Most end here, after two locked instructions.
+    /// Most launches end here, after two locked instructions.
     #[inline]
     fn worth(&self, kernel: u64, after_sync: bool) -> Worth {
         let known = self.tally.launched(kernel);
@@ -222,8 +207,7 @@ impl Sampler {
         }
     }
 
-    /// Closes the open window.
-    fn close(&self, inside: &mut Inside) {
+    fn close(&self, inside: &mut SamplerState) {
         if inside.wanted > 0 || inside.open.taken.len() > 1 {
             inside.wanted = 0;
             self.pause.begin(PAUSE);
@@ -235,10 +219,9 @@ impl Sampler {
         }
     }
 
-    /// Decides whether to sample a serving job's launch, and how many to pass over.
-    fn choose_serving(&self, inside: &mut Inside, around: Around<'_>) -> bool {
+    fn choose_serving(&self, inside: &mut SamplerState, around: Around<'_>) -> bool {
         let now = clock::now();
-        if now.saturating_sub(inside.looked) > LOOK {
+        if now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
         let chosen = inside.budget.allows_serving(now) && inside.closed.len() < WINDOWS;
@@ -252,22 +235,20 @@ impl Sampler {
         chosen
     }
 
-    /// Sets how many launches of a serving job go by until the next look.
-    fn pass_over(&self, inside: &mut Inside, now: Ns) {
+    fn pass_over(&self, inside: &mut SamplerState, now: Ns) {
         let most = inside.stride.most(now, inside.passed);
         inside.passed = self.pause.some(most);
         self.skip.store(inside.passed, Ordering::Relaxed);
     }
 
-    /// Decides whether to sample this launch, and how many after it.
-    fn choose(&self, inside: &mut Inside, around: Around<'_>, worth: Worth) -> bool {
+    fn choose(&self, inside: &mut SamplerState, around: Around<'_>, worth: Worth) -> bool {
         let wanted = match worth {
             Worth::Nothing => return false,
             Worth::Tail | Worth::Rare => 1,
             Worth::Window => WINDOW,
         };
         let now = clock::now();
-        if now.saturating_sub(inside.looked) > LOOK {
+        if now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
         if !inside.budget.allows(now, worth == Worth::Rare) || inside.closed.len() >= WINDOWS {
@@ -280,10 +261,9 @@ impl Sampler {
         true
     }
 
-    /// Ends a launch: records the second event.
     pub fn after(&self, around: Around<'_>, half: Half, result: u32) {
         let returned = clock::now();
-        // The launch's own thread may wait: the lock is held for some event calls at most.
+        // The launching thread may wait: for some event calls at most.
         let Ok(mut inside) = self.inside.lock() else { return };
         let inside = &mut *inside;
         let Some(half) = inside.take(half) else { return };
@@ -300,7 +280,7 @@ impl Sampler {
             return;
         }
         let left = clock::now();
-        inside.open.taken.push(Taken {
+        inside.open.taken.push(SampledLaunch {
             start: half.start,
             end: half.end,
             stream: half.stream,
@@ -320,7 +300,7 @@ impl Sampler {
             if around.link.sampling() {
                 self.tally.sampled(half.kernel);
             }
-            // An event's cost comes from full windows, or else from the first small ones.
+            // An event's cost comes from full windows, else from the first small ones.
             if inside.open.taken.len() == 1 && (inside.wanted >= WINDOW || inside.tick.is_none()) {
                 inside.measure_event(driver, half.stream);
             }
@@ -339,12 +319,12 @@ impl Sampler {
         let Ok(mut inside) = self.inside.try_lock() else { return };
         let inside = &mut *inside;
         let now = clock::now();
-        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > LOOK {
+        if around.captures.load(Ordering::Acquire) == 0 && now.saturating_sub(inside.looked) > READ_INTERVAL_NS {
             self.read(inside, around, now);
         }
     }
 
-    /// Ends an open window and the job's pause: what follows is no work of the job's.
+    /// Ends an open window and the pause: work of weft's own follows.
     pub fn interrupt(&self) {
         self.after_sync.store(false, Ordering::Relaxed);
         if let Ok(mut inside) = self.inside.lock() {
@@ -363,20 +343,18 @@ impl Sampler {
         inside.spare.clear();
         inside.made = 0;
         inside.wanted = 0;
-        inside.open = Window::default();
+        inside.open = EventWindow::default();
         inside.closed.clear();
         inside.anchor = None;
     }
 
-    /// Reports launch counts that were not reported yet.
     pub fn tell_launches(&self, around: Around<'_>) {
         let now = clock::now();
         self.tally
             .tell(|kernel, launches| around.link.write(Kind::Counted, now, kernel, launches, 0));
     }
 
-    /// Reports the remaining samples at the process's end, even at an unknown rate. No driver call:
-    /// unread windows are lost.
+    /// Reports the remaining samples at the process's end. No driver call: unread windows are lost.
     pub fn farewell(&self, around: Around<'_>) {
         self.tell_launches(around);
         if let Ok(mut inside) = self.inside.try_lock()
@@ -386,8 +364,7 @@ impl Sampler {
         }
     }
 
-    /// Reads and reports the oldest closed windows that the device has passed.
-    fn read(&self, inside: &mut Inside, around: Around<'_>, now: Ns) {
+    fn read(&self, inside: &mut SamplerState, around: Around<'_>, now: Ns) {
         inside.looked = now;
         let driver = around.driver;
         if inside.closed.is_empty() || driver.current() != inside.context {
@@ -415,10 +392,10 @@ impl Sampler {
         if inside.rate.is_some() {
             self.rated.store(true, Ordering::Relaxed);
         }
-        // Queries count at their own cost: the driver may do work in them that the job's next query
-        // would have caused.
+        // Asking counts at its own cost: the driver may do work that the job's next query would
+        // have caused.
         inside
             .budget
-            .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUESTION));
+            .spend(Work::Ask, (clock::now().saturating_sub(now)).min(QUERY_COST_NS));
     }
 }

@@ -1,8 +1,8 @@
 //! Tally of each identity: launches since the last report, samples, and whether it was ever last
 //! before a synchronising call.
 //!
-//! One word an identity, changed by single atomic steps without a lock, because every launch of a
-//! profiled job touches it. Each launch is reported exactly once.
+//! One word an identity, changed by single atomic steps: every launch of a profiled job touches it.
+//! Each launch is reported once.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -11,44 +11,41 @@ use std::sync::atomic::Ordering;
 use super::budget::RARE;
 use crate::client::costs::Costs;
 
-/// Mask of the sample count, which counts only as far as rarity matters.
+/// Mask of the sample count.
 const SAMPLES: u64 = 0x1f;
 /// Flag: was last before a synchronising call.
 const TAIL: u64 = 0x20;
-/// One launch.
 const LAUNCH: u64 = 0x100;
 
-/// Facts about an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Known {
-    /// Whether it was hardly sampled yet.
+pub struct TallyFacts {
+    /// Whether it has few samples.
     pub rare: bool,
     /// Whether it was last before a synchronising call.
     pub tail: bool,
 }
 
-/// All identities of a process. Made at the first counted launch: most processes are never sampled.
+/// All identities of a process. Made at the first counted launch.
 #[derive(Debug, Default)]
 pub struct Tally(OnceLock<Costs>);
 
 impl Tally {
-    /// Counts a launch. Identities beyond the table's room are neither counted nor sampled.
+    /// Counts a launch. Identities beyond the table's room are not counted.
     #[inline]
-    pub fn launched(&self, kernel: u64) -> Known {
+    pub fn launched(&self, kernel: u64) -> TallyFacts {
         let Some(word) = self.0.get_or_init(Costs::default).word(kernel) else {
-            return Known::default();
+            return TallyFacts::default();
         };
         let before = word.fetch_add(LAUNCH, Ordering::Relaxed);
-        Known {
+        TallyFacts {
             rare: before & SAMPLES < RARE,
             tail: before & TAIL != 0,
         }
     }
 
-    /// Counts a sample.
     pub fn sampled(&self, kernel: u64) {
         if let Some(word) = self.0.get().and_then(|all| all.word(kernel))
-            // May exceed the limit by the number of launching threads; the mask has room for that.
+            // May exceed the limit by the number of threads; the mask has room.
             && word.load(Ordering::Relaxed) & SAMPLES < RARE
         {
             word.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// Reports launches since the last report, as identity and number.
+    /// Reports launches since the last report: identity, number.
     pub fn tell(&self, mut tell: impl FnMut(u64, u64)) {
         let Some(all) = self.0.get() else { return };
         for (kernel, word) in all.words() {
@@ -91,7 +88,7 @@ mod tests {
         assert_eq!(told(), []);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: true,
                 tail: false
             }
@@ -101,7 +98,7 @@ mod tests {
         tally.launched(9);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: false,
                 tail: true
             }
@@ -110,13 +107,13 @@ mod tests {
         assert_eq!(told(), []);
         assert_eq!(
             tally.launched(7),
-            Known {
+            TallyFacts {
                 rare: false,
                 tail: true
             }
         );
         assert_eq!(told(), [(7, 1)]);
-        assert_eq!(tally.launched(0), Known::default(), "no identity");
+        assert_eq!(tally.launched(0), TallyFacts::default(), "no identity");
     }
 
     #[test]

@@ -1,65 +1,56 @@
-//! Computes samples from the times of a window. Pure.
-//!
-//! A window is a run of launches between events. The events' times are corrected:
+//! Computes samples from the times of a window, a run of launches between events. Pure.
 //!
 //! * An event takes time on the device (`tick`), so a kernel seems longer by one tick.
 //! * On an idle device the event before a launch is reached at once, and the launch follows when
 //!   the host has made it. That time belongs to the gap, not to the kernel.
-//! * A device that waits for the host also waits for the sampler's work, which is subtracted from
-//!   the gap.
+//! * A device that waits for the host also waits for the sampler: that is subtracted from the gap.
 #![forbid(unsafe_code)]
 
 use weft_protocol::Ns;
 use weft_protocol::lane::NO_GAP;
 
-/// A launch of a window. Device times are device ns since the window's first event; host times are
-/// wall ns.
+/// A launch of a window. `start`, `end`: device ns since the window's first event; others: wall ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
-    /// Hash of the kernel.
     pub kernel: u64,
-    /// Number of the launch in the process.
     pub sequence: u64,
-    /// Device time of the event before the launch.
+    /// Time of the event before the launch.
     pub start: f64,
-    /// Device time of the event behind it. Infinite for the launch after the window, which ends the
-    /// last gap.
+    /// Time of the event behind it. Infinite for the launch after the window, which ends the last
+    /// gap.
     pub end: f64,
-    /// Host time at which the sampler began before the launch.
+    /// When the sampler began.
     pub entered: Ns,
-    /// Host time at which the event was recorded and the launch went to the driver.
+    /// When the launch went to the driver.
     pub launched: Ns,
-    /// Host time at which the launch returned.
+    /// When the launch returned.
     pub returned: Ns,
-    /// Host time at which the sampler finished after the launch.
+    /// When the sampler had finished.
     pub left: Ns,
 }
 
-/// A sample of one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Hash of the kernel.
     pub kernel: u64,
     /// Kernel time, wall ns.
     pub time: Ns,
-    /// Idle time of the device after it, wall ns, or [`NO_GAP`].
+    /// Idle time after it, wall ns, or [`NO_GAP`].
     pub gap: Ns,
 }
 
 /// Scale between device and host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// Cost of one event on the device, device ns.
+    /// Cost of an event, device ns.
     pub tick: f64,
-    /// Wall ns per device ns: 1 except on a slowed-down simulated device.
+    /// Wall ns per device ns: 1 but on a slowed-down simulated device.
     pub rate: f64,
 }
 
-/// Shortest kernel time.
-const SHORTEST: f64 = 100.0;
+const SHORTEST_NS: f64 = 100.0;
 
 fn whole(ns: f64) -> Ns {
-    // Saturating: negative and absurd numbers become the nearest sensible one.
+    // Saturates.
     ns.round() as Ns
 }
 
@@ -71,7 +62,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         1.0
     };
     let mut last_end = f64::NEG_INFINITY;
-    // When each kernel began, and when all work before it had ended.
+    // Each kernel's begin, and the end of all work before it.
     let real: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {
@@ -92,7 +83,7 @@ pub fn samples(points: &[Point], scale: Scale) -> impl Iterator<Item = Sample> {
         if point.end == f64::INFINITY {
             return None;
         }
-        let time = (point.end - begin - scale.tick).max(SHORTEST.min((point.end - point.start).max(1.0)));
+        let time = (point.end - begin - scale.tick).max(SHORTEST_NS.min((point.end - point.start).max(1.0)));
         let follower = points.get(at + 1).zip(real.get(at + 1));
         let gap = match follower {
             Some((next, &(next_begin, ended))) if next.sequence == point.sequence + 1 => {
@@ -117,7 +108,7 @@ mod tests {
 
     const REAL: Scale = Scale { tick: 500.0, rate: 1.0 };
 
-    /// A launch that takes the host 2 us, with 1 us of the sampler's before and after.
+    /// The launch takes the host 2 us; the sampler takes 1 us before and 1 us after.
     fn point(sequence: u64, entered: Ns, start: f64, end: f64) -> Point {
         Point {
             kernel: sequence * 10,
@@ -133,7 +124,6 @@ mod tests {
 
     #[test]
     fn a_full_queue_has_no_gaps_and_exact_times() {
-        // Each start event is reached right behind the previous end event.
         let points = [
             point(1, 0, 0.0, 50_500.0),
             point(2, 5_000, 51_000.0, 151_500.0),
@@ -156,7 +146,7 @@ mod tests {
                 gap: NO_GAP
             }
         );
-        // The first start event found an idle device: 2 us of launching are not the kernel's.
+        // An idle device: 2 us of launching are not the kernel's.
         assert_eq!(
             got[0],
             Sample {
@@ -169,8 +159,7 @@ mod tests {
 
     #[test]
     fn a_starved_device_idles_for_the_host_and_not_for_us() {
-        // The next launch comes 40 us after the first kernel's end; 2 us of that are the sampler's,
-        // 2 us the launch itself.
+        // The launch comes 40 us after the kernel's end; 2 us are the sampler's, 2 us its own.
         let points = [point(1, 0, 0.0, 10_500.0), point(2, 52_000, 50_500.0, 63_000.0)];
         let got: Vec<Sample> = samples(&points, REAL).collect();
         assert_eq!(got[0].gap, 40_000 + 2_000 - 500 - 2_000);

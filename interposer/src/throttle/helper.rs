@@ -257,7 +257,7 @@ impl Helper {
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
         // The job keeps the former broker's quota.
-        let share = session.admission.share();
+        let share = session.admission.last_quota();
         // The lane last: it brings the mode.
         session.link.lane_place.put(&lane)?;
         session.link.attachments.fetch_add(1, Ordering::AcqRel);
@@ -273,7 +273,7 @@ impl Helper {
                 // Free memory has changed since.
                 (Key::Context, _) => continue,
                 (Key::Wants, ToBroker::Wants(wants)) => {
-                    wants.runs = session.admission.runs(share);
+                    wants.runs = session.admission.reattach_bytes(share);
                     // An open backing mode may be decided by now.
                     wants.managed = backing_mode::managed();
                     wants.either &= backing_mode::is_open();

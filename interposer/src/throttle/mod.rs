@@ -39,7 +39,6 @@ mod ticket_lock;
 
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use weft_kernel_id::KernelId;
 use weft_protocol::control::ToBroker;
@@ -50,7 +49,6 @@ use self::state::Session;
 use crate::admission::{self, interrupt};
 use crate::client::settings::Settings;
 use crate::client::{clock, link};
-use crate::driver::abi::CuResult;
 use crate::driver::capture;
 use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
@@ -231,7 +229,7 @@ pub fn device_seen(ordinal: i32, device: &Device) {
     }
 }
 
-/// Notes memory taken (`delta` > 0) or given back, bytes. `claimed`: the part of [`claim`] that
+/// Notes memory taken (`delta` > 0) or given back, bytes. `claimed`: the claim of a [`Grant`] that
 /// ends.
 pub fn memory_changed(at: Where, delta: i64, claimed: u64) {
     if let Some(session) = devices::at(at) {
@@ -246,8 +244,8 @@ pub fn own_managed_changed(at: Where, delta: i64) {
     }
 }
 
-pub use crate::admission::probe::{Looking, Moving};
-pub use crate::admission::{Entry, Sight};
+pub use crate::admission::probe::MemoryChange;
+pub use crate::admission::{AdmissionAnswer, DeviceRequest, Grant};
 pub use crate::driver::symbols::StreamOp;
 pub use deferral::{
     before_held, cost_of, cost_of_bytes, counted, held_failed, hurry_by, left_behind, longest_wait, may_leave_behind,
@@ -257,83 +255,58 @@ pub use post_launch::Ticket;
 pub use sync_points::Synced;
 
 /// Waits, if it must, until there is memory for a context on this device.
-pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<Sight>) -> Entry {
+pub fn enter(ordinal: i32, about: impl FnOnce() -> Option<DeviceRequest>) -> AdmissionAnswer {
     if devices::first().is_none() || devices::known(ordinal).is_some_and(|session| session.admission.entered()) {
-        return Entry::Begin;
+        return AdmissionAnswer::Begin;
     }
     // No question to the driver, so no message, during a capture.
     let Some(about) = about() else {
-        return Entry::Begin;
+        return AdmissionAnswer::Begin;
     };
     match devices::of_new(ordinal) {
         Some(session) if !session.admission.entered() => session.admission.enter(&session.link, about),
-        _ => Entry::Begin,
+        _ => AdmissionAnswer::Begin,
     }
 }
 
 /// Announces a change of what the process holds. Drop the guard when the change is counted.
-pub fn moving(at: Where) -> Option<Moving> {
-    devices::at(at).map(|session| session.admission.changes.moving(&session.link))
+pub fn changing(at: Where) -> Option<MemoryChange> {
+    devices::at(at).map(|session| session.admission.changes.begin(&session.link))
 }
 
 /// Announces a change for all devices of the process.
-pub fn moving_anywhere() -> Vec<Moving> {
+pub fn changing_anywhere() -> Vec<MemoryChange> {
     devices::all()
-        .map(|session| session.admission.changes.moving(&session.link))
+        .map(|session| session.admission.changes.begin(&session.link))
         .collect()
 }
 
-/// Begins a probe of free memory on the current context's device, if one is due.
-pub fn looks(at: Where) -> Option<Looking> {
-    devices::at(at).and_then(|session| session.admission.changes.looks(&session.link))
-}
-
-/// Begins a probe beside a context just made, if one is due.
-pub fn looks_at_context(at: Where) -> Option<Looking> {
-    devices::at(at).and_then(|session| session.admission.changes.looks_at_context())
-}
-
-/// Reports free bytes beside a new context.
-pub fn looked_at_context(at: Where, look: Looking, free: u64) {
-    if let Some(session) = devices::at(at) {
-        let held = (session.admission.held(), session.admission.own_managed());
-        session
-            .admission
-            .changes
-            .looked_at_context(&session.link, look, free, held);
+/// Reserves memory for a driver call. `None`: the job may not have it.
+pub fn reserve(at: Where, bytes: u64) -> Option<Grant> {
+    match devices::at(at) {
+        Some(session) => session.admission.reserve(&session.link, bytes),
+        None => Some(Grant::default()),
     }
 }
 
-/// Reports free bytes.
-pub fn looked(at: Where, look: Looking, free: u64) {
+/// The grant for a context's own memory, which no quota bounds.
+pub fn reserve_context(at: Where) -> Grant {
+    devices::at(at).map_or_else(Grant::default, |session| {
+        session.admission.reserve_context(&session.link)
+    })
+}
+
+/// Probes free memory, if a probe is due. `ask` asks the driver for the free bytes of that device.
+pub fn probe(at: Where, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
-        let held = (session.admission.held(), session.admission.own_managed());
-        session.admission.changes.looked(&session.link, look, free, held);
+        session.admission.probe(&session.link, ask);
     }
 }
 
-/// Claims memory. After true and the driver's answer, call [`memory_changed`] with `claimed`, or
-/// [`unclaim`].
-pub fn claim(at: Where, bytes: u64) -> bool {
-    devices::at(at).is_none_or(|session| session.admission.claim(&session.link, bytes))
-}
-
-/// Makes a call that takes memory. Right after a wait the driver may not have the ended job's
-/// memory yet: "out of memory" is then retried for two seconds at most.
-pub fn patiently(at: Where, take: impl Fn() -> CuResult) -> CuResult {
-    let mut result = take();
-    let fresh = || devices::at(at).is_some_and(|session| session.admission.fresh(clock::now()));
-    while result == CuResult::OUT_OF_MEMORY && fresh() {
-        thread::rest(Duration::from_millis(5));
-        result = take();
-    }
-    result
-}
-
-/// Ends a claim that the driver refused.
-pub fn unclaim(at: Where, bytes: u64) {
+/// Probes free memory beside the process's first context.
+pub fn probe_context(at: Where, ask: impl FnOnce() -> Option<u64>) {
     if let Some(session) = devices::at(at) {
-        session.admission.unclaim(bytes);
+        session.admission.probe_context(&session.link, ask);
     }
 }
 

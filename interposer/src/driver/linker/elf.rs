@@ -1,12 +1,11 @@
 //! Symbol tables of loaded objects.
 //!
-//! [`after_us`] finds a function in later objects, as `dlsym(RTLD_NEXT, name)` would, for `dlsym`
-//! itself; it allocates nothing. [`functions`] lists what an object defines. Only memory that the
-//! dynamic linker mapped and relocated is read.
+//! [`after_us`] finds what `dlsym(RTLD_NEXT, name)` would, for `dlsym` itself; it allocates
+//! nothing. Only memory that the dynamic linker mapped and relocated is read.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// A byte of this object, by whose address the object is recognised.
+/// Marks this object by its address.
 static HERE: u8 = 0;
 
 // Tags of the dynamic section (elf.h).
@@ -16,7 +15,6 @@ const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
-/// STT_FUNC.
 const FUNCTION: u8 = 2;
 
 #[repr(C)]
@@ -57,8 +55,7 @@ pub fn after_us(name: &CStr) -> Option<*mut ()> {
     search.after.or(search.before)
 }
 
-/// The debugger's part of glibc's `struct link_map` (link.h). A handle of `dlopen` is the address
-/// of one.
+/// The debugger's part of glibc's `struct link_map`. A handle of `dlopen` is the address of one.
 #[repr(C)]
 #[derive(Debug)]
 pub struct LinkMap {
@@ -69,33 +66,30 @@ pub struct LinkMap {
 }
 
 impl LinkMap {
-    /// The path it was loaded from.
     pub fn path(&self) -> &CStr {
         if self.name.is_null() {
             return c"";
         }
-        // SAFETY: the linker keeps a C string there while the object is loaded.
+        // SAFETY: a C string while the object is loaded.
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// Whether this is weft's own library.
     pub fn is_ours(&self) -> bool {
         self.dynamic == &raw const _DYNAMIC
     }
 
-    /// Whether it defines a function of that name.
     pub fn defines(&self, name: &CStr) -> bool {
-        // SAFETY: the linker's record of a loaded object says where its dynamic section is.
+        // SAFETY: the linker's record says where the dynamic section is.
         unsafe { define(self.base, self.dynamic, name) }.is_some()
     }
 }
 
 /// The first answer of `ask` over the loaded objects of all namespaces. Nothing may be loaded or
-/// unloaded meanwhile: the caller holds the linker's lock, for example.
+/// unloaded meanwhile.
 pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     let mut namespace = &raw const _r_debug;
     loop {
-        // SAFETY: null, or the linker's own record, which lives as long as the process.
+        // SAFETY: null, or the linker's record, which lives as long as the process.
         let debug = unsafe { namespace.as_ref() }?;
         let mut at = debug.first;
         // SAFETY: null, or an object that is loaded.
@@ -106,7 +100,7 @@ pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
             }
             at = map.next;
         }
-        // Older versions have no such field.
+        // Older versions have none.
         namespace = if debug.version >= 2 {
             debug.more
         } else {
@@ -115,8 +109,7 @@ pub fn all<T>(ask: impl Fn(&LinkMap) -> Option<T>) -> Option<T> {
     }
 }
 
-/// Head of the linker's list (`struct r_debug` in link.h); from version 2 it links to the next
-/// namespace.
+/// Head of the linker's list (`struct r_debug`); from version 2 it links to the next namespace.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -132,18 +125,17 @@ unsafe extern "C" {
     static _DYNAMIC: Dynamic;
 }
 
-/// [`after_us`] without the dynamic linker's lock, which another thread, or a thread lost in a
-/// fork, may hold forever. Searches the objects loaded at program start, which are never unloaded
-/// and come first.
+/// [`after_us`] without the dynamic linker's lock, which another thread, or one lost in a fork, may
+/// hold forever. Searches the objects loaded at program start, which are never unloaded.
 pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
-    // SAFETY: the linker's own record, which lives as long as the process.
+    // SAFETY: the linker's record, which lives as long as the process.
     let mut at = unsafe { _r_debug.first };
     let mut passed_us = false;
     loop {
         // SAFETY: null, or an object that is never unloaded.
         let map = unsafe { at.as_ref() }?;
         if passed_us {
-            // SAFETY: the linker's record of a loaded object says where its dynamic section is.
+            // SAFETY: the linker's record says where the dynamic section is.
             let found = unsafe { define(map.base, map.dynamic, name) };
             if found.is_some() {
                 return found;
@@ -155,14 +147,14 @@ pub fn after_us_at_once(name: &CStr) -> Option<*mut ()> {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: dl_iterate_phdr hands over a valid record.
+    // SAFETY: a valid record.
     let info = unsafe { &*info };
-    // SAFETY: `after_us` gave this pointer to a live Search that nothing else uses meanwhile.
+    // SAFETY: `after_us`'s live Search, which nothing else uses meanwhile.
     let search = unsafe { &mut *data.cast::<Search<'_>>() };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the record gives place and number of its program headers.
+    // SAFETY: place and number of the program headers.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr;
     let here = (&raw const HERE) as u64;
@@ -177,7 +169,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
     let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC);
     let Some(dynamic) = dynamic else { return 0 };
     let dynamic = base.wrapping_add(dynamic.p_vaddr) as *const Dynamic;
-    // SAFETY: a loaded object's dynamic section is mapped and ends with DT_NULL.
+    // SAFETY: mapped, and ends with DT_NULL.
     let found = unsafe { define(base, dynamic, search.name) };
     if search.passed_us && search.after.is_none() {
         search.after = found;
@@ -188,12 +180,12 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 }
 
 /// # Safety
-/// `dynamic` is the dynamic section of an object loaded at `base`.
+/// `dynamic` is of an object loaded at `base`.
 unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut ()> {
     // SAFETY: the caller's promise.
-    let table = unsafe { Table::of(base, dynamic) }?;
+    let table = unsafe { SymbolTable::of(base, dynamic) }?;
     if !table.gnu.is_null() {
-        // SAFETY: the object's dynamic section gives this hash table.
+        // SAFETY: the dynamic section gives this hash table.
         return unsafe { table.by_gnu_hash(name) };
     }
     if !table.sysv.is_null() {
@@ -206,15 +198,15 @@ unsafe fn define(base: u64, dynamic: *const Dynamic, name: &CStr) -> Option<*mut
 /// Names of the functions that an object defines.
 ///
 /// # Safety
-/// `handle` came from `dlopen` and is open.
+/// `handle` is an open one of `dlopen`.
 pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     if handle.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise; glibc's handles point to this structure.
+    // SAFETY: an open handle; glibc's point to this structure.
     let map = unsafe { &*handle.cast::<LinkMap>() };
-    // SAFETY: the linker's own record of the object.
-    let Some(table) = (unsafe { Table::of(map.base, map.dynamic) }) else {
+    // SAFETY: the linker's record of the object.
+    let Some(table) = (unsafe { SymbolTable::of(map.base, map.dynamic) }) else {
         return Vec::new();
     };
     // SAFETY: the table is of a loaded object.
@@ -224,7 +216,7 @@ pub unsafe fn functions(handle: *mut c_void) -> Vec<String> {
     names.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
 }
 
-struct Table {
+struct SymbolTable {
     base: u64,
     texts: *const u8,
     symbols: *const Symbol,
@@ -232,15 +224,15 @@ struct Table {
     sysv: *const u32,
 }
 
-impl Table {
+impl SymbolTable {
     /// # Safety
-    /// `dynamic` is the dynamic section of an object loaded at `base`.
-    unsafe fn of(base: u64, dynamic: *const Dynamic) -> Option<Table> {
+    /// `dynamic` is of an object loaded at `base`.
+    unsafe fn of(base: u64, dynamic: *const Dynamic) -> Option<SymbolTable> {
         let (mut texts, mut symbols, mut gnu, mut sysv) = (0u64, 0u64, 0u64, 0u64);
         for at in 0.. {
-            // SAFETY: the section ends with DT_NULL, where this loop stops.
+            // SAFETY: this loop stops at the section's end, DT_NULL.
             let Dynamic { tag, value } = unsafe { dynamic.wrapping_add(at).read() };
-            // The linker relocates these addresses in place, except in a read-only dynamic section.
+            // The linker relocates addresses in place, but in a read-only section.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => break,
@@ -251,7 +243,7 @@ impl Table {
                 _ => {}
             }
         }
-        (texts != 0 && symbols != 0).then_some(Table {
+        (texts != 0 && symbols != 0).then_some(SymbolTable {
             base,
             texts: texts as *const u8,
             symbols: symbols as *const Symbol,
@@ -263,7 +255,7 @@ impl Table {
     /// Name and address of the function that symbol `at` defines.
     ///
     /// # Safety
-    /// `at` is the number of a symbol of this table.
+    /// The table has a symbol `at`.
     unsafe fn function(&self, at: u32) -> Option<(&CStr, *mut ())> {
         // SAFETY: the caller's promise.
         let symbol = unsafe { self.symbols.wrapping_add(at as usize).read() };
@@ -271,15 +263,13 @@ impl Table {
             return None;
         }
         let text = self.texts.wrapping_add(symbol.name as usize);
-        // SAFETY: a symbol's name is a C string in the object's string table.
+        // SAFETY: a C string in the object's string table.
         let text = unsafe { CStr::from_ptr(text.cast()) };
         Some((text, self.base.wrapping_add(symbol.value) as *mut ()))
     }
 
-    /// The function, if symbol `at` defines it under that name.
-    ///
     /// # Safety
-    /// `at` is the number of a symbol of this table.
+    /// The table has a symbol `at`.
     unsafe fn matching(&self, at: u32, name: &CStr) -> Option<*mut ()> {
         // SAFETY: the caller's promise.
         let (text, address) = unsafe { self.function(at) }?;
@@ -287,13 +277,13 @@ impl Table {
     }
 
     /// # Safety
-    /// The table is of a loaded object and has a GNU hash table.
+    /// The object is loaded and has a GNU hash table.
     unsafe fn by_gnu_hash(&self, name: &CStr) -> Option<*mut ()> {
         let hash = name
             .to_bytes()
             .iter()
             .fold(5381u32, |h, byte| h.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the table starts with four counts; they bound every access below.
+        // SAFETY: four counts at the start bound every access below.
         let word = |at: usize| unsafe { self.gnu.wrapping_add(at).read() };
         let (buckets, first, filters) = (word(0), word(1), word(2));
         if buckets == 0 {
@@ -323,7 +313,7 @@ impl Table {
     }
 
     /// # Safety
-    /// The table is of a loaded object and has a System V hash table.
+    /// The object is loaded and has a System V hash table.
     unsafe fn by_hash(&self, name: &CStr) -> Option<*mut ()> {
         // SAFETY: the caller's promise.
         let count = unsafe { self.count() };
@@ -334,7 +324,7 @@ impl Table {
     /// Number of symbols. A GNU hash table gives it by its last chain.
     ///
     /// # Safety
-    /// The table is of a loaded object.
+    /// The object is loaded.
     unsafe fn count(&self) -> u32 {
         if !self.sysv.is_null() {
             // SAFETY: the second word counts the symbols.
@@ -388,7 +378,7 @@ mod tests {
         let names = unsafe { functions(libc) };
         assert!(names.len() > 1000, "{}", names.len());
         for name in ["getpid", "fopen", "strlen", "dlsym"] {
-            // strlen is resolved at load time and is no plain function.
+            // strlen is resolved at load time, so it is no plain function.
             assert_eq!(names.iter().any(|other| other == name), name != "strlen", "{name}");
         }
         // SAFETY: null is allowed.

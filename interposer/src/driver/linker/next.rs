@@ -1,22 +1,22 @@
 //! The next `dlopen`, `dlsym` and `dlvsym` in load order.
 //!
-//! Weft exports these names itself, so the dynamic linker cannot be asked for them. Their
-//! definitions are read from the symbol tables of later objects (another preload, or libc). This
-//! happens once and without allocation: memory allocators call `dlsym` while they initialise.
+//! Weft exports these names itself, so the dynamic linker cannot be asked. Their definitions are
+//! read from later objects' symbol tables, once and without allocation: memory allocators call
+//! `dlsym` while they initialise.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::elf;
 
-/// Next functions of weft's wrappers. Null until [`find`].
+/// Next functions; null until [`find`].
 pub static DLOPEN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// As [`DLOPEN`].
 pub static DLSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// As [`DLOPEN`].
 pub static DLVSYM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Stands for an undefined function: all three report failure as null.
+/// Stands for an undefined function: reports failure as null.
 extern "C" fn nowhere() -> *mut c_void {
     std::ptr::null_mut()
 }
@@ -39,21 +39,20 @@ fn get(place: &AtomicPtr<()>) -> *mut () {
     place.load(Ordering::Acquire)
 }
 
-/// Calls the next `dlopen`, past weft's wrapper, so that the driver can be opened.
+/// Calls the next `dlopen`.
 ///
 /// # Safety
 /// As `dlopen`.
 pub unsafe fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    // SAFETY: `find` stored a function of that name, hence of that type, or `nowhere`, which
-    // ignores arguments.
+    // SAFETY: a function of that name, hence type, or `nowhere`, which ignores arguments.
     let next = unsafe { std::mem::transmute::<*mut (), Dlopen>(get(&DLOPEN)) };
     // SAFETY: the caller's promise.
     unsafe { next(name, flags) }
 }
 
 /// Calls the next `dlsym`. For real handles only: RTLD_NEXT and RTLD_DEFAULT depend on the caller's
-/// place, which would be weft's.
+/// place.
 ///
 /// # Safety
 /// As `dlsym`.
@@ -65,7 +64,7 @@ pub unsafe fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     unsafe { next(handle, name) }
 }
 
-/// Calls the next `dlvsym`, with the limits of [`dlsym`].
+/// Calls the next `dlvsym`, for real handles.
 ///
 /// # Safety
 /// As `dlvsym`.

@@ -1,8 +1,8 @@
-//! Reads the paths of a library from the dynamic linker's cache, `/etc/ld.so.cache`.
+//! Reads a library's paths from the dynamic linker's cache, `/etc/ld.so.cache`.
 //!
-//! Layout of glibc's `cache_file_new`: magic text, counts, entries of 24 bytes (flags, name, path,
-//! ...), texts; offsets count from the magic. An older table in front is skipped. Malformed data
-//! yields no path.
+//! glibc's `cache_file_new`: magic text, counts, entries of 24 bytes (flags, name, path, ...),
+//! texts; offsets count from the magic. An older table in front is skipped. Malformed data yields
+//! no path.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// Flags of a library for this architecture: ELF of libc 6, 64-bit x86.
+/// ELF of libc 6, 64-bit x86.
 const FLAGS: u32 = 0x0303;
 
 /// Paths of the library of that name, in the cache's order.

@@ -1,8 +1,8 @@
 //! Opens the real driver, once, at the first call of a driver function.
 //!
 //! Never in a constructor: shells and compilers that a job starts inherit the preload. Always by
-//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy. The
-//! handle is never closed.
+//! absolute path: `libcuda.so.1` by name finds weft. Never weft itself, under any name or copy.
+//! Never closed.
 
 mod cache;
 mod search;
@@ -16,27 +16,24 @@ use std::sync::OnceLock;
 use crate::driver::linker::{elf, next, ourselves};
 use crate::report;
 
-/// The opened driver.
 #[derive(Debug)]
 pub struct Library {
-    /// Result of `dlopen`, as a number: never closed, so valid for good.
+    /// Result of `dlopen`: never closed, so valid for good.
     handle: usize,
     path: PathBuf,
 }
 
-/// Result of [`driver`].
 #[derive(Debug, Clone, Copy)]
 pub enum Driver {
-    /// It is open.
     Open(&'static Library),
     /// There is none. Reported on stderr once.
     Missing,
-    /// This thread is opening it: the driver's constructors called an entry point of weft.
+    /// This thread is opening it, and the driver's constructors called an entry point of weft.
     Opening,
 }
 
 #[derive(Debug)]
-enum Error {
+enum OpenError {
     /// No file of that name anywhere.
     NotFound,
     /// The only file of that name is this library.
@@ -48,15 +45,13 @@ enum Error {
 static OPENED: OnceLock<Option<Library>> = OnceLock::new();
 
 thread_local! {
-    /// Whether this thread is opening the driver.
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The driver, opened at the first call.
 ///
-/// Concurrent first calls each open it; the linker gives them one handle and the first result
-/// counts. None may wait for another, which may wait for the linker's lock, held by a thread in a
-/// constructor.
+/// Concurrent first calls each open it: the linker gives them one handle. None may wait for
+/// another, which may wait for the linker's lock, held by a thread in a constructor.
 pub fn driver() -> Driver {
     if OPENED.get().is_none() {
         if OPENING.get() {
@@ -81,42 +76,38 @@ pub fn driver() -> Driver {
     opened().map_or(Driver::Missing, Driver::Open)
 }
 
-/// The driver, if already open.
 pub fn opened() -> Option<&'static Library> {
     OPENED.get().and_then(Option::as_ref)
 }
 
 impl Library {
-    /// The driver's own function of that name.
     pub fn symbol(&self, name: &CStr) -> Option<*mut ()> {
-        // SAFETY: the handle came from dlopen and is never closed; the name is a C string.
+        // SAFETY: an open handle and a C string.
         let found = unsafe { next::dlsym(self.handle as *mut c_void, name.as_ptr()) };
         (!found.is_null()).then_some(found.cast())
     }
 
-    /// Whether this is the handle that a client got for the driver.
+    /// Whether a client's handle is the driver's.
     pub fn is(&self, handle: *mut c_void) -> bool {
         self.handle == handle as usize
     }
 
-    /// Result of `dlopen`.
     pub fn handle(&self) -> *mut c_void {
         self.handle as *mut c_void
     }
 
     /// Names of all exported functions.
     pub fn functions(&self) -> Vec<String> {
-        // SAFETY: the handle came from dlopen and is never closed.
+        // SAFETY: an open handle.
         unsafe { elf::functions(self.handle()) }
     }
 
-    /// Path of the driver's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-fn open() -> Result<Library, Error> {
+fn open() -> Result<Library, OpenError> {
     let ourselves = ourselves::path().and_then(search::identity);
     let (mut failed, mut us) = (None, None);
     for path in search::candidates() {
@@ -124,23 +115,23 @@ fn open() -> Result<Library, Error> {
             continue;
         };
         if Some(identity) == ourselves {
-            us = us.or(Some(Error::Ourselves(path)));
+            us = us.or(Some(OpenError::Ourselves(path)));
             continue;
         }
         match open_at(&path) {
             // A copy of weft under another inode.
-            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(Error::Ourselves(path))),
+            Ok(library) if library.symbol(ourselves::MARK).is_some() => us = us.or(Some(OpenError::Ourselves(path))),
             Ok(library) => return Ok(library),
-            // The first reason is reported: later candidates are fallbacks.
-            Err(why) => failed = failed.or(Some(Error::NotOpened(path, why))),
+            // The first reason counts: later candidates are fallbacks.
+            Err(why) => failed = failed.or(Some(OpenError::NotOpened(path, why))),
         }
     }
-    Err(failed.or(us).unwrap_or(Error::NotFound))
+    Err(failed.or(us).unwrap_or(OpenError::NotFound))
 }
 
 fn open_at(path: &Path) -> Result<Library, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the name is a C string; the driver's constructors run as at any client's dlopen.
+    // SAFETY: a C string; the driver's constructors run as at any client's dlopen.
     let handle = unsafe { next::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         // SAFETY: takes no arguments.
@@ -148,7 +139,7 @@ fn open_at(path: &Path) -> Result<Library, String> {
         if why.is_null() {
             return Err("unknown reason".to_owned());
         }
-        // SAFETY: dlerror's C string lives until this thread's next call of it.
+        // SAFETY: a C string until this thread's next dlerror.
         let why = unsafe { CStr::from_ptr(why) };
         return Err(why.to_string_lossy().into_owned());
     }
@@ -158,20 +149,20 @@ fn open_at(path: &Path) -> Result<Library, String> {
     })
 }
 
-fn explain(error: &Error) -> String {
+fn explain(error: &OpenError) -> String {
     match error {
-        Error::NotFound => format!(
+        OpenError::NotFound => format!(
             "no NVIDIA driver found: no libcuda.so.1 on LD_LIBRARY_PATH, in the linker's cache or in the usual folders; \
              this process gets CUDA_ERROR_NO_DEVICE ({}=/path/to/libcuda.so.1 names one)",
             search::VARIABLE
         ),
-        Error::Ourselves(path) => format!(
+        OpenError::Ourselves(path) => format!(
             "no NVIDIA driver found: {} is weft itself; this process gets CUDA_ERROR_NO_DEVICE \
              ({}=/path/to/libcuda.so.1 names the driver)",
             path.display(),
             search::VARIABLE
         ),
-        Error::NotOpened(path, why) => {
+        OpenError::NotOpened(path, why) => {
             format!(
                 "cannot open the driver {}: {why}; this process gets CUDA_ERROR_NO_DEVICE",
                 path.display()

@@ -1,4 +1,4 @@
-//! Candidate paths of the real driver, in the order of the dynamic linker and driver packages.
+//! Candidate paths of the real driver, in the order of the dynamic linker and of driver packages.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -9,18 +9,16 @@ use std::path::{Path, PathBuf};
 
 use super::cache;
 
-/// The user's explicit path of the driver.
+/// The driver's path, if the user names it.
 pub const VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// Path where `weft run` found it, tried first. Not the only candidate: a container may have the
-/// driver elsewhere.
+/// Path that `weft run` found, tried first. A container may have the driver elsewhere.
 pub const HINT: &str = "WEFT_CUDA_LIBRARY_HINT";
 
-/// Names of the driver. The first, which programs link against, is sought everywhere before the
-/// second.
+/// The first, which programs link against, is sought everywhere before the second.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// Folder of the CUDA toolkit's link library, under the second name, whose calls all fail.
+/// Folder of the CUDA toolkit's link library, whose calls all fail.
 const STUBS: &str = "stubs";
 
 /// Folders that driver packages and container runtimes use.
@@ -39,17 +37,16 @@ const FOLDERS: [&str; 12] = [
     "/usr/local/cuda/compat",
 ];
 
-/// Device and inode: identifies a file under any name.
 pub type Identity = (u64, u64);
 
-/// Identity of the file at a path.
+/// Identity of a file, under any name.
 pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     let about = fs::metadata(path).ok()?;
     about.is_file().then(|| (about.dev(), about.ino()))
 }
 
-/// Absolute paths to try, in order. If `VARIABLE` is set it is the only one, so that a wrong
-/// value shows.
+/// Absolute paths to try, in order. `VARIABLE`, if set, is the only one, so that a wrong value
+/// shows.
 pub fn candidates() -> Vec<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         return vec![absolute(Path::new(&named))];
@@ -64,8 +61,7 @@ pub fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lists all places for the first name, then for the second: a folder may have only the toolkit's
-/// stub.
+/// All places for the first name, then for the second.
 fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |path: PathBuf| {
@@ -74,12 +70,11 @@ fn collect(library_path: &[u8], cache: &[u8]) -> Vec<PathBuf> {
         }
     };
     for name in NAMES {
-        // The dynamic linker accepts both separators; an empty entry means the working folder.
+        // Both separators are accepted; an empty entry means the working folder.
         if !library_path.is_empty() {
             for folder in library_path.split(|byte| *byte == b':' || *byte == b';') {
                 let folder = absolute(Path::new(std::ffi::OsStr::from_bytes(folder)));
-                // Programs ask for the first name, so without weft they never meet the toolkit's
-                // stub.
+                // Programs ask for the first name, so without weft they never meet the stub.
                 if name == NAMES[0] || !folder.ends_with(STUBS) {
                     add(folder.join(name));
                 }

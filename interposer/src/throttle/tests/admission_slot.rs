@@ -10,7 +10,7 @@ use weft_protocol::control::ToBroker;
 use weft_protocol::lane::Mode;
 
 use super::{attached, until};
-use crate::admission::{Beat, LATE};
+use crate::admission::{HeartbeatWatch, LONGEST_ANSWER_NS};
 
 const BLOCK: u64 = 1 << 20;
 
@@ -110,19 +110,19 @@ fn the_answer_of_a_broker_that_lives_is_waited_for() {
     let (_, broker) = attached(Mode::Alone);
     let admission_slot = &broker.lane.admission_slot;
     let second: Ns = 1_000_000_000;
-    let mut beat = Beat::new(admission_slot, second);
-    beat.feel(admission_slot, 3 * second);
+    let mut beat = HeartbeatWatch::new(admission_slot, second);
+    beat.update(admission_slot, 3 * second);
     assert!(
         !beat.no_answer(3 * second) && beat.no_answer(4 * second),
         "no sign of life"
     );
-    for at in 2..=LATE / second {
+    for at in 2..=LONGEST_ANSWER_NS / second {
         admission_slot.heartbeat.fetch_add(1, Ordering::Relaxed);
-        beat.feel(admission_slot, at * second);
+        beat.update(admission_slot, at * second);
         assert!(!beat.no_answer((at + 1) * second), "it lives at {at} s");
     }
     admission_slot.heartbeat.fetch_add(1, Ordering::Relaxed);
-    beat.feel(admission_slot, LATE + 2 * second);
-    assert!(beat.no_answer(LATE + 2 * second), "that has an end");
-    assert!(!beat.stands(LATE + 12 * second) && beat.stands(LATE + 13 * second));
+    beat.update(admission_slot, LONGEST_ANSWER_NS + 2 * second);
+    assert!(beat.no_answer(LONGEST_ANSWER_NS + 2 * second), "that has an end");
+    assert!(!beat.is_dead(LONGEST_ANSWER_NS + 12 * second) && beat.is_dead(LONGEST_ANSWER_NS + 13 * second));
 }
