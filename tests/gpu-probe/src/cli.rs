@@ -10,7 +10,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, Options};
 use crate::driver::Gpu;
-use crate::probes::{Group, PROBES, chosen};
+use crate::probe::Group;
+use crate::registry::{PROBES, chosen, role};
 use crate::report::Report;
 use crate::run::{self, code};
 use crate::{calibration, host, peer};
@@ -118,7 +119,9 @@ pub fn run() -> ExitCode {
         Command::Memory(chosen) => group(Group::Memory, chosen),
         Command::Selftest(chosen) => group(Group::Selftest, chosen),
         Command::Child(one) => return child(one),
-        Command::Peer { role, parent } => peer::run(&role, parent).map(|()| ExitCode::SUCCESS),
+        Command::Peer { role: name, parent } => role(&name)
+            .and_then(|role| peer::run(role, parent))
+            .map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("weft-gpu-probe: {error:#}");

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{SELF, lines_of};
-use crate::{calibration, host, memory};
+use crate::host;
+use crate::process::{SELF, lines_of};
 
 /// What a peer's line begins with when it could not do what it was told.
 const FAILED: &str = "failed: ";
@@ -129,26 +129,16 @@ pub trait Role {
     fn answer(&mut self, line: &str) -> Result<String>;
 }
 
-/// This process is a peer: answers until its input ends.
-pub fn run(role: &str, parent: u32) -> Result<()> {
+/// Makes this process a peer of process `parent`: it answers by `role` until its input ends.
+pub fn run(mut role: Box<dyn Role>, parent: u32) -> Result<()> {
     host::end_with_parent(parent)?;
-    let answers = |result: Result<String>| {
-        let line = result.unwrap_or_else(|error| format!("{FAILED}{}", format!("{error:#}").replace('\n', " ")));
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{line}").and_then(|()| out.flush())
-    };
-    match role {
-        "idle" => serve(calibration::context::Idle::default(), answers),
-        "stamps" => serve(calibration::switch::Stamps::default(), answers),
-        "swapper" => serve(memory::swap::Swapper::default(), answers),
-        _ => bail!("no role {role}"),
-    }
-}
-
-fn serve(mut role: impl Role, answers: impl Fn(Result<String>) -> std::io::Result<()>) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line.context("stdin")?;
-        answers(role.answer(line.trim())).context("stdout")?;
+        let answer = role
+            .answer(line.trim())
+            .unwrap_or_else(|error| format!("{FAILED}{}", format!("{error:#}").replace('\n', " ")));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{answer}").and_then(|()| out.flush()).context("stdout")?;
     }
     Ok(())
 }

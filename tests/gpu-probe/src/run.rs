@@ -5,19 +5,18 @@
 //! started here are ended, by their id; lines come out whole and as they are made.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::bench::Options;
-use crate::probes::Probe;
+use crate::probe::Probe;
+use crate::process::{SELF, lines_of};
 use crate::report::Report;
 
-/// This program, even when a newer build has taken its place on disk.
-pub const SELF: &str = "/proc/self/exe";
 /// A probe is not begun with less time than this left: opening a device takes up to a second.
 const LEAST: Duration = Duration::from_secs(2);
 /// Of a probe's time the share after which its loops end by themselves.
@@ -159,20 +158,6 @@ fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// The lines of a process's output, as they come.
-pub fn lines_of(process: &mut Child) -> Result<Receiver<String>> {
-    let out = process.stdout.take().context("the process has no output")?;
-    let (send, receive) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receive)
 }
 
 #[cfg(test)]

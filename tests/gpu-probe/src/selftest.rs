@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::bench::Bench;
 use crate::peer::{Mps, Peer};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// Says a value and ends well.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::bench::Bench;
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

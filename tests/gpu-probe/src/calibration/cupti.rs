@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::bench::{Bench, nanoseconds};
 use crate::driver::{Cupti, Event, Kernel, Stream};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

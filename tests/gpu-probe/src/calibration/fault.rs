@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::bench::{Bench, nanoseconds, rate};
 use crate::driver::Memory;
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::bench::{Bench, rate};
 use crate::driver::{Memory, Place};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::bench::{Bench, rate};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::Bench;
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

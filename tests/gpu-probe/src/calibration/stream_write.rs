@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::bench::{Bench, nanoseconds};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

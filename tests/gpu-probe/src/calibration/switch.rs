@@ -13,7 +13,7 @@ use super::turns::{Seen, Stamp, seen};
 use crate::bench::{Bench, nanoseconds};
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role, left};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// Without MPS.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{NO_LEDGER, Tools};
 use crate::bench::Bench;
 use crate::driver::{BLOCK, CudaError, Memory, Part, Place};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.

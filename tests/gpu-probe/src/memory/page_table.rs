@@ -8,7 +8,7 @@ use super::NO_LEDGER;
 use crate::bench::{Bench, nanoseconds};
 use crate::driver::{BLOCK, Memory, Place};
 use crate::host::{PAGE, PageTable, page_table};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::bench::Bench;
 use crate::driver::{BLOCK, CudaError, Place};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 
 /// The probe.
 pub const PROBE: Probe = Probe {

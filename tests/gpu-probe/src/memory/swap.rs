@@ -13,7 +13,7 @@ use super::NO_LEDGER;
 use crate::bench::{Bench, nanoseconds};
 use crate::driver::{Gpu, Place};
 use crate::peer::{Mps, Peer, Role, numbers};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
