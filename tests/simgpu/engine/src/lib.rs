@@ -34,16 +34,21 @@
 mod compute;
 mod copies;
 mod engine;
+mod error;
 pub mod memory;
 mod paging;
 mod ready;
 mod settings;
 mod slab;
+mod state;
+mod time;
 mod usage;
 mod work;
 
-pub use engine::{Engine, EngineError};
+pub use engine::Engine;
+pub use error::EngineError;
 pub use paging::Touch;
 pub use settings::{Mode, Settings};
+pub use time::Ns;
 pub use usage::{ContextUsage, Usage};
-pub use work::{ContextId, Direction, Ns, OpId, Output, Segment, StreamId, Work};
+pub use work::{ContextId, Direction, OpId, Output, Segment, StreamId, Work};

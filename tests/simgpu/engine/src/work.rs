@@ -2,9 +2,7 @@
 
 use crate::memory::{Owner, Range};
 use crate::slab::Key;
-
-/// A time or a duration in nanoseconds of the device.
-pub type Ns = u64;
+use crate::time::Ns;
 
 /// A context. Stale ids are recognised, never confused with a newer context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::range::{PAGES, bytes};
 use super::{Ledger, MemoryError, MemorySettings, Owner, OwnerUsage, Range};
-use crate::Ns;
+use crate::time::{Ns, earlier};
 
 /// Names a prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -295,7 +295,7 @@ impl Pager {
                 }
                 None => None,
             };
-            next = crate::engine::earlier(next, event);
+            next = earlier(next, event);
         }
         next
     }
