@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::{LinkError, Options};
-use crate::Config;
+use super::error::LinkError;
+use crate::config::Config;
 use crate::wire::{self, Answer, Request, Welcome};
 
 /// How long an attempt to attach may take altogether. A start takes some 10 ms; the rest is for a
@@ -29,6 +29,20 @@ const START: Duration = Duration::from_secs(3);
 
 /// The start lock's file beside the socket.
 const START_LOCK: &str = "start";
+
+/// How to find the device.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The device's socket. `None`: [`default_socket`].
+    pub socket: Option<PathBuf>,
+    /// The program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
+    /// library or program that holds this code.
+    pub program: Option<PathBuf>,
+    /// What the device calls this client in its log. `None`: the process's name.
+    pub name: Option<String>,
+    /// Variables that the device gets when this client starts it, beside the client's own.
+    pub variables: Vec<(&'static str, String)>,
+}
 
 /// The path `SOCKET.suffix`.
 pub(crate) fn beside(socket: &Path, suffix: &str) -> PathBuf {

@@ -3,20 +3,21 @@
 //! * [`connect`]: finding or starting the device.
 //! * [`submit`]: contexts, streams, names, operations: what goes to the device.
 //! * [`news`]: what comes back, and waiting for it.
-//! * [`guard`]: telling a forked child from its parent.
+//! * [`guard`]: telling a forked child from its parent. [`error`]: why something was not done.
 
 mod connect;
+mod error;
 mod guard;
 mod news;
 mod submit;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use connect::default_socket;
+pub use connect::{Options, default_socket};
 pub(crate) use connect::{beside, connect as connect_to};
+pub use error::LinkError;
 
 use crate::lock::lock;
 use crate::op::{Advice, Effects, Ns};
@@ -35,62 +36,6 @@ pub const WINDOW: u64 = SLOTS as u64;
 /// Operations a stream may have outstanding before [`Link::submit`] waits: about what a real
 /// channel's ring takes.
 pub const STREAM_DEPTH: u64 = 1_024;
-
-/// Why the device did not do what it was asked.
-#[derive(Debug)]
-pub enum LinkError {
-    /// The configuration cannot be used.
-    Config(crate::ConfigError),
-    /// The device could not be started or reached in time.
-    Unreachable(String),
-    /// Something that no further attempt can mend: a program that is missing, a path that is no
-    /// path, a device that refuses.
-    Unusable(String),
-    /// The device died, or cut the link off. Everything on it is lost.
-    Lost,
-    /// The time was over first.
-    TimedOut,
-    /// A child of fork uses its parent's link.
-    Forked,
-    /// No device memory left.
-    OutOfMemory,
-    /// No such context, stream or operation.
-    Unknown,
-    /// An [`Effects`] call used a method that has to wait for effects.
-    Reentrant,
-}
-
-impl std::fmt::Display for LinkError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LinkError::Config(error) => error.fmt(f),
-            LinkError::Unreachable(what) => write!(f, "the simulated device cannot be reached: {what}"),
-            LinkError::Unusable(what) => f.write_str(what),
-            LinkError::Lost => f.write_str("the simulated device is gone"),
-            LinkError::TimedOut => f.write_str("the operation did not end in time"),
-            LinkError::Forked => f.write_str("a forked child cannot use its parent's device"),
-            LinkError::OutOfMemory => f.write_str("out of device memory"),
-            LinkError::Unknown => f.write_str("no such context, stream or operation"),
-            LinkError::Reentrant => f.write_str("an effect cannot wait for the device"),
-        }
-    }
-}
-
-impl std::error::Error for LinkError {}
-
-/// How to find the device.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The device's socket. `None`: [`default_socket`].
-    pub socket: Option<PathBuf>,
-    /// The program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
-    /// library or program that holds this code.
-    pub program: Option<PathBuf>,
-    /// What the device calls this client in its log. `None`: the process's name.
-    pub name: Option<String>,
-    /// Variables that the device gets when this client starts it, beside the client's own.
-    pub variables: Vec<(&'static str, String)>,
-}
 
 /// A client's connection to the device. All methods may be called from any thread.
 ///

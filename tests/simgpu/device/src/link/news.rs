@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::{Link, LinkError};
+use super::Link;
+use super::error::LinkError;
 use crate::lock::lock;
 use crate::op::{Seq, Status, Stream, Times};
 use crate::shared::futex;

@@ -8,7 +8,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::MutexGuard;
 
-use super::{Link, LinkError, STREAM_DEPTH};
+use super::error::LinkError;
+use super::{Link, STREAM_DEPTH};
 use crate::lock::lock;
 use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;

@@ -3,12 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
-use simgpu_engine::{ContextId, OpId, StreamId};
+use simgpu_engine::{ContextId, Engine, Ns, OpId, StreamId};
 
-use super::ByNumber;
 use crate::op::{Seq, Touch};
-use crate::shared::lane::{Lane, SLOTS};
+use crate::shared::lane::{Lane, News, SLOTS};
 use crate::shared::mapping::Mapping;
 
 /// Contexts a client may have. No real process has more than a few.
@@ -41,8 +41,8 @@ pub(super) struct Client {
     pub(super) name: String,
     /// Names it told: its id to the device's.
     pub(super) names: HashMap<u32, u32>,
-    pub(super) contexts: ByNumber<ContextId>,
-    pub(super) streams: ByNumber<(StreamId, u32)>,
+    pub(super) contexts: HashMap<u32, ContextId>,
+    pub(super) streams: HashMap<u32, (StreamId, u32)>,
     pub(super) slots: Vec<SlotUse>,
     /// The greatest seq so far.
     pub(super) last: Seq,
@@ -141,5 +141,35 @@ impl Client {
         if self.cut.is_none() {
             self.cut = Some(why.to_owned());
         }
+    }
+
+    /// Tells the client something. A client that does not take its news is condemned.
+    pub(super) fn tell(&mut self, news: News) {
+        if self.lane.tell(self.told, news) {
+            self.told += 1;
+            self.has_news = true;
+        } else {
+            self.condemn("news it does not take");
+        }
+    }
+
+    /// Writes down until when nothing of this client can end, so that it need not ask again and
+    /// again.
+    pub(super) fn publish_bound(&mut self, engine: &Engine) {
+        let mut bound = Ns::MAX;
+        for op in self.heads(engine) {
+            bound = bound.min(engine.earliest_end(op).unwrap_or(0));
+        }
+        // In this order: a reader that sees the new count sees the new bound or none.
+        self.lane.bound.store(0, Ordering::SeqCst);
+        self.lane.bound_count.store(self.taken, Ordering::SeqCst);
+        self.lane.bound.store(bound, Ordering::SeqCst);
+    }
+
+    fn heads(&self, engine: &Engine) -> Vec<OpId> {
+        self.streams
+            .values()
+            .filter_map(|(stream, _)| engine.head_of(*stream))
+            .collect()
     }
 }

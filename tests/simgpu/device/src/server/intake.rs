@@ -5,13 +5,14 @@
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use simgpu_engine::memory::{Pager, Range};
 use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
+use super::Device;
 use super::client::{CONTEXTS, STREAMS, TOUCHES};
-use super::{Device, Meta};
+use super::in_flight::Meta;
 use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
@@ -27,46 +28,6 @@ const LARGEST_RANGE: u64 = 1 << 42;
 
 /// Records of a client after which it is told that there is room again.
 const MAKE_ROOM_EVERY: u64 = 256;
-
-/// The names of all clients, each kept once.
-#[derive(Debug)]
-pub(super) struct Names {
-    by_name: HashMap<Box<str>, u32>,
-    /// The names, and each as JSON text.
-    names: Vec<(Box<str>, Box<str>)>,
-}
-
-impl Default for Names {
-    fn default() -> Names {
-        let mut names = Names {
-            by_name: HashMap::new(),
-            names: Vec::new(),
-        };
-        names.intern("");
-        names
-    }
-}
-
-impl Names {
-    pub(super) fn intern(&mut self, name: &str) -> u32 {
-        if let Some(&id) = self.by_name.get(name) {
-            return id;
-        }
-        let id = self.names.len() as u32;
-        let json = serde_json::Value::from(name).to_string();
-        self.names.push((name.into(), json.into()));
-        self.by_name.insert(name.into(), id);
-        id
-    }
-
-    pub(super) fn name(&self, id: u32) -> &str {
-        self.names.get(id as usize).map_or("", |(name, _)| name)
-    }
-
-    pub(super) fn json(&self, id: u32) -> &str {
-        self.names.get(id as usize).map_or("\"\"", |(_, json)| json)
-    }
-}
 
 impl Device {
     /// Takes all records that are there, brings the engine to now and collects what happened.

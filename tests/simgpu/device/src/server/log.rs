@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use simgpu_engine::{Direction, Ns};
 
 use super::client::Client;
-use super::outlet::Meta;
+use super::in_flight::Meta;
 use crate::config::Config;
 use crate::op::Op;
 

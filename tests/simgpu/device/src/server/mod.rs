@@ -1,6 +1,6 @@
 //! The device process: one thread that sleeps most of the time.
 //!
-//! A turn: see who came, left or said something ([`door`]); take what all clients submitted, in the
+//! A turn: see which client came, left or said something ([`door`]); take what all clients submitted, in the
 //! order of its time stamps, and bring the engine to now ([`intake`]); tell the clients what ended,
 //! wake those who wait, find out when to wake next ([`outlet`]); sleep.
 //!
@@ -13,32 +13,37 @@
 
 mod client;
 mod door;
+mod in_flight;
 mod intake;
 mod log;
+mod names;
 mod outlet;
 mod start;
 mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::PidfdFlags;
 use simgpu_engine::Engine;
 
 use crate::config::Config;
 use crate::durations::Durations;
-use crate::shared::board::{Board, Clock, wall_now};
+use crate::shared::board::{Board, CLIENTS, Clock, wall_now};
+use crate::shared::futex;
+use crate::shared::lane::Lane;
 use crate::shared::mapping::Mapping;
-use client::Client;
-use door::Door;
-use intake::Names;
+use crate::wire::{self, Answer, Request, Welcome};
+use client::{Client, NAMES};
+use door::{Caller, Door};
+use in_flight::Metas;
 use log::Log;
-use outlet::{Meta, Metas};
+use names::Names;
 pub use start::{Started, prepare};
 
 /// How long a device that nobody ever attached to stays: who started it may be slow.
@@ -166,7 +171,156 @@ impl Device {
             Err(error) => Err(error.into()),
         }
     }
-}
 
-/// A table with free places, for numbers that go out and come back.
-type ByNumber<T> = HashMap<u32, T>;
+    /// Handles what sockets and processes have to say. Gives back the clients that are gone.
+    fn look_at_the_door(&mut self) -> Vec<usize> {
+        let mut gone = Vec::new();
+        for caller in self.door.callers() {
+            match caller {
+                Caller::Listener => self.door.accept(),
+                Caller::Visitor(number) => self.hear_visitor(number),
+                Caller::Client(number) if self.hear_client(number) => {}
+                Caller::Client(number) | Caller::Ended(number) => gone.push(number),
+            }
+        }
+        gone.sort_unstable();
+        gone.dedup();
+        gone
+    }
+
+    fn hear_visitor(&mut self, number: u32) {
+        let Some(socket) = self.door.take_visitor(number) else {
+            return;
+        };
+        let request = match wire::receive::<Request>(&socket) {
+            Ok(Some((request, _))) => request,
+            // Left, or talks nonsense: closing is the answer.
+            _ => return,
+        };
+        match request {
+            Request::Status => self.door.push_question(socket),
+            Request::Attach { version, name } => {
+                if let Err(why) = self.attach(&socket, version, name) {
+                    let _ = wire::send(&socket, &Answer::Refused(why), &[]);
+                }
+            }
+            Request::Name { .. } => {}
+        }
+    }
+
+    fn attach(&mut self, socket: &OwnedFd, version: u32, name: String) -> Result<(), String> {
+        if version != wire::VERSION {
+            return Err(format!(
+                "client of version {version}, device of version {}",
+                wire::VERSION
+            ));
+        }
+        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|error| error.to_string())?;
+        let user = rustix::process::getuid();
+        if peer.uid != user && !peer.uid.is_root() && !start::for_all_users() {
+            return Err(format!("the device belongs to user {}", user.as_raw()));
+        }
+        let number = match self.clients.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if self.clients.len() < CLIENTS => {
+                self.clients.push(None);
+                self.clients.len() - 1
+            }
+            None => return Err(format!("{CLIENTS} clients are attached, there is no room for more")),
+        };
+        let error = |error: io::Error| error.to_string();
+        let (lane, lane_fd) = Mapping::<Lane>::create("simgpu-lane").map_err(error)?;
+        lane.initialise();
+        let socket = socket.try_clone().map_err(error)?;
+        let pidfd = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+        self.door.watch(number, &socket, pidfd.as_ref()).map_err(error)?;
+        let welcome = Answer::Welcome(Welcome {
+            client: number,
+            context_memory: self.config.device.context_memory,
+            pid: std::process::id(),
+            warning: self.log.as_ref().and_then(|log| log.trouble().map(str::to_owned)),
+        });
+        // Before the client knows its place: it may reserve memory before this goes on.
+        self.board.release_all(number);
+        let fds = [lane_fd.as_fd(), self.board_fd.as_fd(), self.door.bell().as_fd()];
+        wire::send(&socket, &welcome, &fds).map_err(error)?;
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        if let Some(place) = self.clients.get_mut(number) {
+            *place = Some(Client::new(lane, socket, pidfd, pid, name));
+        }
+        self.counters.attached += 1;
+        Ok(())
+    }
+
+    /// Reads all that a client has sent. False: it is gone.
+    pub(super) fn hear_client(&mut self, number: usize) -> bool {
+        loop {
+            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
+                return true;
+            };
+            match wire::receive::<Request>(&client.socket) {
+                Ok(Some((Request::Name { id, name }, _))) => {
+                    if client.names.len() >= NAMES {
+                        client.condemn("too many names");
+                        return true;
+                    }
+                    let known = self.names.intern(wire::cut_name(&name));
+                    client.names.insert(id, known);
+                }
+                Ok(Some(_)) => {
+                    client.condemn("a request out of place");
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
+                Err(error) => {
+                    client.condemn(&format!("a message that is none: {error}"));
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Forgets a client and all that it had.
+    fn lose(&mut self, number: usize) {
+        let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
+            return;
+        };
+        // A condemned client that still lives hears of it at once.
+        client.lane.cut_off();
+        futex::ring(&client.lane.bell);
+        futex::ring(&client.lane.prompt_bell);
+        let _ = rustix::net::shutdown(&client.socket, rustix::net::Shutdown::Both);
+        let contexts: Vec<_> = client.contexts.drain().map(|(_, context)| context).collect();
+        for context in contexts {
+            let _ = self.engine.remove_context(context);
+        }
+        let now = self.engine.now();
+        if let Some(pager) = self.engine.memory_mut() {
+            pager.remove(now, number as u32);
+        }
+        // Its operations come out of the engine as aborted; they must find it still there.
+        self.collect();
+        self.board.release_all(number);
+        if let Some(client) = self.clients.get_mut(number).and_then(Option::take) {
+            self.door.forget(&client.socket, client.pidfd.as_ref());
+        }
+    }
+
+    /// Answers those who asked for the status. The text goes in a file of its own: with many
+    /// clients it is longer than a message.
+    fn answer_questions(&mut self) {
+        for socket in self.door.take_questions() {
+            // A visitor that cannot be answered finds the connection closed.
+            let _ = self.answer(&socket);
+        }
+    }
+
+    fn answer(&self, socket: &OwnedFd) -> io::Result<()> {
+        let file = rustix::fs::memfd_create("simgpu-status", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let mut file = std::fs::File::from(file);
+        file.write_all(self.status().to_string().as_bytes())?;
+        wire::send_bytes(socket, b"status", &[file.as_fd()])
+    }
+}

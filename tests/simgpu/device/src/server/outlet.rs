@@ -5,12 +5,13 @@
 use std::sync::atomic::Ordering;
 
 use simgpu_engine::memory::{BLOCK, Ledger, PAGE, Place};
-use simgpu_engine::{Ns, OpId, Output};
+use simgpu_engine::{Ns, Output};
 
 use super::Device;
 use super::client::Client;
+use super::in_flight::Meta;
 use super::log::Fate;
-use crate::op::{Op, Seq};
+use crate::op::Seq;
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
@@ -20,51 +21,6 @@ const PROMPTS: usize = 64;
 
 /// While there are more, the device wakes at least so often (device time).
 const PROMPT_BEAT: Ns = 1_000_000;
-
-/// What the device keeps of an operation while it is in the engine.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Meta {
-    pub(super) client: u32,
-    pub(super) seq: Seq,
-    pub(super) ctx: u32,
-    pub(super) stream: u32,
-    pub(super) submitted: Ns,
-    pub(super) op: Op,
-    /// The device's id of the name.
-    pub(super) name: u32,
-    pub(super) graph: u64,
-    pub(super) prompt: bool,
-}
-
-/// Metas by tag.
-#[derive(Debug, Default)]
-pub(super) struct Metas {
-    all: Vec<Option<Meta>>,
-    free: Vec<u32>,
-}
-
-impl Metas {
-    pub(super) fn put(&mut self, meta: Meta) -> u64 {
-        if let Some(free) = self.free.pop() {
-            if let Some(place) = self.all.get_mut(free as usize) {
-                *place = Some(meta);
-            }
-            return u64::from(free);
-        }
-        self.all.push(Some(meta));
-        self.all.len() as u64 - 1
-    }
-
-    pub(super) fn take(&mut self, tag: u64) -> Option<Meta> {
-        let meta = self.all.get_mut(tag as usize)?.take()?;
-        self.free.push(tag as u32);
-        Some(meta)
-    }
-
-    fn get(&self, tag: u64) -> Option<Meta> {
-        self.all.get(tag as usize).copied().flatten()
-    }
-}
 
 impl Device {
     /// Empties the engine's outputs into lanes and log.
@@ -191,37 +147,6 @@ impl Device {
             }
         }
         wake
-    }
-}
-
-impl Client {
-    fn tell(&mut self, news: News) {
-        if self.lane.tell(self.told, news) {
-            self.told += 1;
-            self.has_news = true;
-        } else {
-            self.condemn("news it does not take");
-        }
-    }
-
-    /// Writes down until when nothing of this client can end, so that it need not ask again and
-    /// again.
-    fn publish_bound(&mut self, engine: &simgpu_engine::Engine) {
-        let mut bound = Ns::MAX;
-        for op in self.heads(engine) {
-            bound = bound.min(engine.earliest_end(op).unwrap_or(0));
-        }
-        // In this order: a reader that sees the new count sees the new bound or none.
-        self.lane.bound.store(0, Ordering::SeqCst);
-        self.lane.bound_count.store(self.taken, Ordering::SeqCst);
-        self.lane.bound.store(bound, Ordering::SeqCst);
-    }
-
-    fn heads(&self, engine: &simgpu_engine::Engine) -> Vec<OpId> {
-        self.streams
-            .values()
-            .filter_map(|(stream, _)| engine.head_of(*stream))
-            .collect()
     }
 }
 
