@@ -14,7 +14,7 @@ use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 const RECURSION: u32 = 96;
 
 /// Longest demangled text, bytes. Substitutions can make it grow exponentially with the symbol.
-const MAX_TEXT: usize = 64 * 1024;
+const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// Longest short name, characters; a table line with figures still fits a terminal.
 pub const MAX_SHORT: usize = 72;
@@ -41,7 +41,7 @@ struct Bounded(String);
 
 impl DemangleWrite for Bounded {
     fn write_string(&mut self, part: &str) -> fmt::Result {
-        if self.0.len() + part.len() > MAX_TEXT {
+        if self.0.len() + part.len() > MAX_TEXT_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(part);

@@ -14,10 +14,10 @@ mod figures;
 
 use figures::Asked;
 
-/// ns a launch.
-const AIM: f64 = 1_000.0;
+/// Most that a launch may cost, ns.
+const AIM_NS: f64 = 1_000.0;
 
-/// Begin of the job's allocations, 64 MB apart.
+/// First address of the job's allocations.
 const BASE: u64 = 0x7f00_0000_0000;
 
 struct Call {
@@ -165,10 +165,10 @@ fn main() -> ExitCode {
         .iter()
         .map(|(name, figure)| format!("{name:?}: {figure:.1}"))
         .collect();
-    let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM}}}\n", rows.join(", "));
-    let missed = figures.iter().filter(|(_, figure)| *figure > AIM);
+    let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM_NS}}}\n", rows.join(", "));
+    let missed = figures.iter().filter(|(_, figure)| *figure > AIM_NS);
     let missed: Vec<String> = missed
-        .map(|(name, figure)| format!("missed: {name}: {figure:.0} ns, aim {AIM} ns"))
+        .map(|(name, figure)| format!("missed: {name}: {figure:.0} ns, aim {AIM_NS} ns"))
         .collect();
     asked.end(&text, &missed)
 }

@@ -20,7 +20,7 @@ const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
 /// Largest uncompressed entry accepted, bytes. The biggest seen in a framework is some 100 MB; a
 /// corrupt size must not exhaust memory.
-const LARGEST: u64 = 512 << 20;
+const MAX_DECOMPRESSED_BYTES: u64 = 512 << 20;
 
 /// The struct that `nvcc` emits and the CUDA runtime passes to `cuLibraryLoadData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl<'a> Entry<'a> {
         if self.flags & (FLAG_LZ4 | FLAG_ZSTD) == 0 {
             return Ok(Cow::Borrowed(self.payload));
         }
-        if self.uncompressed > LARGEST {
+        if self.uncompressed > MAX_DECOMPRESSED_BYTES {
             return Err(Error::Compression("uncompressed size"));
         }
         let size = usize::try_from(self.uncompressed).map_err(|_| Error::Compression("uncompressed size"))?;

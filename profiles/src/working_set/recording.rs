@@ -21,7 +21,7 @@ const GRANULE: u8 = 4;
 const MAX_NAME_BYTES: usize = 1 << 14;
 
 /// Most allocations or pieces of a record; a file with more is broken.
-const MOST: u32 = 1 << 20;
+const MAX_ITEMS: u32 = 1_048_576;
 
 /// Reason for which a file cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl Recording {
             ALLOCATIONS => {
                 let count = reader.word()?;
                 let mut live = Allocations::new();
-                if count > MOST {
+                if count > MAX_ITEMS {
                     return Some(false);
                 }
                 for _ in 0..count {
@@ -221,7 +221,7 @@ impl Recording {
                 }
                 let parameters = reader.take(size)?.to_vec();
                 let count = reader.word()?;
-                if count > MOST {
+                if count > MAX_ITEMS {
                     return Some(false);
                 }
                 let mut touched = Vec::new();

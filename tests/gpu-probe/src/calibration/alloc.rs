@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::bench::{Bench, nanoseconds};
-use crate::driver::BLOCK;
+use crate::driver::BLOCK_BYTES;
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -19,7 +19,7 @@ pub const PROBE: Probe = Probe {
 /// Rounds.
 const ROUNDS: usize = 30;
 /// Sizes, and what they are called.
-const SIZES: [(&str, usize); 2] = [("2m", BLOCK), ("64m", 64 << 20)];
+const SIZES: [(&str, usize); 2] = [("2m", BLOCK_BYTES), ("64m", 64 << 20)];
 
 fn run(bench: &Bench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);

@@ -23,8 +23,9 @@ pub const PROBE: Probe = Probe {
 const LARGE_BYTES: usize = 64 << 20;
 /// What is still measured where there is little memory.
 const MIN_BYTES: usize = 8 << 20;
-/// At most so many touches in a kernel: at 100 us each that is a tenth of a second.
-const TOUCHES: usize = 1024;
+/// Most touches in a kernel.
+// At 100 us each that is a tenth of a second.
+const MAX_TOUCHES: usize = 1024;
 /// Rounds.
 const ROUNDS: usize = 5;
 /// Threads of a block of the sweeping kernel.
@@ -41,7 +42,7 @@ fn run(bench: &Bench) -> Result<()> {
         gpu.stream()?,
         bench.pair()?,
     );
-    let touches = |memory: &Memory<'_>, stride: usize| (memory.bytes() / stride).clamp(1, TOUCHES);
+    let touches = |memory: &Memory<'_>, stride: usize| (memory.bytes() / stride).clamp(1, MAX_TOUCHES);
     let touched = |memory: &Memory<'_>, stride: usize| -> Result<f64> {
         let count = touches(memory, stride);
         let time = pair.around(stream, || {

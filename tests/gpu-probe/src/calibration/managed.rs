@@ -21,8 +21,9 @@ pub const PROBE: Probe = Probe {
 const LARGE_BYTES: usize = 256 << 20;
 /// What is still measured where there is little memory.
 const MIN_BYTES: usize = 8 << 20;
-/// Threads of a block, each of which reads and writes 16 bytes.
+/// Threads of a block.
 const BLOCK_THREADS: usize = 256;
+/// What a thread reads and writes.
 const BYTES_A_THREAD: usize = 16;
 /// Rounds.
 const ROUNDS: usize = 20;

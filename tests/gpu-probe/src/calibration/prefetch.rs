@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::{Bench, nanoseconds, rate};
-use crate::driver::{BLOCK, Memory, Place};
+use crate::driver::{BLOCK_BYTES, Memory, Place};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -68,8 +68,8 @@ fn run(bench: &Bench) -> Result<()> {
 /// Calls of one block each, and one call of many.
 fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     let (gpu, report, stream) = (&bench.gpu, &bench.report, bench.gpu.stream()?);
-    let blocks: Vec<_> = (0..(memory.bytes() / BLOCK).min(32))
-        .map(|block| memory.part(block * BLOCK, BLOCK))
+    let blocks: Vec<_> = (0..(memory.bytes() / BLOCK_BYTES).min(32))
+        .map(|block| memory.part(block * BLOCK_BYTES, BLOCK_BYTES))
         .collect();
     let each = |place| -> Result<Vec<f64>> {
         let mut times = Vec::new();
@@ -109,7 +109,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     ] {
         report
             .samples(name, "ns", Clock::Host, &Samples::new(times))
-            .and("bytes", BLOCK)
+            .and("bytes", BLOCK_BYTES)
             .print();
     }
     for _ in 0..3 {
@@ -128,7 +128,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     report
         .samples("batch_call", "ns", Clock::Host, &Samples::new(batch))
         .and("parts", blocks.len())
-        .and("bytes", blocks.len() * BLOCK)
+        .and("bytes", blocks.len() * BLOCK_BYTES)
         .print();
     Ok(())
 }

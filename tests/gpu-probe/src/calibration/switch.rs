@@ -34,8 +34,8 @@ pub const MPS_PROBE: Probe = Probe {
     run: under,
 };
 
-/// Kernels of each process in a round: 30 ms of work, so 60 ms in which slices of one or two
-/// milliseconds show.
+/// Kernels of each process in a round.
+// 30 ms of work, so 60 ms in which slices of one or two milliseconds show.
 const KERNELS: usize = 3_000;
 /// Each kernel's time: well above what a launch costs the host, well below a slice.
 const KERNEL_NS: u64 = 10_000;

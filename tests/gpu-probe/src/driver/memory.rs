@@ -18,7 +18,7 @@ use crate::host;
 /// No probe allocates more managed or pinned memory than this at once.
 const MAX_MANAGED_BYTES: usize = 256 << 20;
 /// The unit in which large allocations are cut to size: the driver's block of managed memory.
-pub const BLOCK: usize = 2 << 20;
+pub const BLOCK_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -41,7 +41,11 @@ pub struct Memory<'g> {
 /// How much of `wanted` bytes may be had where `free` are free.
 fn share(wanted: usize, free: usize) -> usize {
     let most = wanted.min(free / 4);
-    if most >= BLOCK { most - most % BLOCK } else { most }
+    if most >= BLOCK_BYTES {
+        most - most % BLOCK_BYTES
+    } else {
+        most
+    }
 }
 
 impl Gpu {

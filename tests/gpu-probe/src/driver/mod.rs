@@ -13,4 +13,4 @@ mod memory;
 pub use api::{CudaError, Place};
 pub use cupti::Cupti;
 pub use gpu::{Event, Gpu, Kernel, Part, Stream};
-pub use memory::{BLOCK, Memory};
+pub use memory::{BLOCK_BYTES, Memory};

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
 use crate::bench::Bench;
-use crate::driver::{BLOCK, CudaError, Memory, Part, Place};
+use crate::driver::{BLOCK_BYTES, CudaError, Memory, Part, Place};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -80,7 +80,7 @@ fn run(bench: &Bench) -> Result<()> {
 }
 
 fn blocks(memory: &Memory<'_>) -> Vec<Part> {
-    (0..memory.bytes() / BLOCK)
-        .map(|block| memory.part(block * BLOCK, BLOCK))
+    (0..memory.bytes() / BLOCK_BYTES)
+        .map(|block| memory.part(block * BLOCK_BYTES, BLOCK_BYTES))
         .collect()
 }

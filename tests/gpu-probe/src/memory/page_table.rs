@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::NO_LEDGER;
 use crate::bench::{Bench, nanoseconds};
-use crate::driver::{BLOCK, Memory, Place};
+use crate::driver::{BLOCK_BYTES, Memory, Place};
 use crate::host::{PAGE, PageTable, page_table};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
@@ -24,7 +24,7 @@ pub const PROBE: Probe = Probe {
 const BYTES: usize = 32 << 20;
 /// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks
 /// that nobody touched must not change.
-const STRIDE_BYTES: usize = 2 * BLOCK;
+const STRIDE_BYTES: usize = 2 * BLOCK_BYTES;
 /// Where in its block a touch goes: not to its begin, so that what the driver brings around it
 /// shows on both sides.
 const OFFSET_BYTES: usize = 256 << 10;
@@ -134,9 +134,9 @@ fn judged(before: &PageTable, after: &PageTable, offset: usize, stride: usize) -
         .collect();
     let touched = |page: &usize| page * PAGE >= offset && (page * PAGE - offset).is_multiple_of(stride);
     let touches: Vec<usize> = (0..gone.len()).filter(touched).collect();
-    let blocks: std::collections::BTreeSet<usize> = touches.iter().map(|page| page * PAGE / BLOCK).collect();
+    let blocks: std::collections::BTreeSet<usize> = touches.iter().map(|page| page * PAGE / BLOCK_BYTES).collect();
     let others: Vec<usize> = (0..gone.len())
-        .filter(|page| !blocks.contains(&(page * PAGE / BLOCK)))
+        .filter(|page| !blocks.contains(&(page * PAGE / BLOCK_BYTES)))
         .collect();
     let share = |pages: &[usize]| {
         let count = pages.iter().filter(|page| gone.get(**page) == Some(&true)).count();
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_a_touch_took_along_is_told_from_what_nobody_touched() {
-        const PAGES: usize = 4 * BLOCK / PAGE;
+        const PAGES: usize = 4 * BLOCK_BYTES / PAGE;
         let before = table(vec![true; PAGES]);
         assert_eq!(
             judged(&before, &before, OFFSET_BYTES, STRIDE_BYTES),
@@ -204,7 +204,7 @@ mod tests {
         assert!(seen.shows());
         assert_eq!(seen.bytes_a_touch, 65_536.0);
         // A page of a block that nobody touched went too.
-        after.present[BLOCK / PAGE] = false;
+        after.present[BLOCK_BYTES / PAGE] = false;
         let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(!seen.shows() && seen.others_gone > 0.0);
     }

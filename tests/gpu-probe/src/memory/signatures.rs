@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::bench::Bench;
-use crate::driver::{BLOCK, CudaError, Place};
+use crate::driver::{BLOCK_BYTES, CudaError, Place};
 use crate::probe::{Group, Probe};
 
 /// The probe.
@@ -40,7 +40,7 @@ fn run(bench: &Bench) -> Result<()> {
         }
         .print();
     }
-    let (memory, stream) = (gpu.managed(BLOCK, BLOCK)?, gpu.stream()?);
+    let (memory, stream) = (gpu.managed(BLOCK_BYTES, BLOCK_BYTES)?, gpu.stream()?);
     let told = |name: &str, result: Result<(), CudaError>| {
         let line = report.fact(name, result.is_ok());
         match result {

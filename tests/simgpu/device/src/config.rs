@@ -76,7 +76,7 @@ pub enum Sharing {
 }
 
 /// Host memory for managed memory where nobody says: what MSched's larger test bed had.
-const HOST_MEMORY: u64 = 96 << 30;
+const HOST_MEMORY_BYTES: u64 = 96 << 30;
 
 /// The `[device]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,7 +145,7 @@ impl DeviceConfig {
     /// A device with these figures.
     fn of(figures: &Figures) -> DeviceConfig {
         let engine = figures.engine;
-        let paging = figures.paging(HOST_MEMORY, true);
+        let paging = figures.paging(HOST_MEMORY_BYTES, true);
         DeviceConfig {
             calibration: None,
             mode: Sharing::TimeSlice,
@@ -162,7 +162,7 @@ impl DeviceConfig {
             prefetch_threshold: paging.threshold,
             fault_batch_ns: paging.fault_batch,
             evict_block_ns: paging.evict_block,
-            host_memory: HOST_MEMORY,
+            host_memory: HOST_MEMORY_BYTES,
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Of this protocol: messages and layout of lanes together.
 pub(crate) const VERSION: u32 = 3;
 
-/// The longest message. Names are cut well below it.
-const LONGEST: usize = 64 << 10;
+/// The longest message, bytes. Names are cut well below it.
+const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
 /// The longest name the device keeps, bytes.
-pub(crate) const LONGEST_NAME: usize = 16 << 10;
+pub(crate) const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// What comes from a client.
 #[derive(Debug, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub(crate) fn send_bytes(socket: impl AsFd, text: &[u8], fds: &[BorrowedFd<'_>])
 
 /// Receives one message as it is. `None`: the other side is gone.
 pub(crate) fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut text = vec![0; LONGEST];
+    let mut text = vec![0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -118,7 +118,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Opti
 
 /// The longest piece of a name that fits, cut between characters.
 pub(crate) fn cut_name(name: &str) -> &str {
-    let mut end = name.len().min(LONGEST_NAME);
+    let mut end = name.len().min(MAX_NAME_BYTES);
     while !name.is_char_boundary(end) {
         end -= 1;
     }

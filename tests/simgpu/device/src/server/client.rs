@@ -12,16 +12,16 @@ use crate::shared::lane::{Lane, News, SLOTS};
 use crate::shared::mapping::Mapping;
 
 /// Contexts a client may have. No real process has more than a few.
-pub(super) const CONTEXTS: usize = 256;
+pub(super) const MAX_CONTEXTS: usize = 256;
 
 /// Streams a client may have open. Real drivers get slow long before.
-pub(super) const STREAMS: usize = 65_536;
+pub(super) const MAX_STREAMS: usize = 65_536;
 
 /// Names a client may have told.
-pub(super) const NAMES: usize = 262_144;
+pub(super) const MAX_NAMES: usize = 262_144;
 
-/// Ranges that one operation may name. A launch has 4 KiB of parameters, 512 pointers.
-pub(super) const TOUCHES: usize = 512;
+/// Ranges that one operation may name. The parameters of a launch hold 512 pointers.
+pub(super) const MAX_TOUCHES: usize = 512;
 
 /// The operation that last used a slot.
 #[derive(Debug, Clone, Copy)]

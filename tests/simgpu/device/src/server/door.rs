@@ -13,11 +13,11 @@ use rustix::net::SocketFlags;
 use crate::shared::board::wall_now;
 
 /// Visitors (connected, not attached) at once; more wait in the socket's queue.
-const VISITORS: usize = 512;
+const MAX_VISITORS: usize = 512;
 
 /// How long a visitor may say nothing, wall nanoseconds. One that hangs must not keep the device
 /// alive.
-const SILENCE: u64 = 10_000_000_000;
+const SILENCE_NS: u64 = 10_000_000_000;
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -79,14 +79,15 @@ impl Door {
     /// Sends silent visitors away; says when to look again (wall time), if there are any left.
     pub(super) fn next_check(&mut self, now: u64) -> Option<u64> {
         // Closing a socket takes it out of the epoll set.
-        self.visitors.retain(|_, (_, came)| came.saturating_add(SILENCE) > now);
+        self.visitors
+            .retain(|_, (_, came)| came.saturating_add(SILENCE_NS) > now);
         let oldest = self.visitors.values().map(|(_, came)| *came).min()?;
-        Some(oldest.saturating_add(SILENCE))
+        Some(oldest.saturating_add(SILENCE_NS))
     }
 
     /// Lets all in that stand outside.
     pub(super) fn accept(&mut self) {
-        while self.visitors.len() < VISITORS {
+        while self.visitors.len() < MAX_VISITORS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
                 return;

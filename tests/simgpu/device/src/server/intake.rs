@@ -11,7 +11,7 @@ use simgpu_engine::memory::{Pager, Range};
 use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
 use super::Device;
-use super::client::{CONTEXTS, STREAMS, TOUCHES};
+use super::client::{MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
 use super::in_flight::Meta;
 use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
@@ -20,11 +20,11 @@ use crate::shared::record::Record;
 
 /// How long a held kernel runs that says nothing else: the time after which the spinning kernels of
 /// real auto-tuners give up.
-const HELD: Ns = 100_000_000;
+const HELD_KERNEL_NS: Ns = 100_000_000;
 
 /// The largest range of managed memory that a record may name, bytes: more than any host has,
 /// little enough to be walked through.
-const LARGEST_RANGE: u64 = 1 << 42;
+const MAX_RANGE_BYTES: u64 = 1 << 42;
 
 /// Records of a client after which it is told that there is room again.
 const MAKE_ROOM_EVERY: u64 = 256;
@@ -134,7 +134,7 @@ impl Device {
                 Ok(())
             }
             Record::OpenContext(ctx) => {
-                if client.contexts.len() >= CONTEXTS || client.contexts.contains_key(&ctx.0) {
+                if client.contexts.len() >= MAX_CONTEXTS || client.contexts.contains_key(&ctx.0) {
                     return Err("a context that cannot be opened");
                 }
                 self.engine.advance_to(at);
@@ -152,7 +152,7 @@ impl Device {
                 Ok(())
             }
             Record::OpenStream { ctx, stream, priority } => {
-                if client.streams.len() >= STREAMS || client.streams.contains_key(&stream.0) {
+                if client.streams.len() >= MAX_STREAMS || client.streams.contains_key(&stream.0) {
                     return Err("a stream that cannot be opened");
                 }
                 let context = *client.contexts.get(&ctx.0).ok_or("a stream of no context")?;
@@ -201,7 +201,7 @@ impl Device {
                 Ok(())
             }
             Record::Touch(touch) => {
-                if client.touches.len() >= TOUCHES {
+                if client.touches.len() >= MAX_TOUCHES {
                     return Err("an operation that uses more than there are parameters");
                 }
                 range(touch.start, touch.bytes)?;
@@ -263,7 +263,7 @@ impl Device {
             Op::Kernel(launch) if launch.held => {
                 meta.prompt = true;
                 Work::Kernel {
-                    duration: launch.duration.unwrap_or(HELD),
+                    duration: launch.duration.unwrap_or(HELD_KERNEL_NS),
                     held: true,
                 }
             }
@@ -342,7 +342,7 @@ impl Device {
 
 /// A range that a client names.
 fn range(start: u64, bytes: u64) -> Result<Range, &'static str> {
-    if bytes > LARGEST_RANGE || start.checked_add(bytes).is_none() {
+    if bytes > MAX_RANGE_BYTES || start.checked_add(bytes).is_none() {
         return Err("a range beyond any device");
     }
     Ok(Range::new(start, bytes))

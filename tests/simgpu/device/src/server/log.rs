@@ -26,8 +26,8 @@ use super::in_flight::Meta;
 use crate::config::Config;
 use crate::op::Op;
 
-/// Text kept before it is written.
-const BUFFER: usize = 256 << 10;
+/// Text kept before it is written, bytes.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl Log {
     fn end_line(&mut self) {
         self.text.push_str("}\n");
         self.lines += 1;
-        if self.text.len() >= BUFFER {
+        if self.text.len() >= BUFFER_BYTES {
             self.flush();
         }
     }

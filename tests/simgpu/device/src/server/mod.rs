@@ -34,12 +34,12 @@ use simgpu_engine::Engine;
 
 use crate::config::Config;
 use crate::durations::Durations;
-use crate::shared::board::{Board, CLIENTS, Clock, wall_now};
+use crate::shared::board::{Board, Clock, MAX_CLIENTS, wall_now};
 use crate::shared::futex;
 use crate::shared::lane::Lane;
 use crate::shared::mapping::Mapping;
 use crate::wire::{self, Answer, Request, Welcome};
-use client::{Client, NAMES};
+use client::{Client, MAX_NAMES};
 use door::{Caller, Door};
 use in_flight::Metas;
 use log::Log;
@@ -47,7 +47,7 @@ use names::Names;
 pub use start::{Started, prepare};
 
 /// How long a device that nobody ever attached to stays: who started it may be slow.
-const FIRST_CLIENT: Duration = Duration::from_secs(5);
+const FIRST_CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The device.
 pub struct Device {
@@ -108,7 +108,7 @@ impl Device {
     /// Serves until the last client has left.
     pub fn run(mut self) -> io::Result<()> {
         let linger = Duration::from_millis(self.config.device.linger_ms);
-        let mut leave_at = wall_now() + FIRST_CLIENT.as_nanos() as u64;
+        let mut leave_at = wall_now() + FIRST_CLIENT_TIMEOUT.as_nanos() as u64;
         loop {
             self.counters.turns += 1;
             let asked = self.board.asked();
@@ -222,11 +222,11 @@ impl Device {
         }
         let number = match self.clients.iter().position(Option::is_none) {
             Some(free) => free,
-            None if self.clients.len() < CLIENTS => {
+            None if self.clients.len() < MAX_CLIENTS => {
                 self.clients.push(None);
                 self.clients.len() - 1
             }
-            None => return Err(format!("{CLIENTS} clients are attached, there is no room for more")),
+            None => return Err(format!("{MAX_CLIENTS} clients are attached, there is no room for more")),
         };
         let error = |error: io::Error| error.to_string();
         let (lane, lane_fd) = Mapping::<Lane>::create("simgpu-lane").map_err(error)?;
@@ -260,7 +260,7 @@ impl Device {
             };
             match wire::receive::<Request>(&client.socket) {
                 Ok(Some((Request::Name { id, name }, _))) => {
-                    if client.names.len() >= NAMES {
+                    if client.names.len() >= MAX_NAMES {
                         client.condemn("too many names");
                         return true;
                     }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use simgpu_engine::memory::{BLOCK, Ledger, PAGE, Place};
+use simgpu_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, Place};
 use simgpu_engine::{Ns, Output};
 
 use super::Device;
@@ -20,7 +20,7 @@ use crate::shared::lane::{ANY, News};
 const PROMPTS: usize = 64;
 
 /// While there are more, the device wakes at least so often (device time).
-const PROMPT_BEAT: Ns = 1_000_000;
+const PROMPT_BEAT_NS: Ns = 1_000_000;
 
 impl Device {
     /// Empties the engine's outputs into lanes and log.
@@ -143,7 +143,7 @@ impl Device {
                 at(engine.earliest_end(*op));
             }
             if client.prompts.len() > PROMPTS {
-                at(Some(engine.now() + PROMPT_BEAT));
+                at(Some(engine.now() + PROMPT_BEAT_NS));
             }
         }
         wake
@@ -152,10 +152,10 @@ impl Device {
 
 /// Which pages of a client's block lie on the device alone: a bit each.
 fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
-    let Some(start) = block.checked_mul(BLOCK) else {
+    let Some(start) = block.checked_mul(BLOCK_BYTES) else {
         return 0;
     };
-    (0..BLOCK / PAGE)
-        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE)) == Some(Place::Device))
+    (0..BLOCK_BYTES / PAGE_BYTES)
+        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE_BYTES)) == Some(Place::Device))
         .fold(0, |pages, page| pages | 1 << page)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use simgpu_engine::Ns;
 
-/// Clients a device takes at once. The word each has on the board makes 8 KiB.
-pub(crate) const CLIENTS: usize = 1024;
+/// Clients a device takes at once.
+pub(crate) const MAX_CLIENTS: usize = 1024;
 
 /// See the module.
 #[repr(C, align(64))]
@@ -24,13 +24,13 @@ pub(crate) struct Board {
     sleeping: AtomicU32,
     /// Device memory each client holds. The sum over all is what is used, so there is no second
     /// number that a killed client could leave behind wrong.
-    held: [AtomicU64; CLIENTS],
+    held: [AtomicU64; MAX_CLIENTS],
     /// Host memory for managed memory, bytes.
     host: AtomicU64,
     /// Managed memory each client has allocated, all of which the host must be able to hold.
-    managed: [AtomicU64; CLIENTS],
+    managed: [AtomicU64; MAX_CLIENTS],
     /// Of it, what is on the device; the device writes it.
-    resident: [AtomicU64; CLIENTS],
+    resident: [AtomicU64; MAX_CLIENTS],
 }
 
 impl Board {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(board.used(), 40);
         board.release_all(1);
         assert_eq!(board.used(), 0);
-        assert!(!board.reserve(CLIENTS, 1), "no such client");
+        assert!(!board.reserve(MAX_CLIENTS, 1), "no such client");
         assert!(!board.reserve(0, u64::MAX));
     }
 

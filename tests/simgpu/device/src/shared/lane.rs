@@ -13,11 +13,11 @@ use simgpu_engine::Ns;
 use super::record::{WORDS, Words};
 use crate::op::Seq;
 
-/// Tells a lane of this layout from other memory: "simLANE1" as little-endian bytes.
+/// Tells a lane of this layout from other memory: "simLANE1", little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"simLANE1");
 
-/// Submissions a lane holds. At 2 us a launch the device may sleep 8 ms before it is asked to look
-/// (at half).
+/// Submissions a lane holds.
+// At 2 us a launch the device may sleep 8 ms before it is asked to look (at half).
 pub(crate) const SUBMISSIONS: usize = 4096;
 
 /// Bits of a [`Seq`] that name the client's slot; the rest counts submissions.
@@ -34,7 +34,7 @@ pub(crate) const NEWS: usize = 2 * SLOTS;
 /// every millisecond.
 pub(crate) const WAITERS: usize = 64;
 
-/// Blocks of 2 MiB of which a client is told at once where their pages lie.
+/// Blocks of which a client is told at once where their pages lie.
 pub(crate) const BLOCKS: usize = 512;
 
 /// What a waiter writes that wants any news at all.

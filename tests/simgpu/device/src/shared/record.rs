@@ -72,9 +72,9 @@ const TOUCH: u64 = 16;
 const PREFER_DEVICE: u64 = 17;
 
 // Flags beside the kind in word 0.
-const PROMPT: u64 = 1 << 8;
-const HELD: u64 = 1 << 9;
-const TIMED: u64 = 1 << 10;
+const PROMPT: u64 = 0x100;
+const HELD: u64 = 0x200;
+const TIMED: u64 = 0x400;
 const DIRECTION: u32 = 16;
 
 // Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4

@@ -7,7 +7,7 @@
 
 use super::block::{Block, NONE, widen};
 use super::order::Order;
-use super::range::{PAGE, Part, bytes, mask};
+use super::range::{PAGE_BYTES, Part, bytes, mask};
 use super::table::{Cursor, Table};
 use super::{MemorySettings, Owner, OwnerUsage, Range};
 
@@ -389,7 +389,9 @@ impl Ledger {
 
     /// Where the page of an address lies. `None`: it is not allocated.
     pub fn place(&self, owner: Owner, address: u64) -> Option<Place> {
-        let (at, part, _) = self.each(owner, Range::new(address / PAGE * PAGE, PAGE)).next()?;
+        let (at, part, _) = self
+            .each(owner, Range::new(address / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES))
+            .next()?;
         let block = &self.blocks[at as usize];
         Some(match (block.device & part.pages != 0, block.host & part.pages != 0) {
             (false, false) => Place::Nowhere,

@@ -52,7 +52,7 @@ mod usage;
 
 pub use ledger::{Fault, Ledger, MemoryError, Peaks, Place};
 pub use pager::{Pager, Ticket};
-pub use range::{BLOCK, PAGE, Range};
+pub use range::{BLOCK_BYTES, PAGE_BYTES, Range};
 pub use settings::MemorySettings;
 pub use usage::OwnerUsage;
 
