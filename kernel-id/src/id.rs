@@ -29,8 +29,8 @@ pub struct KernelId {
 }
 
 impl KernelId {
-    /// An identity with its symbol cut at [`MAX_SYMBOL_BYTES`]. A cut symbol ends in `#` and the key of
-    /// the whole, so that long symbols with a common beginning differ.
+    /// An identity with its symbol cut at [`MAX_SYMBOL_BYTES`]. A cut symbol ends in `#` and the
+    /// key of the whole, so that long symbols with a common beginning differ.
     pub fn new(module: u64, symbol: &str, grid: [u32; 3], block: [u32; 3], shared: u32) -> KernelId {
         let mut id = KernelId {
             module,

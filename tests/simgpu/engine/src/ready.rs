@@ -1,12 +1,12 @@
-//! Who is next: operations ready within a context, contexts in line for an engine.
+//! Orders of waiting: ready operations of a context, contexts in line for an engine.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::slab::Key;
 
-/// The operations of one context that are ready for one engine: the lowest priority number first,
-/// among equals the first that became ready.
+/// The operations of one context that are ready for one engine, by priority number, then by time of
+/// becoming ready.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadyOps {
     heap: BinaryHeap<Reverse<(i32, u64, Key)>>,
@@ -26,7 +26,7 @@ impl ReadyOps {
     }
 }
 
-/// Contexts that wait for an engine, each at most once, in the order in which they came.
+/// Contexts that wait for an engine, each at most once, in order of arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Line {
     contexts: VecDeque<Key>,

@@ -1,7 +1,7 @@
-//! A store with stable keys. A key carries the generation of its place, so that a key of something
-//! gone never names something newer.
+//! A store with stable keys. A key carries the generation of its place, so a stale key never names
+//! something newer.
 
-/// Names a place and the generation of what it holds.
+/// Name of a place and of the generation of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub(crate) index: u32,
@@ -9,7 +9,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key that names nothing in any store: generations begin at 1.
+    /// The key of nothing in any store: generations begin at 1.
     pub(crate) const NOTHING: Key = Key {
         index: u32::MAX,
         generation: 0,

@@ -1,8 +1,8 @@
 //! The device process: one thread that sleeps most of the time.
 //!
-//! A turn: see which client came, left or said something ([`door`]); take what all clients submitted, in the
-//! order of its time stamps, and bring the engine to now ([`intake`]); tell the clients what ended,
-//! wake those who wait, find out when to wake next ([`outlet`]); sleep.
+//! A turn: see which client came, left or said something ([`door`]); take what all clients
+//! submitted, in the order of its time stamps, and bring the engine to now ([`intake`]); tell the
+//! clients what ended, wake those that wait, find out when to wake next ([`outlet`]); sleep.
 //!
 //! Submissions carry the time at which they were made, so it makes no difference to any computed
 //! time when the device looks. It wakes when a client asks it to (somebody begins to wait, a ring

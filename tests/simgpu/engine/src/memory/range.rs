@@ -1,10 +1,10 @@
 //! Addresses cut into blocks and pages.
 
-/// The driver's leaf: the unit in which the ledger knows where memory lies, bytes.
+/// The driver's leaf, in which the ledger counts, bytes.
 pub const PAGE_BYTES: u64 = 64 << 10;
 /// The unit in which the driver evicts and prefetches, bytes.
 pub const BLOCK_BYTES: u64 = 2 << 20;
-/// Pages of a block: one bit each of a `u32`.
+/// Pages of a block: bits of a `u32`.
 pub(super) const PAGES: u32 = (BLOCK_BYTES / PAGE_BYTES) as u32;
 /// The unit in which the device reports faults, bytes.
 const FAULT_BYTES: u64 = 4 << 10;
@@ -14,16 +14,16 @@ const FAULT_BYTES: u64 = 4 << 10;
 pub struct Range {
     /// The first address.
     pub start: u64,
-    /// Bytes.
+    /// Size, bytes.
     pub len: u64,
 }
 
 /// The part of a range that lies in one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The block's number: its address over [`BLOCK_BYTES`].
+    /// Number of the block: its address over [`BLOCK_BYTES`].
     pub(super) number: u64,
-    /// Its pages that the range touches.
+    /// Pages that the range touches.
     pub(super) pages: u32,
 }
 
@@ -38,7 +38,7 @@ impl Range {
         self.start.saturating_add(self.len)
     }
 
-    /// Its parts, block by block. Pages that it touches in part count whole.
+    /// Its parts, block by block. Pages touched in part count whole.
     pub(super) fn parts(self) -> impl Iterator<Item = Part> {
         let (start, end) = (self.start, self.end());
         let last = if self.len == 0 {
@@ -57,7 +57,7 @@ impl Range {
         })
     }
 
-    /// How many 4 KiB units of a page of a block it touches, 1 to 16.
+    /// Number of 4 KiB units that it touches in a page of a block, 1 to 16.
     pub(super) fn faults(self, number: u64, page: u32) -> u32 {
         let base = number * BLOCK_BYTES + u64::from(page) * PAGE_BYTES;
         let from = self.start.max(base);
@@ -69,13 +69,13 @@ impl Range {
     }
 }
 
-/// Pages from one to before another.
+/// Pages from `first` to before `behind`.
 pub(super) fn mask(first: u32, behind: u32) -> u32 {
     let below = |n: u32| if n >= PAGES { u32::MAX } else { (1 << n) - 1 };
     below(behind) & !below(first)
 }
 
-/// The bytes of so many pages.
+/// Size of these pages, bytes.
 pub(super) fn bytes(pages: u32) -> u64 {
     u64::from(pages.count_ones()) * PAGE_BYTES
 }
