@@ -37,9 +37,9 @@ pub fn short(symbol: &str) -> String {
 }
 
 /// A writer with bounded length.
-struct Bounded(String);
+struct BoundedText(String);
 
-impl DemangleWrite for Bounded {
+impl DemangleWrite for BoundedText {
     fn write_string(&mut self, part: &str) -> fmt::Result {
         if self.0.len() + part.len() > MAX_TEXT_BYTES {
             return Err(fmt::Error);
@@ -55,7 +55,7 @@ fn demangled(symbol: &str, options: DemangleOptions) -> Option<String> {
     }
     let parsing = ParseOptions::default().recursion_limit(RECURSION);
     let parsed = Symbol::new_with_options(symbol, &parsing).ok()?;
-    let mut text = Bounded(String::new());
+    let mut text = BoundedText(String::new());
     parsed
         .structured_demangle(&mut text, &options.recursion_limit(RECURSION))
         .ok()?;

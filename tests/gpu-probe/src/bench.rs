@@ -12,7 +12,7 @@ use crate::report::{Report, Samples};
 
 /// What the command line says to the probes.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct ProbeOptions {
     /// Pipe directory of an MPS daemon.
     pub mps_pipe: Option<PathBuf>,
     /// CUPTI's library.
@@ -20,7 +20,7 @@ pub struct Options {
 }
 
 /// One probe's means.
-pub struct Bench {
+pub struct ProbeBench {
     /// The device.
     pub gpu: Gpu,
     /// Where results go.
@@ -28,16 +28,16 @@ pub struct Bench {
     /// When the probe should be done: loops end early then.
     pub until: Instant,
     /// From the command line.
-    pub options: Options,
+    pub options: ProbeOptions,
 }
 
 /// How long a stream is held up for a few calls: some ten of them at 5 us each.
 const HOLD_NS: u64 = 50_000;
 
-/// What [`Bench::repeat`] measures at least, however late it is: less than that has no median.
+/// What [`ProbeBench::repeat`] measures at least, however late it is: less than that has no median.
 const LEAST: usize = 3;
 
-impl Bench {
+impl ProbeBench {
     /// Measures so often, or as often as time allows, at least three times.
     pub fn repeat(&self, rounds: usize, mut measure: impl FnMut(usize) -> Result<f64>) -> Result<Samples> {
         let mut samples = Vec::with_capacity(rounds);
@@ -60,8 +60,8 @@ impl Bench {
     }
 
     /// An event pair.
-    pub fn pair(&self) -> Result<Pair<'_>> {
-        Ok(Pair {
+    pub fn pair(&self) -> Result<EventPair<'_>> {
+        Ok(EventPair {
             gpu: &self.gpu,
             spin: self.gpu.kernel("gpu_probe_spin")?,
             from: self.gpu.event()?,
@@ -71,7 +71,7 @@ impl Bench {
 }
 
 /// Two events, used again and again.
-pub struct Pair<'g> {
+pub struct EventPair<'g> {
     gpu: &'g Gpu,
     spin: Kernel,
     /// The first.
@@ -80,7 +80,7 @@ pub struct Pair<'g> {
     pub to: Event,
 }
 
-impl Pair<'_> {
+impl EventPair<'_> {
     /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel
     /// holds the stream up until a few calls are queued, so that the host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
@@ -98,7 +98,7 @@ impl Pair<'_> {
     }
 }
 
-impl Drop for Pair<'_> {
+impl Drop for EventPair<'_> {
     fn drop(&mut self) {
         // The process ends soon; an event that stays is no loss.
         let _ = self.gpu.end_event(self.from);

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 
 /// Which command runs a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,5 +27,5 @@ pub struct Probe {
     /// The most seconds it may take. Its process is ended then.
     pub seconds: u64,
     /// The measurement.
-    pub run: fn(&Bench) -> Result<()>,
+    pub run: fn(&ProbeBench) -> Result<()>,
 }

@@ -75,11 +75,11 @@ pub struct Report {
 
 /// A line that is being made.
 #[must_use = "a line is printed by `print`"]
-pub struct Line(Vec<(String, Value)>);
+pub struct ReportLine(Vec<(String, Value)>);
 
-impl Line {
+impl ReportLine {
     /// Adds a field.
-    pub fn and(mut self, key: &str, value: impl Into<Value>) -> Line {
+    pub fn and(mut self, key: &str, value: impl Into<Value>) -> ReportLine {
         self.0.push((key.to_owned(), value.into()));
         self
     }
@@ -112,12 +112,12 @@ impl Report {
         }
     }
 
-    fn line(&self) -> Line {
-        Line(vec![("probe".to_owned(), json!(self.probe))])
+    fn line(&self) -> ReportLine {
+        ReportLine(vec![("probe".to_owned(), json!(self.probe))])
     }
 
     /// Something measured many times.
-    pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> Line {
+    pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> ReportLine {
         let rounded = |share: f64| (samples.quantile(share) * 1000.0).round() / 1000.0;
         self.number(name, unit, clock, rounded(0.5))
             .and("n", samples.len())
@@ -128,11 +128,11 @@ impl Report {
     }
 
     /// Something that is what it is.
-    pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+    pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> ReportLine {
         self.number(name, unit, clock, value).and("n", 1)
     }
 
-    fn number(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+    fn number(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> ReportLine {
         let line = self.line().and("name", name).and("value", value).and("unit", unit);
         let line = match clock {
             Clock::Device => line.and("clock", "device"),
@@ -147,12 +147,12 @@ impl Report {
     }
 
     /// A yes, a no, or a text: no figure, so not under `value`.
-    pub fn fact(&self, name: &str, fact: impl Into<Value>) -> Line {
+    pub fn fact(&self, name: &str, fact: impl Into<Value>) -> ReportLine {
         self.line().and("name", name).and("fact", fact)
     }
 
     /// Facts about the whole run.
-    pub fn facts(&self) -> Line {
+    pub fn facts(&self) -> ReportLine {
         self.line()
     }
 

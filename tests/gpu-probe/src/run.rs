@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::bench::Options;
+use crate::bench::ProbeOptions;
 use crate::probe::Probe;
 use crate::process::{SELF, lines_of};
 use crate::report::Report;
@@ -34,7 +34,7 @@ pub mod code {
 
 /// How one child ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum ProbeEnd {
     Good,
     /// It has told why.
     Failed,
@@ -45,15 +45,15 @@ enum End {
 }
 
 /// Runs the probes in `budget`. Answers whether there was a device at all.
-pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<bool> {
+pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Result<bool> {
     let begin = Instant::now();
     let _awake = awake();
     match child("about", budget.min(ABOUT), options)? {
-        End::Good => {}
-        End::NoDriver => return Ok(false),
-        End::Failed => {}
-        End::Crashed(how) => Report::new("about", false).error(&how),
-        End::TooLong => Report::new("about", false).error("the device did not answer in time"),
+        ProbeEnd::Good => {}
+        ProbeEnd::NoDriver => return Ok(false),
+        ProbeEnd::Failed => {}
+        ProbeEnd::Crashed(how) => Report::new("about", false).error(&how),
+        ProbeEnd::TooLong => Report::new("about", false).error("the device did not answer in time"),
     }
     let (mut good, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
     for probe in probes {
@@ -66,14 +66,14 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<boo
         }
         let limit = left.min(Duration::from_secs(probe.seconds)).min(fair(left));
         match child(probe.name, limit, options)? {
-            End::Good => {
+            ProbeEnd::Good => {
                 good += 1;
                 continue;
             }
-            End::Failed => {}
-            End::Crashed(how) => report.error(&how),
-            End::NoDriver => report.error("the driver is gone"),
-            End::TooLong => report.error(&format!("did not end within {:.1} s", limit.as_secs_f64())),
+            ProbeEnd::Failed => {}
+            ProbeEnd::Crashed(how) => report.error(&how),
+            ProbeEnd::NoDriver => report.error("the driver is gone"),
+            ProbeEnd::TooLong => report.error(&format!("did not end within {:.1} s", limit.as_secs_f64())),
         }
         failed.push(probe.name);
     }
@@ -111,7 +111,7 @@ fn awake() -> Vec<std::fs::File> {
 }
 
 /// Runs one probe in a process of its own and hands its lines on.
-fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
+fn child(name: &str, limit: Duration, options: &ProbeOptions) -> Result<ProbeEnd> {
     let mut command = Command::new(SELF);
     command
         .args(["child", name, "--parent", &std::process::id().to_string()])
@@ -136,7 +136,7 @@ fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
             Err(RecvTimeoutError::Timeout) => {
                 let _ = process.kill();
                 let _ = process.wait();
-                return Ok(End::TooLong);
+                return Ok(ProbeEnd::TooLong);
             }
             // Its output is closed, so it has ended or is about to.
             Err(RecvTimeoutError::Disconnected) => break,
@@ -145,16 +145,16 @@ fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
     loop {
         if let Some(status) = process.try_wait().context("a probe's process")? {
             return Ok(match status.code() {
-                Some(0) => End::Good,
-                Some(code::FAILED) => End::Failed,
-                Some(code::NO_DRIVER) => End::NoDriver,
-                _ => End::Crashed(format!("its process ended with {status}")),
+                Some(0) => ProbeEnd::Good,
+                Some(code::FAILED) => ProbeEnd::Failed,
+                Some(code::NO_DRIVER) => ProbeEnd::NoDriver,
+                _ => ProbeEnd::Crashed(format!("its process ended with {status}")),
             });
         }
         if Instant::now() > end {
             let _ = process.kill();
             let _ = process.wait();
-            return Ok(End::TooLong);
+            return Ok(ProbeEnd::TooLong);
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::peer::{Mps, Peer};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
@@ -33,7 +33,7 @@ pub const HANGS: Probe = probe("hangs", 3, |bench| {
     }
 });
 
-const fn probe(name: &'static str, seconds: u64, run: fn(&Bench) -> Result<()>) -> Probe {
+const fn probe(name: &'static str, seconds: u64, run: fn(&ProbeBench) -> Result<()>) -> Probe {
     Probe {
         name,
         group: Group::Selftest,

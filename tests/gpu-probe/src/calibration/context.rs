@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role};
 use crate::probe::{Group, Probe};
@@ -28,7 +28,7 @@ const COMES_BACK: Duration = Duration::from_secs(3);
 /// Longest wait for another process's context.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     report
         .value("device_memory", "bytes", Clock::None, gpu.total_memory()?)
@@ -57,7 +57,7 @@ fn run(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-fn context_lines(bench: &Bench, taken: &Samples, open: &Samples) {
+fn context_lines(bench: &ProbeBench, taken: &Samples, open: &Samples) {
     let report = &bench.report;
     report
         .samples("context_memory", "bytes", Clock::None, taken)

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::{Cupti, Event, Kernel, Stream};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -24,7 +24,7 @@ const BURST: usize = 200;
 /// Bursts.
 const ROUNDS: usize = 30;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, stream) = (gpu.kernel("gpu_probe_empty")?, gpu.stream()?);
     let events = (0..2 * BURST).map(|_| gpu.event()).collect::<Result<Vec<_>, _>>()?;
@@ -81,7 +81,7 @@ impl Cost {
 }
 
 /// Launches, each with an event before and after it where there are events for that.
-fn bursts(bench: &Bench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
+fn bursts(bench: &ProbeBench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
     let gpu = &bench.gpu;
     let mut calls = Vec::new();
     let periods = bench.repeat(ROUNDS, |_| {

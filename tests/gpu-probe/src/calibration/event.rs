@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
@@ -20,7 +20,7 @@ const TRAIN: usize = 200;
 /// As in the spacing probe, for twice as many calls.
 const HOLD_NS: u64 = 8_000_000;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let empty = gpu.kernel("gpu_probe_empty")?;
     let (stream, pair, event) = (gpu.stream()?, bench.pair()?, gpu.event()?);

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds, rate};
+use crate::bench::{ProbeBench, nanoseconds, rate};
 use crate::driver::Memory;
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -34,7 +34,7 @@ const BLOCK_THREADS: usize = 256;
 /// Strides, and what they are called.
 const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (touch, sweep, stream, pair) = (
         gpu.kernel("gpu_probe_touch")?,
@@ -50,7 +50,7 @@ fn run(bench: &Bench) -> Result<()> {
         })?;
         Ok(time / count as f64)
     };
-    let note = |line: crate::report::Line| match gpu.is_simulated() {
+    let note = |line: crate::report::ReportLine| match gpu.is_simulated() {
         true => line.and(
             "note",
             "the simulated device has no page ledger: managed memory is resident everywhere",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
@@ -23,7 +23,7 @@ const BURST: usize = 200;
 /// Longest wait for one store.
 const BOUND: Duration = Duration::from_secs(10);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, store, stream) = (
         gpu.kernel("gpu_probe_empty")?,

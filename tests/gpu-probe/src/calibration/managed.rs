@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, rate};
+use crate::bench::{ProbeBench, rate};
 use crate::driver::{Memory, Place};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
@@ -32,7 +32,7 @@ const ROUNDS: usize = 20;
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, sweep, stream, pair) = (
         gpu.kernel("gpu_probe_empty")?,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, rate};
+use crate::bench::{ProbeBench, rate};
 use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
@@ -22,7 +22,7 @@ const MIN_BYTES: usize = 4 << 20;
 /// A small one.
 const SMALL: usize = 4;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let device = gpu.plain(LARGE_BYTES, MIN_BYTES)?;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds, rate};
+use crate::bench::{ProbeBench, nanoseconds, rate};
 use crate::driver::{BLOCK_BYTES, Memory, Place};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -30,7 +30,7 @@ const BOTH_NS: u64 = 40_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
@@ -66,7 +66,7 @@ fn run(bench: &Bench) -> Result<()> {
 }
 
 /// Calls of one block each, and one call of many.
-fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
+fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     let (gpu, report, stream) = (&bench.gpu, &bench.report, bench.gpu.stream()?);
     let blocks: Vec<_> = (0..(memory.bytes() / BLOCK_BYTES).min(32))
         .map(|block| memory.part(block * BLOCK_BYTES, BLOCK_BYTES))
@@ -135,7 +135,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
 
 /// One allocation goes while another one comes: each from a thread and on a stream of its own,
 /// since a call may keep its thread.
-fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
+fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
     let (first, second) = (

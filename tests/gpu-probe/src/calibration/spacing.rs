@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -24,7 +24,7 @@ const HOLD_NS: u64 = 4_000_000;
 /// What each stamping kernel runs: long enough that its successor is ready when it ends.
 const STAMP_NS: u64 = 20_000;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, spin, stamp) = (
         gpu.kernel("gpu_probe_empty")?,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
@@ -23,7 +23,7 @@ const BOUND: Duration = Duration::from_secs(10);
 /// Rounds.
 const ROUNDS: usize = 500;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, word, event) = (gpu.stream()?, gpu.pinned(4096, 4096)?, gpu.event()?);
     let mut calls = Vec::new();

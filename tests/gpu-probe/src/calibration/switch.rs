@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::turns::{Seen, Stamp, seen};
-use crate::bench::{Bench, nanoseconds};
+use super::turns::{SeenTurns, Stamp, seen};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role, left};
 use crate::probe::{Group, Probe};
@@ -47,7 +47,7 @@ const ROUNDS: usize = 3;
 const BUSY_NS: u64 = 400_000_000;
 const BUSY_KERNEL_NS: u64 = 200_000;
 
-fn without(bench: &Bench) -> Result<()> {
+fn without(bench: &ProbeBench) -> Result<()> {
     let seen = rounds(bench, Mps::Without)?;
     let report = &bench.report;
     let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
@@ -72,7 +72,7 @@ fn without(bench: &Bench) -> Result<()> {
     beside(bench, Mps::Without)
 }
 
-fn under(bench: &Bench) -> Result<()> {
+fn under(bench: &ProbeBench) -> Result<()> {
     let Some(pipe) = &bench.options.mps_pipe else {
         bench.report.skipped("no --mps-pipe was given");
         return Ok(());
@@ -94,11 +94,11 @@ fn under(bench: &Bench) -> Result<()> {
     beside(bench, mps)
 }
 
-fn overlap(seen: &[Seen]) -> Samples {
+fn overlap(seen: &[SeenTurns]) -> Samples {
     Samples::new(seen.iter().map(|seen| seen.overlap))
 }
 
-fn preempted(seen: &[Seen]) -> usize {
+fn preempted(seen: &[SeenTurns]) -> usize {
     seen.iter().map(|seen| seen.preempted).sum()
 }
 
@@ -106,7 +106,7 @@ fn pair(mps: Mps<'_>) -> Result<[Peer; 2]> {
     Ok([Peer::start("stamps", mps)?, Peer::start("stamps", mps)?])
 }
 
-fn rounds(bench: &Bench, mps: Mps<'_>) -> Result<Vec<Seen>> {
+fn rounds(bench: &ProbeBench, mps: Mps<'_>) -> Result<Vec<SeenTurns>> {
     let mut peers = pair(mps)?;
     for peer in &mut peers {
         peer.tell("open")?;
@@ -139,7 +139,7 @@ fn stamps(line: &str) -> Result<Vec<Stamp>> {
 }
 
 /// A small launch and a wait for it, alone and beside a busy neighbour.
-fn beside(bench: &Bench, mps: Mps<'_>) -> Result<()> {
+fn beside(bench: &ProbeBench, mps: Mps<'_>) -> Result<()> {
     let [mut busy, mut small] = pair(mps)?;
     busy.ask("open", left(bench.until))?;
     small.ask("open", left(bench.until))?;

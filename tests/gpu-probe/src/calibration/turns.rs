@@ -21,7 +21,7 @@ struct Piece {
 
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
+pub struct SeenTurns {
     /// From one process's last instruction to the other's first, nanoseconds.
     pub switches: Vec<f64>,
     /// From the first to the last instruction of a turn that was neither the first nor the last.
@@ -54,8 +54,8 @@ fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> V
 }
 
 /// Looks at the time in which both processes had work.
-pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> Seen {
-    let mut seen = Seen::default();
+pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> SeenTurns {
+    let mut seen = SeenTurns::default();
     let both = [
         pieces(first, 0, ns, &mut seen.preempted),
         pieces(second, 1, ns, &mut seen.preempted),
@@ -161,6 +161,6 @@ mod tests {
     fn kernels_that_run_at_once_overlap() {
         let seen = seen(&run(0, 10, 10_000), &run(0, 10, 10_000), 10_000);
         assert_eq!(seen.overlap, 1.0);
-        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), Seen::default());
+        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), SeenTurns::default());
     }
 }

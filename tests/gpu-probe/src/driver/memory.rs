@@ -21,7 +21,7 @@ const MAX_MANAGED_BYTES: usize = 256 << 20;
 pub const BLOCK_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MemoryKind {
     Plain,
     Managed,
     Pinned,
@@ -33,7 +33,7 @@ pub struct Memory<'g> {
     gpu: &'g Gpu,
     address: u64,
     bytes: usize,
-    kind: Kind,
+    kind: MemoryKind,
     /// What backs pageable memory.
     _backing: Option<Box<[u64]>>,
 }
@@ -77,7 +77,7 @@ impl Gpu {
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAlloc_v2(&mut address, bytes) }?;
         let taken = begin.elapsed();
-        Ok((self.memory(address, bytes, Kind::Plain), taken))
+        Ok((self.memory(address, bytes, MemoryKind::Plain), taken))
     }
 
     /// Managed memory: `wanted` bytes, or less down to `least`.
@@ -95,7 +95,7 @@ impl Gpu {
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAllocManaged(&mut address, bytes, GLOBAL) }?;
         let taken = begin.elapsed();
-        Ok((self.memory(address, bytes, Kind::Managed), taken))
+        Ok((self.memory(address, bytes, MemoryKind::Managed), taken))
     }
 
     /// Pinned host memory, zeroed: `wanted` bytes, or less down to `least`.
@@ -110,7 +110,7 @@ impl Gpu {
         let mut address = 0;
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemHostAlloc(&mut address, bytes, FLAGS) }?;
-        let memory = self.memory(address, bytes, Kind::Pinned);
+        let memory = self.memory(address, bytes, MemoryKind::Pinned);
         host::write_pages(memory.address, bytes, 0);
         Ok(memory)
     }
@@ -123,13 +123,17 @@ impl Gpu {
             "only {bytes} bytes of host memory may be had of {wanted}"
         );
         let mut backing = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
-        let mut memory = self.memory(backing.as_mut_ptr().expose_provenance() as u64, bytes, Kind::Pageable);
+        let mut memory = self.memory(
+            backing.as_mut_ptr().expose_provenance() as u64,
+            bytes,
+            MemoryKind::Pageable,
+        );
         memory._backing = Some(backing);
         host::write_pages(memory.address, bytes, 1);
         Ok(memory)
     }
 
-    fn memory(&self, address: u64, bytes: usize, kind: Kind) -> Memory<'_> {
+    fn memory(&self, address: u64, bytes: usize, kind: MemoryKind) -> Memory<'_> {
         Memory {
             gpu: self,
             address,
@@ -153,12 +157,12 @@ impl Memory<'_> {
 
     /// Is it host memory?
     pub fn is_host(&self) -> bool {
-        matches!(self.kind, Kind::Pinned | Kind::Pageable)
+        matches!(self.kind, MemoryKind::Pinned | MemoryKind::Pageable)
     }
 
     /// Bytes `from` to `from + bytes` of managed memory, cut where the allocation ends.
     pub fn part(&self, from: usize, bytes: usize) -> Part {
-        debug_assert_eq!(self.kind, Kind::Managed);
+        debug_assert_eq!(self.kind, MemoryKind::Managed);
         let from = from.min(self.bytes);
         Part {
             at: self.address + from as u64,
@@ -174,14 +178,14 @@ impl Memory<'_> {
     /// Writes a word into every page from the host: managed memory then lies there. Nothing on the
     /// device may be using it.
     pub fn populate(&self, value: u8) {
-        if self.kind != Kind::Plain {
+        if self.kind != MemoryKind::Plain {
             host::write_pages(self.address, self.bytes, value);
         }
     }
 
     /// The first word of host memory, as the device left it.
     pub fn word(&self) -> u32 {
-        if self.kind == Kind::Plain {
+        if self.kind == MemoryKind::Plain {
             return 0;
         }
         self.first().load(Ordering::Acquire)
@@ -197,7 +201,7 @@ impl Memory<'_> {
     /// The words of host memory, copied.
     pub fn words_64(&self, count: usize) -> Vec<u64> {
         let count = count.min(self.bytes / 8);
-        if self.kind == Kind::Plain {
+        if self.kind == MemoryKind::Plain {
             return Vec::new();
         }
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
@@ -220,10 +224,10 @@ impl Drop for Memory<'_> {
         // it. What fails here failed before, and was told there.
         let _: Result<(), CudaError> = match self.kind {
             // SAFETY: allocated by this driver, freed once.
-            Kind::Plain | Kind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
+            MemoryKind::Plain | MemoryKind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
             // SAFETY: as above.
-            Kind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
-            Kind::Pageable => Ok(()),
+            MemoryKind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
+            MemoryKind::Pageable => Ok(()),
         };
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::{BLOCK_BYTES, CudaError, Memory, Part, Place};
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -27,7 +27,7 @@ const ROUNDS: usize = 6;
 /// One way of leaving: given the parts.
 type Way<'a> = Box<dyn Fn(&[Part]) -> Result<(), CudaError> + 'a>;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     let stream = tools.stream;

@@ -10,7 +10,7 @@ pub mod swap;
 
 use anyhow::Result;
 
-use crate::bench::{Bench, Pair};
+use crate::bench::{EventPair, ProbeBench};
 use crate::driver::{Kernel, Memory, Part, Place, Stream};
 
 /// Said where the simulated device has nothing to say.
@@ -22,16 +22,16 @@ const HOLD_NS: u64 = 5_000_000;
 
 /// What the probes of this folder share: a stream, the sweeping kernel, an event pair.
 pub struct Tools<'b> {
-    bench: &'b Bench,
+    bench: &'b ProbeBench,
     /// The stream.
     pub stream: Stream,
     sweep: Kernel,
-    pair: Pair<'b>,
+    pair: EventPair<'b>,
 }
 
 impl<'b> Tools<'b> {
     /// For a probe.
-    pub fn new(bench: &'b Bench) -> Result<Tools<'b>> {
+    pub fn new(bench: &'b ProbeBench) -> Result<Tools<'b>> {
         Ok(Tools {
             bench,
             stream: bench.gpu.stream()?,

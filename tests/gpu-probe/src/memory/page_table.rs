@@ -5,7 +5,7 @@
 use anyhow::Result;
 
 use super::NO_LEDGER;
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::{BLOCK_BYTES, Memory, Place};
 use crate::host::{PAGE, PageTable, page_table};
 use crate::probe::{Group, Probe};
@@ -31,7 +31,7 @@ const OFFSET_BYTES: usize = 256 << 10;
 /// Touches one after another that share a block: 64 KiB apart.
 const DENSE_BYTES: usize = 64 << 10;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, memory) = (gpu.stream()?, gpu.managed(BYTES, BYTES)?);
     let look = || page_table(memory.address(), memory.bytes());
@@ -104,7 +104,7 @@ fn run(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-fn touch(bench: &Bench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
+fn touch(bench: &ProbeBench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
     let (gpu, stream) = (&bench.gpu, bench.gpu.stream()?);
     let count = (memory.bytes() - offset).div_ceil(stride);
     let kernel = gpu.kernel("gpu_probe_touch")?;
@@ -155,7 +155,7 @@ impl Judged {
         self.touched_gone == 1.0 && self.others_gone == 0.0
     }
 
-    fn print(&self, bench: &Bench, when: &str) {
+    fn print(&self, bench: &ProbeBench, when: &str) {
         let report = &bench.report;
         let ratio = |name: &str, value: f64| {
             report

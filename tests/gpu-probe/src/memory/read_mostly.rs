@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::Place;
 use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
@@ -32,7 +32,7 @@ const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     for (advised, name) in [(false, "plain"), (true, "read_mostly")] {
@@ -72,7 +72,7 @@ fn run(bench: &Bench) -> Result<()> {
 
 /// How memory that lies on both places may leave the device.
 #[derive(Clone, Copy)]
-enum Way {
+enum ChangeWay {
     /// It does not: what the measurements say of memory that stays.
     Stay,
     /// A prefetch to the host.
@@ -83,22 +83,22 @@ enum Way {
     CollapseToHost,
 }
 
-fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
+fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let ways = [
-        ("stay", Way::Stay, false),
-        ("prefetch_to_host", Way::Prefetch, false),
-        ("collapse_to_device", Way::CollapseToDevice, false),
-        ("collapse_to_host", Way::CollapseToHost, false),
+        ("stay", ChangeWay::Stay, false),
+        ("prefetch_to_host", ChangeWay::Prefetch, false),
+        ("collapse_to_device", ChangeWay::CollapseToDevice, false),
+        ("collapse_to_host", ChangeWay::CollapseToHost, false),
         // On the device alone, as what was written there: the first time it leaves it has to be
         // copied.
-        ("collapse_to_host_written", Way::CollapseToHost, true),
+        ("collapse_to_host_written", ChangeWay::CollapseToHost, true),
     ];
     for (name, way, written) in ways {
         let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let all = memory.whole();
         let place = match way {
-            Way::CollapseToHost => Place::HOST,
+            ChangeWay::CollapseToHost => Place::HOST,
             _ => Place::DEVICE,
         };
         let (mut freed, mut advice, mut leaving, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -114,11 +114,11 @@ fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
             }
             let before = gpu.free_memory()?;
             let begun = Instant::now();
-            if matches!(way, Way::CollapseToDevice | Way::CollapseToHost) {
+            if matches!(way, ChangeWay::CollapseToDevice | ChangeWay::CollapseToHost) {
                 gpu.read_mostly(all, false)?;
             }
             advice.push(begun.elapsed().as_nanos() as f64);
-            if matches!(way, Way::Prefetch | Way::CollapseToHost) {
+            if matches!(way, ChangeWay::Prefetch | ChangeWay::CollapseToHost) {
                 leaving.push(tools.prefetch(all, Place::HOST)?);
             }
             gpu.wait(tools.stream)?;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::{BLOCK_BYTES, CudaError, Place};
 use crate::probe::{Group, Probe};
 
@@ -30,7 +30,7 @@ const NAMES: [&std::ffi::CStr; 10] = [
     c"cuMemRangeGetAttribute",
 ];
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     for name in NAMES {
         let line = report.fact(&name.to_string_lossy(), gpu.exports(name));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::NO_LEDGER;
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::{Gpu, Place};
 use crate::peer::{Mps, Peer, Role, numbers};
 use crate::probe::{Group, Probe};
@@ -38,7 +38,7 @@ const RUNS: usize = 100;
 /// Longest wait for one answer.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     // A quarter of what is free may be had at once; two jobs share that.
     let each = LARGE_BYTES
@@ -110,7 +110,7 @@ fn run(bench: &Bench) -> Result<()> {
 }
 
 /// One job moves its memory out and in while the other one's kernels run: what each loses.
-fn beside(bench: &Bench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()> {
+fn beside(bench: &ProbeBench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()> {
     a.ask("in", BOUND)?;
     let alone = a.ask_numbers("runs", BOUND)?;
     a.tell("runs")?;
@@ -147,9 +147,9 @@ fn time(job: &mut Peer, what: &str) -> Result<f64> {
 /// A job with managed memory that it moves and sweeps as it is told. Answers with device
 /// nanoseconds.
 #[derive(Default)]
-pub struct Swapper(Option<Job>);
+pub struct Swapper(Option<SwapJob>);
 
-struct Job {
+struct SwapJob {
     gpu: &'static Gpu,
     memory: crate::driver::Memory<'static>,
 }
@@ -162,7 +162,7 @@ impl Role for Swapper {
             let memory = gpu.managed(bytes.parse().context("a number of bytes")?, MIN_BYTES)?;
             memory.populate(1);
             let got = memory.bytes();
-            self.0 = Some(Job { gpu, memory });
+            self.0 = Some(SwapJob { gpu, memory });
             return Ok(got.to_string());
         }
         let job = self.0.as_ref().context("not open")?;
@@ -179,7 +179,7 @@ impl Role for Swapper {
     }
 }
 
-impl Job {
+impl SwapJob {
     /// Device times of kernels one after another.
     fn runs(&self) -> Result<String> {
         let times = (0..RUNS).map(|_| Ok(self.timed(None, true)?.to_string()));

@@ -7,7 +7,7 @@
 //! MPS: no context holds the engine; every context with ready work is in the line.
 
 use crate::ready::Line;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::state::EngineState;
 use crate::time::{Ns, earlier};
 use crate::{ContextId, Mode, Output};
@@ -19,13 +19,13 @@ enum Doing {
     /// Saving one context and loading another.
     Switching { until: Ns },
     /// Running a kernel or memset since `since`; it ends at `until` unless it is stopped.
-    Running { op: Key, since: Ns, until: Ns },
+    Running { op: SlabKey, since: Ns, until: Ns },
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compute {
     doing: Doing,
-    holder: Option<Key>,
+    holder: Option<SlabKey>,
     /// When the holder's first slice began.
     slice_start: Ns,
     /// When the holder must go, once another context waits.
@@ -44,7 +44,7 @@ impl Compute {
         }
     }
 
-    pub(crate) fn running_since(&self, key: Key) -> Option<Ns> {
+    pub(crate) fn running_since(&self, key: SlabKey) -> Option<Ns> {
         match self.doing {
             Doing::Running { op, since, .. } if op == key => Some(since),
             _ => None,
@@ -52,7 +52,7 @@ impl Compute {
     }
 
     /// A context got something ready.
-    pub(crate) fn join(&mut self, context: Key, mode: Mode) {
+    pub(crate) fn join(&mut self, context: SlabKey, mode: Mode) {
         if mode == Mode::Mps || self.holder != Some(context) {
             self.line.join(context);
         }
@@ -156,7 +156,7 @@ impl Compute {
     }
 
     /// Gives the engine to `next`, at the cost of a switch if another context had it.
-    fn hand_over(&mut self, next: Key, state: &mut EngineState) {
+    fn hand_over(&mut self, next: SlabKey, state: &mut EngineState) {
         let (now, trace) = (state.now(), state.settings().trace);
         let cost = match self.holder {
             Some(holder) if holder != next => state.settings().switch,
@@ -189,7 +189,7 @@ impl Compute {
     }
 
     /// Starts the frozen kernel of a context, else its best ready operation.
-    fn run_next_of(&mut self, context: Key, state: &mut EngineState) -> bool {
+    fn run_next_of(&mut self, context: SlabKey, state: &mut EngineState) -> bool {
         let Some(op) = state.pop_compute(context) else {
             return false;
         };
@@ -203,7 +203,7 @@ impl Compute {
     }
 
     /// Takes a context that is gone off the engine. Its operations are still known.
-    pub(crate) fn leave(&mut self, context: Key, state: &mut EngineState) {
+    pub(crate) fn leave(&mut self, context: SlabKey, state: &mut EngineState) {
         let now = state.now();
         self.line.leave(context);
         if let Doing::Running { op, since, .. } = self.doing

@@ -2,7 +2,7 @@
 //! copy, also in time-slice mode: copy engines are scheduled apart from the compute engine.
 
 use crate::ready::Line;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::state::EngineState;
 use crate::time::Ns;
 
@@ -10,7 +10,7 @@ use crate::time::Ns;
 pub(crate) struct CopyEngine {
     index: usize,
     /// The copy that runs: which, since, until.
-    running: Option<(Key, Ns, Ns)>,
+    running: Option<(SlabKey, Ns, Ns)>,
     /// Contexts with ready copies.
     line: Line,
 }
@@ -28,12 +28,12 @@ impl CopyEngine {
         self.running.map(|(_, _, until)| until)
     }
 
-    pub(crate) fn running_since(&self, key: Key) -> Option<Ns> {
+    pub(crate) fn running_since(&self, key: SlabKey) -> Option<Ns> {
         self.running.filter(|(op, _, _)| *op == key).map(|(_, since, _)| since)
     }
 
     /// A context got a copy ready.
-    pub(crate) fn join(&mut self, context: Key) {
+    pub(crate) fn join(&mut self, context: SlabKey) {
         self.line.join(context);
     }
 
@@ -62,7 +62,7 @@ impl CopyEngine {
     }
 
     /// Takes a context that is gone off the engine. Its operations are still known.
-    pub(crate) fn leave(&mut self, context: Key, state: &mut EngineState) {
+    pub(crate) fn leave(&mut self, context: SlabKey, state: &mut EngineState) {
         self.line.leave(context);
         if let Some((op, since, _)) = self.running
             && state.is_of(op, context)

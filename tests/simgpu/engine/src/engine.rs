@@ -9,7 +9,7 @@ use crate::copies::CopyEngine;
 use crate::error::EngineError;
 use crate::memory::{MemorySettings, Pager};
 use crate::paging::{Paging, Touch};
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::state::{EngineState, Ready};
 use crate::time::{Ns, earlier};
 use crate::{ContextId, ContextUsage, OpId, Output, Settings, StreamId, Usage, Work};
@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// How long `op` has run in its present piece.
-    fn running_progress(&self, op: Key) -> Ns {
+    fn running_progress(&self, op: SlabKey) -> Ns {
         let since = self
             .compute
             .running_since(op)

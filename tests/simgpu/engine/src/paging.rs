@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use crate::memory::{MemorySettings, Owner, Pager, Range, Ticket};
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::time::{Ns, earlier};
 
 /// Managed memory that an operation uses.
@@ -27,7 +27,7 @@ pub struct Touch {
 #[derive(Debug, Clone)]
 pub(crate) struct Paging {
     pager: Pager,
-    prefetches: HashMap<Ticket, Key>,
+    prefetches: HashMap<Ticket, SlabKey>,
     /// Prefetches that end, and when: the pager can be ahead.
     ending: BinaryHeap<Reverse<(Ns, Ticket)>>,
 }
@@ -55,14 +55,14 @@ impl Paging {
     }
 
     /// Begins the prefetch of an operation.
-    pub(crate) fn begin_prefetch(&mut self, now: Ns, key: Key, owner: Owner, range: Range, to_host: bool) {
+    pub(crate) fn begin_prefetch(&mut self, now: Ns, key: SlabKey, owner: Owner, range: Range, to_host: bool) {
         let ticket = self.pager.prefetch(now, owner, range, to_host);
         self.prefetches.insert(ticket, key);
         self.collect();
     }
 
     /// An operation whose prefetch has ended by `now`.
-    pub(crate) fn next_ended(&mut self, now: Ns) -> Option<Key> {
+    pub(crate) fn next_ended(&mut self, now: Ns) -> Option<SlabKey> {
         loop {
             self.pager.advance_to(now);
             self.collect();

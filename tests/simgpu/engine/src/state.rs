@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::memory::{Owner, Pager, Range};
 use crate::paging::{Paging, Touch};
 use crate::ready::ReadyOps;
-use crate::slab::{Key, Slab};
+use crate::slab::{Slab, SlabKey};
 use crate::time::{Ns, earlier};
 use crate::work::{Direction, OpId, Output, Segment, StreamId, Work};
 use crate::{ContextId, ContextUsage, Settings, Usage};
@@ -34,9 +34,9 @@ enum Progress {
 }
 
 #[derive(Debug, Clone)]
-struct Operation {
-    stream: Key,
-    context: Key,
+struct EngineOp {
+    stream: SlabKey,
+    context: SlabKey,
     tag: u64,
     work: Work,
     /// Managed memory that it uses.
@@ -52,15 +52,15 @@ struct Operation {
     /// The caller ended it before it was reached.
     released: bool,
     /// Streams whose head waits for this operation.
-    waiters: Vec<Key>,
+    waiters: Vec<SlabKey>,
     segments: Vec<Segment>,
 }
 
 #[derive(Debug, Clone)]
-struct StreamState {
-    context: Key,
+struct EngineStream {
+    context: SlabKey,
     priority: i32,
-    ops: VecDeque<Key>,
+    ops: VecDeque<SlabKey>,
     /// Work ever submitted: the sum of the durations that are known in advance.
     submitted: Ns,
     /// Of that, work that has ended.
@@ -71,11 +71,11 @@ struct StreamState {
 }
 
 #[derive(Debug, Clone, Default)]
-struct ContextState {
-    streams: Vec<Key>,
+struct EngineContext {
+    streams: Vec<SlabKey>,
     compute: ReadyOps,
     /// The kernel that a slice's end froze.
-    frozen: Option<Key>,
+    frozen: Option<SlabKey>,
     copies: [ReadyOps; 2],
     usage: ContextUsage,
 }
@@ -84,9 +84,9 @@ struct ContextState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ready {
     /// For the compute engine.
-    Compute(Key),
+    Compute(SlabKey),
     /// For the copy engine of this index.
-    Copy(usize, Key),
+    Copy(usize, SlabKey),
 }
 
 /// All that the engine knows of submitted work, and its time.
@@ -94,13 +94,13 @@ pub(crate) enum Ready {
 pub(crate) struct EngineState {
     settings: Settings,
     now: Ns,
-    contexts: Slab<ContextState>,
-    streams: Slab<StreamState>,
-    ops: Slab<Operation>,
+    contexts: Slab<EngineContext>,
+    streams: Slab<EngineStream>,
+    ops: Slab<EngineOp>,
     /// When a stream's head becomes ready by time: time, order, stream.
-    timers: BinaryHeap<Reverse<(Ns, u64, Key)>>,
+    timers: BinaryHeap<Reverse<(Ns, u64, SlabKey)>>,
     /// Streams to move on at this instant.
-    moving: VecDeque<Key>,
+    moving: VecDeque<SlabKey>,
     order: u64,
     outputs: VecDeque<Output>,
     usage: Usage,
@@ -162,21 +162,21 @@ impl EngineState {
 
     // Contexts and streams.
 
-    pub(crate) fn add_context(&mut self) -> Key {
-        self.contexts.insert(ContextState::default())
+    pub(crate) fn add_context(&mut self) -> SlabKey {
+        self.contexts.insert(EngineContext::default())
     }
 
-    pub(crate) fn has_context(&self, context: Key) -> bool {
+    pub(crate) fn has_context(&self, context: SlabKey) -> bool {
         self.contexts.get(context).is_some()
     }
 
-    pub(crate) fn context_usage(&self, context: Key) -> Option<ContextUsage> {
+    pub(crate) fn context_usage(&self, context: SlabKey) -> Option<ContextUsage> {
         self.contexts.get(context).map(|context| context.usage)
     }
 
     /// Forgets a context with its streams; their operations come out as aborted. No engine runs any
     /// of them any more.
-    pub(crate) fn remove_context(&mut self, context: Key) {
+    pub(crate) fn remove_context(&mut self, context: SlabKey) {
         let Some(gone) = self.contexts.remove(context) else {
             return;
         };
@@ -201,9 +201,9 @@ impl EngineState {
         self.timers.retain(|Reverse((_, _, key))| streams.get(*key).is_some());
     }
 
-    pub(crate) fn add_stream(&mut self, context: Key, priority: i32) -> Result<StreamId, EngineError> {
+    pub(crate) fn add_stream(&mut self, context: SlabKey, priority: i32) -> Result<StreamId, EngineError> {
         let owner = self.contexts.get_mut(context).ok_or(EngineError::NoContext)?;
-        let key = self.streams.insert(StreamState {
+        let key = self.streams.insert(EngineStream {
             context,
             priority,
             ops: VecDeque::new(),
@@ -216,14 +216,14 @@ impl EngineState {
         Ok(StreamId(key))
     }
 
-    pub(crate) fn close_stream(&mut self, stream: Key) -> Result<(), EngineError> {
+    pub(crate) fn close_stream(&mut self, stream: SlabKey) -> Result<(), EngineError> {
         let state = self.streams.get_mut(stream).ok_or(EngineError::NoStream)?;
         state.closing = true;
         self.forget_closed(stream);
         Ok(())
     }
 
-    fn forget_closed(&mut self, key: Key) {
+    fn forget_closed(&mut self, key: SlabKey) {
         let Some(stream) = self.streams.get(key) else { return };
         if !stream.closing || !stream.ops.is_empty() {
             return;
@@ -239,11 +239,11 @@ impl EngineState {
     /// Puts an operation at the end of a stream. Answers its key, and whether it is the head.
     pub(crate) fn submit(
         &mut self,
-        stream: Key,
+        stream: SlabKey,
         work: Work,
         tag: u64,
         touches: Vec<Touch>,
-    ) -> Result<(Key, bool), EngineError> {
+    ) -> Result<(SlabKey, bool), EngineError> {
         let state = self.streams.get_mut(stream).ok_or(EngineError::NoStream)?;
         if state.closing {
             return Err(EngineError::NoStream);
@@ -255,7 +255,7 @@ impl EngineState {
             left
         };
         state.submitted = state.submitted.saturating_add(known);
-        let key = self.ops.insert(Operation {
+        let key = self.ops.insert(EngineOp {
             stream,
             context: state.context,
             tag,
@@ -284,7 +284,7 @@ impl EngineState {
 
     /// Marks a host operation or a held kernel as ended by the caller. Answers whether it is a
     /// kernel that runs: the compute engine ends that.
-    pub(crate) fn release(&mut self, op: Key) -> Result<bool, EngineError> {
+    pub(crate) fn release(&mut self, op: SlabKey) -> Result<bool, EngineError> {
         let Some(state) = self.ops.get_mut(op) else {
             return Ok(false);
         };
@@ -307,11 +307,11 @@ impl EngineState {
         Ok(false)
     }
 
-    pub(crate) fn head_of(&self, stream: Key) -> Option<Key> {
+    pub(crate) fn head_of(&self, stream: SlabKey) -> Option<SlabKey> {
         self.streams.get(stream)?.ops.front().copied()
     }
 
-    pub(crate) fn is_done(&self, op: Key) -> bool {
+    pub(crate) fn is_done(&self, op: SlabKey) -> bool {
         self.ops.get(op).is_none()
     }
 
@@ -320,14 +320,14 @@ impl EngineState {
     }
 
     /// Whether an operation belongs to a context.
-    pub(crate) fn is_of(&self, op: Key, context: Key) -> bool {
+    pub(crate) fn is_of(&self, op: SlabKey, context: SlabKey) -> bool {
         self.ops.get(op).is_some_and(|op| op.context == context)
     }
 
     /// A time before which `key` cannot end, see [`crate::Engine::earliest_end`]. Waits for other
     /// operations are followed `depth` deep. `ran` is how long an operation has run in its present
     /// piece.
-    pub(crate) fn earliest_end(&self, key: Key, depth: u32, ran: &impl Fn(Key) -> Ns) -> Option<Ns> {
+    pub(crate) fn earliest_end(&self, key: SlabKey, depth: u32, ran: &impl Fn(SlabKey) -> Ns) -> Option<Ns> {
         let op = self.ops.get(key)?;
         let stream = self.streams.get(op.stream)?;
         let &head_key = stream.ops.front()?;
@@ -399,7 +399,7 @@ impl EngineState {
 
     /// Ends what can end at the head of a stream. Answers the engine that the first other operation
     /// needs, if it needs one.
-    fn move_on(&mut self, stream: Key) -> Option<Ready> {
+    fn move_on(&mut self, stream: SlabKey) -> Option<Ready> {
         loop {
             let state = self.streams.get_mut(stream)?;
             let Some(&key) = state.ops.front() else {
@@ -489,7 +489,7 @@ impl EngineState {
     }
 
     /// Begins a prefetch for the head of a stream. Answers whether it has ended by now.
-    fn begin_prefetch(&mut self, key: Key, owner: Owner, range: Range, to_host: bool) -> bool {
+    fn begin_prefetch(&mut self, key: SlabKey, owner: Owner, range: Range, to_host: bool) -> bool {
         let now = self.now;
         match &mut self.paging {
             Some(paging) => {
@@ -502,7 +502,7 @@ impl EngineState {
 
     /// Remembers that the head `waiter` waits for `other`. Heads that wait for each other in a
     /// circle stay blocked for ever, as on a real device.
-    fn block(&mut self, waiter: Key, other: Key) {
+    fn block(&mut self, waiter: SlabKey, other: SlabKey) {
         let Some(op) = self.ops.get_mut(waiter) else { return };
         let first = op.progress != Progress::Blocked;
         op.progress = Progress::Blocked;
@@ -512,7 +512,7 @@ impl EngineState {
         }
     }
 
-    fn announce(&mut self, key: Key) {
+    fn announce(&mut self, key: SlabKey) {
         if let Some(op) = self.ops.get(key) {
             self.outputs.push_back(Output::Reached {
                 op: OpId(key),
@@ -523,7 +523,7 @@ impl EngineState {
     }
 
     /// Ends the head of a stream now: reports it and wakes what waited for it.
-    fn end(&mut self, key: Key) {
+    fn end(&mut self, key: SlabKey) {
         let Some(op) = self.ops.remove(key) else { return };
         if let Some(stream) = self.streams.get_mut(op.stream) {
             stream.ops.pop_front();
@@ -549,27 +549,27 @@ impl EngineState {
     // For the engines.
 
     /// Whether a context has something for the compute engine.
-    pub(crate) fn has_compute(&self, context: Key) -> bool {
+    pub(crate) fn has_compute(&self, context: SlabKey) -> bool {
         self.contexts
             .get(context)
             .is_some_and(|context| context.frozen.is_some() || !context.compute.is_empty())
     }
 
     /// The frozen kernel of a context, else its best operation for the compute engine.
-    pub(crate) fn pop_compute(&mut self, context: Key) -> Option<Key> {
+    pub(crate) fn pop_compute(&mut self, context: SlabKey) -> Option<SlabKey> {
         let owner = self.contexts.get_mut(context)?;
         owner.frozen.take().or_else(|| owner.compute.pop())
     }
 
     /// The best operation of a context for a copy engine, and whether the context has more.
-    pub(crate) fn pop_copy(&mut self, context: Key, engine: usize) -> Option<(Key, bool)> {
+    pub(crate) fn pop_copy(&mut self, context: SlabKey, engine: usize) -> Option<(SlabKey, bool)> {
         let ready = &mut self.contexts.get_mut(context)?.copies[engine];
         let key = ready.pop()?;
         Some((key, !ready.is_empty()))
     }
 
     /// An engine starts or resumes an operation. Answers when it ends unless it is stopped.
-    pub(crate) fn run(&mut self, key: Key) -> Option<Ns> {
+    pub(crate) fn run(&mut self, key: SlabKey) -> Option<Ns> {
         let now = self.now;
         let op = self.ops.get_mut(key)?;
         let first = op.start.is_none();
@@ -589,7 +589,7 @@ impl EngineState {
     }
 
     /// The compute engine stops an operation that has run since `since`.
-    pub(crate) fn freeze(&mut self, key: Key, since: Ns) {
+    pub(crate) fn freeze(&mut self, key: SlabKey, since: Ns) {
         self.account_compute(key, since);
         let (now, trace) = (self.now, self.settings.trace);
         let Some(op) = self.ops.get_mut(key) else { return };
@@ -605,7 +605,7 @@ impl EngineState {
     }
 
     /// The compute engine ends an operation that has run since `since`.
-    pub(crate) fn end_compute(&mut self, key: Key, since: Ns) {
+    pub(crate) fn end_compute(&mut self, key: SlabKey, since: Ns) {
         self.account_compute(key, since);
         if let Some(op) = self.ops.get_mut(key)
             && !op.segments.is_empty()
@@ -616,7 +616,7 @@ impl EngineState {
     }
 
     /// A copy engine ends an operation that has run since `since`.
-    pub(crate) fn end_copy(&mut self, engine: usize, key: Key, since: Ns) {
+    pub(crate) fn end_copy(&mut self, engine: usize, key: SlabKey, since: Ns) {
         let ran = self.now - since;
         self.usage.copies[engine] += ran;
         if let Some(usage) = self.usage_of(key) {
@@ -625,7 +625,7 @@ impl EngineState {
         self.end(key);
     }
 
-    fn account_compute(&mut self, key: Key, since: Ns) {
+    fn account_compute(&mut self, key: SlabKey, since: Ns) {
         let ran = self.now - since;
         self.usage.compute += ran;
         if let Some(usage) = self.usage_of(key) {
@@ -634,7 +634,7 @@ impl EngineState {
     }
 
     /// The sums of the context that an operation belongs to.
-    fn usage_of(&mut self, key: Key) -> Option<&mut ContextUsage> {
+    fn usage_of(&mut self, key: SlabKey) -> Option<&mut ContextUsage> {
         let context = self.ops.get(key)?.context;
         Some(&mut self.contexts.get_mut(context)?.usage)
     }

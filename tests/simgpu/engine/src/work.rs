@@ -1,24 +1,24 @@
 //! Work that can be submitted, and what comes out.
 
 use crate::memory::{Owner, Range};
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::time::Ns;
 
 /// A context. A stale id never names a newer context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ContextId(pub(crate) Key);
+pub struct ContextId(pub(crate) SlabKey);
 
 /// A stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StreamId(pub(crate) Key);
+pub struct StreamId(pub(crate) SlabKey);
 
 /// A submitted operation. After the operation's end its id reads as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OpId(pub(crate) Key);
+pub struct OpId(pub(crate) SlabKey);
 
 impl OpId {
     /// An operation that was done before any was submitted.
-    pub const DONE: OpId = OpId(Key::NOTHING);
+    pub const DONE: OpId = OpId(SlabKey::NOTHING);
 }
 
 /// Direction of a copy.

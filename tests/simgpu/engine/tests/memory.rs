@@ -5,7 +5,7 @@ mod bounded;
 
 use bounded::Bounded;
 use proptest::prelude::*;
-use simgpu_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, Pager, Place, Range};
+use simgpu_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, PagePlace, Pager, Range};
 
 /// Two owners with so many blocks each.
 const OWNERS: u32 = 2;
@@ -67,7 +67,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 /// Every page of an owner.
-fn places(pager: &Pager, owner: u32) -> impl Iterator<Item = (u64, Place)> + '_ {
+fn places(pager: &Pager, owner: u32) -> impl Iterator<Item = (u64, PagePlace)> + '_ {
     (0..BLOCKS * BLOCK_BYTES / PAGE_BYTES)
         .filter_map(move |page| Some((page, pager.ledger().place(owner, page * PAGE_BYTES)?)))
 }
@@ -88,19 +88,19 @@ fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
     let (mut resident, mut allocated) = (0, 0);
     for owner in 0..OWNERS {
         let usage = pager.usage(owner);
-        let count = |wanted: &[Place]| {
+        let count = |wanted: &[PagePlace]| {
             places(pager, owner).filter(|(_, place)| wanted.contains(place)).count() as u64 * PAGE_BYTES
         };
         assert_eq!(usage.allocated, places(pager, owner).count() as u64 * PAGE_BYTES);
-        assert_eq!(usage.on_host, count(&[Place::Host, Place::Both]));
+        assert_eq!(usage.on_host, count(&[PagePlace::Host, PagePlace::Both]));
         // What is on its way counts as resident.
-        assert!(usage.resident >= count(&[Place::Device, Place::Both]));
+        assert!(usage.resident >= count(&[PagePlace::Device, PagePlace::Both]));
         if !pager.is_moving() {
-            assert_eq!(usage.resident, count(&[Place::Device, Place::Both]));
+            assert_eq!(usage.resident, count(&[PagePlace::Device, PagePlace::Both]));
         }
         for page in &written[owner as usize] {
             let place = ledger.place(owner, page * PAGE_BYTES);
-            assert_ne!(place, Some(Place::Nowhere), "page {page} of {owner} is lost");
+            assert_ne!(place, Some(PagePlace::Nowhere), "page {page} of {owner} is lost");
         }
         resident += usage.resident;
         allocated += usage.allocated;
@@ -276,8 +276,8 @@ fn a_full_device_pays_for_the_block_that_came_first() {
     let now = pager.touch(now, 0, Range::new(0, 1), false);
     let end = pager.touch(now, 0, Range::new(8 * BLOCK_BYTES, BLOCK_BYTES / 2), false);
     assert_eq!(end - now, 30_219 + 77_000 + BLOCK_NS + HALF_NS);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Host));
-    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(Place::Device));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Host));
+    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
     assert_eq!(pager.usage(0).evicted, BLOCK_BYTES);
 }
 
@@ -288,9 +288,9 @@ fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
     pager.advise_read_mostly(pager.now(), 0, all, true);
     pager.prefetch(pager.now(), 0, all, false);
     pager.advance_to(pager.now() + 1_000_000);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Both));
     let now = pager.touch(pager.now(), 0, Range::new(BLOCK_BYTES, BLOCK_BYTES), true);
-    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(Place::Device));
+    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
     pager.leave(now, 0, all);
     pager.advance_to(now + 1_000_000);
     let usage = pager.usage(0);
@@ -308,11 +308,11 @@ fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing()
     let all = Range::new(0, 2 * BLOCK_BYTES);
     let now = pager.touch(pager.now(), 0, all, true);
     pager.advise_read_mostly(now, 0, all, true);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Device));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Device));
     let before = pager.usage(0);
     pager.prefetch(now, 0, all, true);
     pager.advance_to(now + 1_000_000);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Both));
     assert_eq!(pager.usage(0).returned - before.returned, 2 * BLOCK_BYTES);
     // There is a copy already.
     let again = pager.now();
@@ -341,10 +341,10 @@ fn copies_collapse_to_the_preferred_location_and_else_to_the_host() {
         let before = pager.usage(0);
         pager.advise_read_mostly(now, 0, all, false);
         // The written block has no copy to collapse with.
-        assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(Place::Device));
+        assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
         let (place, resident, dropped) = match device {
-            false => (Place::Host, BLOCK_BYTES, BLOCK_BYTES),
-            true => (Place::Device, 2 * BLOCK_BYTES, 0),
+            false => (PagePlace::Host, BLOCK_BYTES, BLOCK_BYTES),
+            true => (PagePlace::Device, 2 * BLOCK_BYTES, 0),
         };
         assert_eq!(pager.ledger().place(0, 0), Some(place));
         let usage = pager.usage(0);
@@ -460,6 +460,6 @@ fn with_no_room_at_all_kernels_read_over_the_link() {
     assert_eq!(end - now, 30_219 + BLOCK_NS);
     assert_eq!(
         (pager.ledger().used(), pager.ledger().place(0, 0)),
-        (0, Some(Place::Host))
+        (0, Some(PagePlace::Host))
     );
 }

@@ -27,7 +27,7 @@ use crate::shared::mapping::Mapping;
 use crate::shared::record::Record;
 use crate::wire::Welcome;
 use guard::ForkGuard;
-use news::{Hearing, Slot};
+use news::{Hearing, OpSlot};
 use submit::Outbox;
 
 /// How many operations a link may have outstanding over all its streams.
@@ -63,7 +63,7 @@ pub struct Link {
     outbox: Mutex<Outbox>,
     /// One asks for blocks at a time.
     asking: Mutex<()>,
-    slots: Box<[Slot]>,
+    slots: Box<[OpSlot]>,
     hearing: Hearing,
     effects: Arc<dyn Effects>,
 }
@@ -102,7 +102,7 @@ impl Link {
             lost: AtomicBool::new(false),
             outbox: Mutex::default(),
             asking: Mutex::default(),
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|_| OpSlot::default()).collect(),
             hearing: Hearing::default(),
             effects,
         })

@@ -31,7 +31,7 @@ const HEAP: usize = 256;
 
 /// What the client knows of the operation in a slot.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct OpSlot {
     seq: AtomicU64,
     token: AtomicU64,
     stream: AtomicU32,
@@ -41,7 +41,7 @@ pub(super) struct Slot {
     end: AtomicU64,
 }
 
-impl Slot {
+impl OpSlot {
     /// A new operation uses the slot. The old one ended long ago.
     pub(super) fn begin(&self, seq: Seq, stream: Stream, token: u64) {
         self.done.store(0, Ordering::Relaxed);

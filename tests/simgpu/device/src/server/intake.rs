@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use simgpu_engine::memory::{Pager, Range};
 use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
-use super::Device;
+use super::DeviceProcess;
 use super::client::{MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
 use super::in_flight::Meta;
 use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
@@ -29,7 +29,7 @@ const MAX_RANGE_BYTES: u64 = 1 << 42;
 /// Records of a client after which it is told that there is room again.
 const MAKE_ROOM_EVERY: u64 = 256;
 
-impl Device {
+impl DeviceProcess {
     /// Takes all records that are there, brings the engine to now and collects what happened.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();

@@ -50,7 +50,7 @@ pub use start::{Started, prepare};
 const FIRST_CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The device.
-pub struct Device {
+pub struct DeviceProcess {
     config: Config,
     socket_path: PathBuf,
     clock: Clock,
@@ -80,15 +80,15 @@ struct Counters {
     records: u64,
 }
 
-impl Device {
+impl DeviceProcess {
     /// A device that serves a listening socket.
-    pub fn new(config: Config, started: Started) -> io::Result<Device> {
+    pub fn new(config: Config, started: Started) -> io::Result<DeviceProcess> {
         let (board, board_fd) = Mapping::<Board>::create("simgpu-board")?;
         let device = &config.device;
         board.initialise(wall_now(), device.dilation, device.memory, device.host_memory);
         let log = Log::from_environment(&config);
         let engine = Engine::with_memory(config.engine(log.is_some()), config.paging());
-        Ok(Device {
+        Ok(DeviceProcess {
             clock: board.clock(),
             board,
             board_fd,

@@ -4,10 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
-use simgpu_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, Place};
+use simgpu_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, PagePlace};
 use simgpu_engine::{Ns, Output};
 
-use super::Device;
+use super::DeviceProcess;
 use super::client::Client;
 use super::in_flight::Meta;
 use super::log::Fate;
@@ -22,7 +22,7 @@ const PROMPTS: usize = 64;
 /// While there are more, the device wakes at least so often (device time).
 const PROMPT_BEAT_NS: Ns = 1_000_000;
 
-impl Device {
+impl DeviceProcess {
     /// Empties the engine's outputs into lanes and log.
     pub(super) fn collect(&mut self) {
         while let Some(output) = self.engine.next_output() {
@@ -156,6 +156,6 @@ fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
         return 0;
     };
     (0..BLOCK_BYTES / PAGE_BYTES)
-        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE_BYTES)) == Some(Place::Device))
+        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE_BYTES)) == Some(PagePlace::Device))
         .fold(0, |pages, page| pages | 1 << page)
 }

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::Device;
+use super::DeviceProcess;
 
-impl Device {
+impl DeviceProcess {
     /// The device's state as of the last turn.
     pub(super) fn status(&self) -> Value {
         let usage = self.engine.usage();

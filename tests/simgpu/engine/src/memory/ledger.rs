@@ -6,8 +6,8 @@
 //! takes room on the device.
 
 use super::block::{Block, NONE, widen};
-use super::order::Order;
-use super::range::{PAGE_BYTES, Part, bytes, mask};
+use super::order::EvictionOrder;
+use super::range::{BlockPart, PAGE_BYTES, bytes, mask};
 use super::table::{Cursor, Table};
 use super::{MemorySettings, Owner, OwnerUsage, Range};
 
@@ -18,7 +18,7 @@ pub enum MemoryError {
     HostFull,
     /// The device has not that much for memory that cannot move.
     DeviceFull,
-    /// Part of the range is allocated already, or the range is empty.
+    /// BlockPart of the range is allocated already, or the range is empty.
     Taken,
 }
 
@@ -36,7 +36,7 @@ impl std::error::Error for MemoryError {}
 
 /// Location of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PagePlace {
     /// Never touched, or discarded.
     Nowhere,
     /// On the host alone.
@@ -69,7 +69,7 @@ pub struct Ledger {
     pub(super) blocks: Vec<Block>,
     free: Vec<u32>,
     owners: Vec<Option<OwnerState>>,
-    pub(super) order: Order,
+    pub(super) order: EvictionOrder,
     /// Room taken on the device, bytes.
     used: u64,
     /// Device memory that cannot move.
@@ -101,7 +101,7 @@ impl Ledger {
             blocks: Vec::new(),
             free: Vec::new(),
             owners: Vec::new(),
-            order: Order::new(),
+            order: EvictionOrder::new(),
             used: 0,
             plain: 0,
             plain_there: 0,
@@ -190,7 +190,7 @@ impl Ledger {
     }
 
     /// The allocated blocks of a range: index, part of the range, allocated pages in it.
-    pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, Part, u32)> + '_ {
+    pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, BlockPart, u32)> + '_ {
         let table = self.table(owner);
         let mut cursor = Cursor::default();
         range.parts().filter_map(move |part| {
@@ -370,7 +370,7 @@ impl Ledger {
     /// Number (address over the block size) of a range's first block that is not ready, see
     /// [`Ledger::is_ready`].
     pub fn first_unready(&self, owner: Owner, range: Range, write: bool) -> Option<u64> {
-        let unready = |(at, part, pages): (u32, Part, u32)| {
+        let unready = |(at, part, pages): (u32, BlockPart, u32)| {
             let block = &self.blocks[at as usize];
             let ready = block.device & pages == pages && !(write && block.host & pages != 0);
             (!ready).then_some(part.number)
@@ -380,21 +380,21 @@ impl Ledger {
 
     /// Bytes of a range that are not on the device.
     pub fn missing(&self, owner: Owner, range: Range) -> u64 {
-        let missing = |(at, _, pages): (u32, Part, u32)| bytes(pages & !self.blocks[at as usize].device);
+        let missing = |(at, _, pages): (u32, BlockPart, u32)| bytes(pages & !self.blocks[at as usize].device);
         self.each(owner, range).map(missing).sum()
     }
 
     /// Location of the page at an address. `None`: it is not allocated.
-    pub fn place(&self, owner: Owner, address: u64) -> Option<Place> {
+    pub fn place(&self, owner: Owner, address: u64) -> Option<PagePlace> {
         let (at, part, _) = self
             .each(owner, Range::new(address / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES))
             .next()?;
         let block = &self.blocks[at as usize];
         Some(match (block.device & part.pages != 0, block.host & part.pages != 0) {
-            (false, false) => Place::Nowhere,
-            (false, true) => Place::Host,
-            (true, false) => Place::Device,
-            (true, true) => Place::Both,
+            (false, false) => PagePlace::Nowhere,
+            (false, true) => PagePlace::Host,
+            (true, false) => PagePlace::Device,
+            (true, true) => PagePlace::Both,
         })
     }
 

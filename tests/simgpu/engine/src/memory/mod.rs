@@ -47,7 +47,7 @@ mod settings;
 mod table;
 mod usage;
 
-pub use ledger::{Fault, Ledger, MemoryError, Peaks, Place};
+pub use ledger::{Fault, Ledger, MemoryError, PagePlace, Peaks};
 pub use pager::{Pager, Ticket};
 pub use range::{BLOCK_BYTES, PAGE_BYTES, Range};
 pub use settings::MemorySettings;

@@ -5,14 +5,14 @@ use super::block::{Block, NONE};
 
 /// The list's ends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct EvictionOrder {
     pub(super) first: u32,
     last: u32,
 }
 
-impl Order {
-    pub(super) fn new() -> Order {
-        Order {
+impl EvictionOrder {
+    pub(super) fn new() -> EvictionOrder {
+        EvictionOrder {
             first: NONE,
             last: NONE,
         }

@@ -20,7 +20,7 @@ pub struct Range {
 
 /// The part of a range that lies in one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct BlockPart {
     /// Number of the block: its address over [`BLOCK_BYTES`].
     pub(super) number: u64,
     /// Pages that the range touches.
@@ -39,7 +39,7 @@ impl Range {
     }
 
     /// Its parts, block by block. Pages touched in part count whole.
-    pub(super) fn parts(self) -> impl Iterator<Item = Part> {
+    pub(super) fn parts(self) -> impl Iterator<Item = BlockPart> {
         let (start, end) = (self.start, self.end());
         let last = if self.len == 0 {
             start / BLOCK_BYTES
@@ -50,7 +50,7 @@ impl Range {
             let base = number * BLOCK_BYTES;
             let first = start.saturating_sub(base) / PAGE_BYTES;
             let behind = (end - base).min(BLOCK_BYTES).div_ceil(PAGE_BYTES);
-            Part {
+            BlockPart {
                 number,
                 pages: mask(first as u32, behind as u32),
             }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_range_falls_into_blocks() {
-        let parts: Vec<Part> = Range::new(BLOCK_BYTES - 1, 2 + BLOCK_BYTES).parts().collect();
+        let parts: Vec<BlockPart> = Range::new(BLOCK_BYTES - 1, 2 + BLOCK_BYTES).parts().collect();
         let expected = [(0, 1 << 31), (1, u32::MAX), (2, 1)];
         assert_eq!(
             parts.iter().map(|part| (part.number, part.pages)).collect::<Vec<_>>(),
