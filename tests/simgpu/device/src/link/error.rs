@@ -1,18 +1,18 @@
-//! Why the device did not do what it was asked.
+//! Errors of a link.
 
 use crate::config::ConfigError;
 
-/// Why the device did not do what it was asked.
+/// Reason for which the device did not do what it was asked.
 #[derive(Debug)]
 pub enum LinkError {
     /// The configuration cannot be used.
     Config(ConfigError),
     /// The device could not be started or reached in time.
     Unreachable(String),
-    /// Something that no further attempt can mend: a program that is missing, a path that is no
-    /// path, a device that refuses.
+    /// No further attempt can succeed: a program that is missing, an invalid path, a device that
+    /// refuses.
     Unusable(String),
-    /// The device died, or cut the link off. Everything on it is lost.
+    /// The device died, or cut the link off. All on it is lost.
     Lost,
     /// The time was over first.
     TimedOut,
@@ -22,7 +22,7 @@ pub enum LinkError {
     OutOfMemory,
     /// No such context, stream or operation.
     Unknown,
-    /// An [`crate::Effects`] call used a method that has to wait for effects.
+    /// An [`crate::Effects`] call used a method that waits for effects.
     Reentrant,
 }
 

@@ -1,4 +1,4 @@
-//! What the device knows of one client.
+//! The device's view of one client.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -11,16 +11,16 @@ use crate::op::{Seq, Touch};
 use crate::shared::lane::{Lane, News, SLOTS};
 use crate::shared::mapping::Mapping;
 
-/// Contexts a client may have. No real process has more than a few.
+/// Most contexts of a client. No real process has more than a few.
 pub(super) const MAX_CONTEXTS: usize = 256;
 
-/// Streams a client may have open. Real drivers get slow long before.
+/// Most open streams of a client. Real drivers get slow long before.
 pub(super) const MAX_STREAMS: usize = 65_536;
 
-/// Names a client may have told.
+/// Most names of a client.
 pub(super) const MAX_NAMES: usize = 262_144;
 
-/// Ranges that one operation may name. The parameters of a launch hold 512 pointers.
+/// Most ranges of one operation. The parameters of a launch hold 512 pointers.
 pub(super) const MAX_TOUCHES: usize = 512;
 
 /// The operation that last used a slot.
@@ -31,20 +31,20 @@ pub(super) struct SlotUse {
     pub(super) pending: bool,
 }
 
-/// See the module.
+/// The device's view of one client.
 pub(super) struct Client {
     pub(super) lane: Mapping<Lane>,
     pub(super) socket: OwnedFd,
-    /// Readable when the process has ended, even if a forked child keeps a copy of the socket.
+    /// Readable after the process's end, even if a forked child keeps a copy of the socket.
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) pid: u32,
     pub(super) name: String,
-    /// Names it told: its id to the device's.
+    /// The client's id of a name to the device's.
     pub(super) names: HashMap<u32, u32>,
     pub(super) contexts: HashMap<u32, ContextId>,
     pub(super) streams: HashMap<u32, (StreamId, u32)>,
     pub(super) slots: Vec<SlotUse>,
-    /// The greatest seq so far.
+    /// Greatest seq so far.
     pub(super) last: Seq,
     pub(super) outstanding: usize,
     /// Prompt operations that may not have ended, oldest first.
@@ -53,15 +53,15 @@ pub(super) struct Client {
     pub(super) taken: u64,
     /// News told.
     pub(super) told: u64,
-    /// The last refresh that was served.
+    /// Last refresh that was served.
     pub(super) refreshed: u64,
-    /// Told something since its waiters were last looked at.
+    /// Whether it got news since its waiters were last looked at.
     pub(super) has_news: bool,
-    /// Something prompt has news.
+    /// Whether a prompt operation has news.
     pub(super) has_prompt_news: bool,
     /// What the next operation uses.
     pub(super) touches: Vec<Touch>,
-    /// Why it is to be cut off.
+    /// Reason to cut it off.
     pub(super) cut: Option<String>,
 }
 
@@ -160,7 +160,7 @@ impl Client {
         for op in self.heads(engine) {
             bound = bound.min(engine.earliest_end(op).unwrap_or(0));
         }
-        // In this order: a reader that sees the new count sees the new bound or none.
+        // In this order: a reader of the new count sees the new bound or none.
         self.lane.bound.store(0, Ordering::SeqCst);
         self.lane.bound_count.store(self.taken, Ordering::SeqCst);
         self.lane.bound.store(bound, Ordering::SeqCst);

@@ -15,8 +15,7 @@ use crate::shared::board::wall_now;
 /// Visitors (connected, not attached) at once; more wait in the socket's queue.
 const MAX_VISITORS: usize = 512;
 
-/// How long a visitor may say nothing, wall nanoseconds. One that hangs must not keep the device
-/// alive.
+/// Longest silence of a visitor, wall ns. One that hangs must not keep the device alive.
 const SILENCE_NS: u64 = 10_000_000_000;
 
 const LISTENER: u64 = 0;
@@ -28,7 +27,7 @@ const PROCESS: u64 = 3 << 32;
 /// Something with news at the door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// The listening socket: somebody connects.
+    /// The listening socket: a client connects.
     Listener,
     /// A visitor's socket.
     Visitor(u32),
@@ -38,12 +37,12 @@ pub(super) enum Caller {
     Ended(usize),
 }
 
-/// See the module.
+/// The epoll set and its sockets, see the module.
 pub(super) struct Door {
     epoll: OwnedFd,
     listener: OwnedFd,
     bell: OwnedFd,
-    /// Each with the wall time at which it came.
+    /// Each with its wall time of arrival.
     visitors: HashMap<u32, (OwnedFd, u64)>,
     next_visitor: u32,
     /// Visitors that asked for the status.
@@ -56,7 +55,7 @@ impl Door {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let new = epoll::EventData::new_u64;
         epoll::add(&epoll, &listener, new(LISTENER), epoll::EventFlags::IN)?;
-        // Edge-triggered: each ring wakes once, and nobody has to read the bell.
+        // Edge-triggered: each ring wakes once, and the bell needs no reading.
         epoll::add(&epoll, &bell, new(BELL), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Door {
             epoll,
@@ -76,7 +75,7 @@ impl Door {
         self.visitors.is_empty()
     }
 
-    /// Sends silent visitors away; says when to look again (wall time), if there are any left.
+    /// Drops silent visitors. Answers when to check again (wall time), if any are left.
     pub(super) fn next_check(&mut self, now: u64) -> Option<u64> {
         // Closing a socket takes it out of the epoll set.
         self.visitors
@@ -85,7 +84,7 @@ impl Door {
         Some(oldest.saturating_add(SILENCE_NS))
     }
 
-    /// Lets all in that stand outside.
+    /// Accepts all that wait in the socket's queue.
     pub(super) fn accept(&mut self) {
         while self.visitors.len() < MAX_VISITORS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -106,9 +105,9 @@ impl Door {
         &self.bell
     }
 
-    /// What sockets, processes and the bell have to say: one batch. What there is beyond it is
-    /// still there the next time, which then comes at once. (Asking for more here would bring the
-    /// same events again: clients that are gone stay readable until they are forgotten.)
+    /// One batch of news of sockets and processes. The rest is still there the next time, which
+    /// then comes at once. (Another batch now would repeat events: clients that are gone stay
+    /// readable until they are forgotten.)
     pub(super) fn callers(&self) -> Vec<Caller> {
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -129,7 +128,7 @@ impl Door {
         events.iter().filter_map(caller).collect()
     }
 
-    /// The socket of a visitor that has something to say; it is no visitor any more.
+    /// Takes the socket of a visitor that has something to say.
     pub(super) fn take_visitor(&mut self, number: u32) -> Option<OwnedFd> {
         let (socket, _) = self.visitors.remove(&number)?;
         let _ = epoll::delete(&self.epoll, &socket);
@@ -146,7 +145,7 @@ impl Door {
         std::mem::take(&mut self.questions)
     }
 
-    /// Listens to the socket of a client, and for its process's end where that can be heard.
+    /// Watches the socket of a client, and its process where possible.
     pub(super) fn watch(&self, number: usize, socket: &OwnedFd, pidfd: Option<&OwnedFd>) -> io::Result<()> {
         let data = epoll::EventData::new_u64;
         epoll::add(
@@ -161,7 +160,7 @@ impl Door {
         Ok(())
     }
 
-    /// Listens to a client no more.
+    /// Ends [`Door::watch`].
     pub(super) fn forget(&self, socket: &OwnedFd, pidfd: Option<&OwnedFd>) {
         let _ = epoll::delete(&self.epoll, socket);
         if let Some(pidfd) = pidfd {

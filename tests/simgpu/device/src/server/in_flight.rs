@@ -1,11 +1,11 @@
-//! The operations that are in the engine, by the tag with which they come out.
+//! The operations in the engine, by the tag with which they come out.
 #![forbid(unsafe_code)]
 
 use simgpu_engine::Ns;
 
 use crate::op::{Op, Seq};
 
-/// What the device keeps of an operation while it is in the engine.
+/// The device's facts of an operation in the engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meta {
     pub(super) client: u32,

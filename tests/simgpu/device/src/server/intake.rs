@@ -1,7 +1,7 @@
-//! What goes into the engine: the clients' records, in the order of their time stamps.
+//! What goes into the engine: the clients' records by their time stamps.
 //!
-//! A record is an allegation. What an honest client cannot write condemns the client that wrote it;
-//! the engine never sees it.
+//! A record is an allegation. One that no honest client writes condemns its client and never
+//! reaches the engine.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -18,23 +18,22 @@ use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
 
-/// How long a held kernel runs that says nothing else: the time after which the spinning kernels of
-/// real auto-tuners give up.
+/// Default time of a held kernel: after it the spinning kernels of real auto-tuners give up.
 const HELD_KERNEL_NS: Ns = 100_000_000;
 
-/// The largest range of managed memory that a record may name, bytes: more than any host has,
-/// little enough to be walked through.
+/// Largest range of managed memory in a record, bytes: more than any host has, little enough to
+/// walk through.
 const MAX_RANGE_BYTES: u64 = 1 << 42;
 
-/// Records of a client after which it is told that there is room again.
+/// Records of a client after which it is told that there is room.
 const MAKE_ROOM_EVERY: u64 = 256;
 
 impl DeviceProcess {
-    /// Takes all records that are there, brings the engine to now and collects what happened.
+    /// Takes all present records, brings the engine to now and collects what happened.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();
-        // What each client had written when this began: one that writes without end does not keep
-        // the device here.
+        // What each client had written at the begin: one that writes without end does not keep the
+        // device here.
         let mut limits = Vec::with_capacity(self.clients.len());
         let mut heap = BinaryHeap::new();
         for (number, client) in self.clients.iter_mut().enumerate() {
@@ -57,7 +56,7 @@ impl DeviceProcess {
             let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
                 continue;
             };
-            // Read again, once, and only this copy is used from here on.
+            // Read again, once; only this copy is used from here on.
             let words = client.lane.peek(client.taken);
             client.taken += 1;
             let taken = client.taken;
@@ -69,8 +68,8 @@ impl DeviceProcess {
                 Ok((record, mut stamp)) => {
                     if stamp > now {
                         now = wall_now();
-                        // Stamps are taken before they are written, so one that is still to come is
-                        // a lie; it counts as now.
+                        // Stamps are taken before they are written, so one in the future is a lie;
+                        // it counts as now.
                         stamp = stamp.min(now);
                     }
                     let at = self.clock.device(stamp);
@@ -106,7 +105,7 @@ impl DeviceProcess {
         }
     }
 
-    /// The clients that have been condemned; the device counts them.
+    /// The condemned clients; they are counted.
     pub(super) fn take_cut(&mut self) -> Vec<usize> {
         let mut cut = Vec::new();
         for (number, client) in self.clients.iter().enumerate() {
@@ -218,8 +217,8 @@ impl DeviceProcess {
         Some(body(self.engine.memory_mut()?, now))
     }
 
-    /// Has the ledger know how much memory there is that cannot move, and the board how much
-    /// managed memory is on the device.
+    /// Tells the ledger how much memory cannot move, and the board how much managed memory is on
+    /// the device.
     pub(super) fn balance(&mut self) {
         let plain = u64::try_from(self.board.used()).unwrap_or(u64::MAX);
         let now = self.engine.now();
@@ -310,8 +309,7 @@ impl DeviceProcess {
                 return Err("work for no stream");
             }
         };
-        // From here on what the engine says about the operation finds it booked: outputs are
-        // collected after all records.
+        // Booked before outputs are collected, which is after all records.
         if !client.begin(seq, id) {
             return Err("an operation numbered wrongly");
         }
@@ -321,7 +319,7 @@ impl DeviceProcess {
         Ok(())
     }
 
-    /// The device's id of a client's name. The message with the name may still be in the socket.
+    /// The device's id of a client's name, whose message may still be in the socket.
     fn name_of(&mut self, number: usize, name: NameId) -> u32 {
         if name == NameId::NONE {
             return 0;
@@ -332,7 +330,7 @@ impl DeviceProcess {
                 return known;
             }
             if attempt == 0 {
-                // The socket's end, if this reads it, stays readable: the door will see it.
+                // If this reads the socket's end, it stays readable: the door will see it.
                 self.hear_client(number);
             }
         }

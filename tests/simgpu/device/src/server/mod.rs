@@ -1,15 +1,18 @@
 //! The device process: one thread that sleeps most of the time.
 //!
-//! A turn: see which client came, left or said something ([`door`]); take what all clients
-//! submitted, in the order of its time stamps, and bring the engine to now ([`intake`]); tell the
-//! clients what ended, wake those that wait, find out when to wake next ([`outlet`]); sleep.
+//! A turn:
 //!
-//! Submissions carry the time at which they were made, so it makes no difference to any computed
-//! time when the device looks. It wakes when a client asks it to (somebody begins to wait, a ring
-//! is half full, something prompt was submitted), when something that is waited for can have ended,
-//! and when a socket has news.
+//! * handle sockets: clients come, leave or say something ([`door`]);
+//! * take all submissions by their time stamps and bring the engine to now ([`intake`]);
+//! * tell the clients what ended, wake those that wait, find the next wake-up ([`outlet`]);
+//! * sleep.
 //!
-//! Clients are not trusted: one that says something impossible is cut off and lost, nobody else.
+//! Submissions carry their time, so computed times do not depend on when the device looks. It wakes
+//! when a client asks (a thread begins to wait, a ring is half full, something prompt was
+//! submitted), when something awaited can have ended, and when a socket has news.
+//!
+//! Clients are not trusted: one that says something impossible is cut off; the others do not
+//! notice.
 
 mod client;
 mod door;
@@ -46,7 +49,7 @@ use log::Log;
 use names::Names;
 pub use start::{Started, prepare};
 
-/// How long a device that nobody ever attached to stays: who started it may be slow.
+/// How long a device to which no client ever attached stays: its starter may be slow.
 const FIRST_CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The device.
@@ -66,14 +69,14 @@ pub struct DeviceProcess {
     counters: Counters,
 }
 
-/// What the device counts about itself.
+/// Counts of the device's own work.
 #[derive(Debug, Default)]
 struct Counters {
     /// Times it woke up.
     turns: u64,
     /// Clients that ever attached.
     attached: u64,
-    /// Clients cut off, and why the last one was.
+    /// Clients cut off, and the reason of the last.
     cut: u64,
     last_cut: Option<String>,
     /// Records taken.
@@ -130,8 +133,8 @@ impl DeviceProcess {
             let now = wall_now();
             if self.nobody_here() {
                 if now >= leave_at {
-                    // Who connects between this and the end finds the socket closed and starts
-                    // another device.
+                    // A client that connects from now on finds the socket closed and starts another
+                    // device.
                     let _ = std::fs::remove_file(&self.socket_path);
                     return Ok(());
                 }
@@ -159,7 +162,7 @@ impl DeviceProcess {
         self.clients.iter().all(Option::is_none) && self.door.is_empty()
     }
 
-    /// Sleeps until the door has news, or for so many wall nanoseconds.
+    /// Sleeps until the door has news, or for `ns` wall nanoseconds.
     fn sleep(&self, ns: Option<u64>) -> io::Result<()> {
         let timeout = ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
@@ -172,7 +175,7 @@ impl DeviceProcess {
         }
     }
 
-    /// Handles what sockets and processes have to say. Gives back the clients that are gone.
+    /// Handles sockets and processes. Answers the clients that are gone.
     fn look_at_the_door(&mut self) -> Vec<usize> {
         let mut gone = Vec::new();
         for caller in self.door.callers() {
@@ -194,7 +197,7 @@ impl DeviceProcess {
         };
         let request = match wire::receive::<Request>(&socket) {
             Ok(Some((request, _))) => request,
-            // Left, or talks nonsense: closing is the answer.
+            // Gone, or nonsense: closing is the answer.
             _ => return,
         };
         match request {
@@ -240,7 +243,7 @@ impl DeviceProcess {
             pid: std::process::id(),
             warning: self.log.as_ref().and_then(|log| log.trouble().map(str::to_owned)),
         });
-        // Before the client knows its place: it may reserve memory before this goes on.
+        // Before the client knows its place, as it may reserve memory at once.
         self.board.release_all(number);
         let fds = [lane_fd.as_fd(), self.board_fd.as_fd(), self.door.bell().as_fd()];
         wire::send(&socket, &welcome, &fds).map_err(error)?;
@@ -300,7 +303,7 @@ impl DeviceProcess {
         if let Some(pager) = self.engine.memory_mut() {
             pager.remove(now, number as u32);
         }
-        // Its operations come out of the engine as aborted; they must find it still there.
+        // The engine aborts its operations; they must find it still there.
         self.collect();
         self.board.release_all(number);
         if let Some(client) = self.clients.get_mut(number).and_then(Option::take) {
@@ -308,8 +311,7 @@ impl DeviceProcess {
         }
     }
 
-    /// Answers those who asked for the status. The text goes in a file of its own: with many
-    /// clients it is longer than a message.
+    /// Answers requests for the status, with a file: with many clients the text exceeds a message.
     fn answer_questions(&mut self) {
         for socket in self.door.take_questions() {
             // A visitor that cannot be answered finds the connection closed.

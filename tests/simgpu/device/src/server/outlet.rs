@@ -1,4 +1,4 @@
-//! What comes out of the engine: news for the clients, lines for the log, and the time of the next
+//! What comes out of the engine: news for the clients, lines of the log, the time of the next
 //! wake-up.
 #![forbid(unsafe_code)]
 
@@ -15,11 +15,11 @@ use crate::op::Seq;
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
-/// Prompt operations of a client that are looked at for the next wake-up: the oldest. Later ones
-/// are due later, save for other streams.
+/// Oldest prompt operations of a client that count for the next wake-up. Later ones are due later,
+/// save for other streams.
 const PROMPTS: usize = 64;
 
-/// While there are more, the device wakes at least so often (device time).
+/// With more of them the device wakes at least so often (device time).
 const PROMPT_BEAT_NS: Ns = 1_000_000;
 
 impl DeviceProcess {
@@ -88,15 +88,13 @@ impl DeviceProcess {
         }
     }
 
-    /// Wakes those who wait for what has happened, and says when the device should look next: the
-    /// earliest time at which something can have ended that somebody waits for. `None`: nobody
-    /// waits for anything that will end by itself.
+    /// Wakes threads whose news has come. Answers the earliest time at which something awaited can
+    /// have ended; `None`: nothing awaited will end by itself.
     pub(super) fn give_out(&mut self) -> Option<Ns> {
         let next_event = self.engine.next_event_time();
         let mut wake: Option<Ns> = None;
         let mut at = |time: Option<Ns>| {
-            // Between now and the next event nothing ends, and before its own bound the operation
-            // does not.
+            // Nothing ends before the next event, nor an operation before its own bound.
             if let (Some(next), Some(time)) = (next_event, time)
                 && time != Ns::MAX
             {
@@ -150,7 +148,7 @@ impl DeviceProcess {
     }
 }
 
-/// Which pages of a client's block lie on the device alone: a bit each.
+/// Bits of the pages of a client's block that lie on the device alone.
 fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
     let Some(start) = block.checked_mul(BLOCK_BYTES) else {
         return 0;
