@@ -1,5 +1,4 @@
-//! What a probe works with: the device, its report, the time it has, and the ways to measure that
-//! several probes share.
+//! What a probe works with: the device, its report, its time, and ways to measure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use anyhow::Result;
 use crate::driver::{Event, Gpu, Kernel, Stream};
 use crate::report::{Report, Samples};
 
-/// What the command line says to the probes.
+/// Options of the command line.
 #[derive(Debug, Clone, Default)]
 pub struct ProbeOptions {
     /// Pipe directory of an MPS daemon.
@@ -19,26 +18,26 @@ pub struct ProbeOptions {
     pub cupti: Option<PathBuf>,
 }
 
-/// One probe's means.
+/// Means of one probe.
 pub struct ProbeBench {
     /// The device.
     pub gpu: Gpu,
-    /// Where results go.
+    /// Report of the results.
     pub report: Report,
-    /// When the probe should be done: loops end early then.
+    /// Time at which the probe should be done: loops end early then.
     pub until: Instant,
-    /// From the command line.
+    /// Options of the command line.
     pub options: ProbeOptions,
 }
 
-/// How long a stream is held up for a few calls: some ten of them at 5 us each.
+/// Hold of a stream for a few calls: some ten of them at 5 us each.
 const HOLD_NS: u64 = 50_000;
 
-/// What [`ProbeBench::repeat`] measures at least, however late it is: less than that has no median.
+/// Fewest measurements of [`ProbeBench::repeat`], however late it is: fewer have no median.
 const LEAST: usize = 3;
 
 impl ProbeBench {
-    /// Measures so often, or as often as time allows, at least three times.
+    /// Measures `rounds` times, or as often as time allows, at least three times.
     pub fn repeat(&self, rounds: usize, mut measure: impl FnMut(usize) -> Result<f64>) -> Result<Samples> {
         let mut samples = Vec::with_capacity(rounds);
         for round in 0..rounds {
@@ -81,13 +80,13 @@ pub struct EventPair<'g> {
 }
 
 impl EventPair<'_> {
-    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel
-    /// holds the stream up until a few calls are queued, so that the host's pace does not count.
+    /// Device time of what `body` puts on the stream, ns. Waits for it. A spinning kernel holds the
+    /// stream up until a few calls are queued, so the host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.behind(HOLD_NS, stream, body)
     }
 
-    /// The same with a hold of so many nanoseconds, for many calls.
+    /// [`EventPair::around`] with a hold of `hold_ns`, for many calls.
     pub fn behind(&self, hold_ns: u64, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.gpu.launch(self.spin, 1, 1, &[hold_ns], stream)?;
         self.gpu.record(self.from, stream)?;
@@ -106,7 +105,7 @@ impl Drop for EventPair<'_> {
     }
 }
 
-/// Nanoseconds as a number to reckon with.
+/// Nanoseconds as a float.
 pub fn nanoseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64
 }

@@ -104,7 +104,7 @@ impl From<Given> for ProbeOptions {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    // A day: more than anybody waits for, and no overflow anywhere.
+    // A day is longer than any run, and nothing overflows.
     if (1.0..=86_400.0).contains(&seconds) {
         Ok(seconds)
     } else {
@@ -112,7 +112,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses and does it.
+/// Parses the command line and runs its command.
 pub fn run() -> ExitCode {
     let result = match ProbeCli::parse().command {
         ProbeCommand::Calibration(chosen) => group(Group::Calibration, chosen),

@@ -1,5 +1,4 @@
-//! `weft-gpu-probe`: measures a GPU through its driver; what comes out calibrates the simulated
-//! GPU.
+//! `weft-gpu-probe`: measures a GPU through its driver, to calibrate the simulated GPU.
 //!
 //! | file | what |
 //! |---|---|

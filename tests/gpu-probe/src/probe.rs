@@ -1,4 +1,4 @@
-//! What a probe is.
+//! A probe: one measurement.
 #![forbid(unsafe_code)]
 
 use anyhow::Result;

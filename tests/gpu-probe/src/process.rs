@@ -1,4 +1,4 @@
-//! Processes that this program starts of itself, and what they print.
+//! Further processes of this program, and what they print.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader};

@@ -1,8 +1,8 @@
 //! Runs probes one after another, each in a process of its own with a bound on its time.
 //!
 //! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next
-//! one runs; the budget is kept to within the time that ending a process takes; only processes
-//! started here are ended, by their id; lines come out whole and as they are made.
+//! one runs. The budget is kept to within the time of ending a process. Only processes started here
+//! are ended, by their id. Lines come out whole, as they are made.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -17,14 +17,14 @@ use crate::probe::Probe;
 use crate::process::{SELF, lines_of};
 use crate::report::Report;
 
-/// A probe is not begun with less time than this left: opening a device takes up to a second.
+/// Least time left for beginning a probe: opening a device takes up to a second.
 const LEAST: Duration = Duration::from_secs(2);
-/// Of a probe's time the share after which its loops end by themselves.
+/// Share of a probe's time after which its loops end by themselves.
 const SOFT: f64 = 0.6;
 /// Longest wait for the first sight of the device.
 const ABOUT: Duration = Duration::from_secs(60);
 
-/// What a child's exit code says.
+/// Exit codes of a child.
 pub mod code {
     /// Its last line says why it failed.
     pub const FAILED: i32 = 1;
@@ -36,9 +36,9 @@ pub mod code {
 #[derive(Debug, PartialEq, Eq)]
 enum ProbeEnd {
     Good,
-    /// It has told why.
+    /// Its last line says why.
     Failed,
-    /// It has not.
+    /// Without a line; this is how.
     Crashed(String),
     NoDriver,
     TooLong,
@@ -86,15 +86,15 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Resul
     Ok(true)
 }
 
-/// The most that one probe gets of what is left: one that hangs leaves something to the others.
+/// Most time of one probe: one that hangs leaves something to the others.
 fn fair(left: Duration) -> Duration {
     /// With less than this no probe measures much.
     const ENOUGH: Duration = Duration::from_secs(8);
     (left / 2).max(ENOUGH).min(left)
 }
 
-/// The device files, held open as long as probes run: a device that nobody has open forgets its
-/// state, and each probe would wait a second or more for it to start. This sets nothing.
+/// The device files, held open while probes run: an unused device forgets its state, and each probe
+/// would wait a second or more for its start. This sets nothing.
 fn awake() -> Vec<std::fs::File> {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return Vec::new();
@@ -138,7 +138,7 @@ fn child(name: &str, limit: Duration, options: &ProbeOptions) -> Result<ProbeEnd
                 let _ = process.wait();
                 return Ok(ProbeEnd::TooLong);
             }
-            // Its output is closed, so it has ended or is about to.
+            // Its output is closed: it has ended or is about to.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }

@@ -1,4 +1,4 @@
-//! What the device has, and what a context takes of it.
+//! Facts of the device, and the memory of a context.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
         peer.ask("open", BOUND)?;
         let now = gpu.free_memory()?;
         drop(peer);
-        // What it had comes back a moment after its end, unless somebody else took it.
+        // Its memory comes back a moment after its end, unless another process took it.
         let ended = Instant::now();
         while gpu.free_memory()? < before && ended.elapsed() < COMES_BACK {
             std::thread::sleep(Duration::from_millis(20));
@@ -69,7 +69,7 @@ fn context_lines(bench: &ProbeBench, taken: &Samples, open: &Samples) {
     report.samples("context_open", "ns", Clock::Host, open).print();
 }
 
-/// A process that only has a context.
+/// A peer with nothing but a context.
 #[derive(Default)]
 pub struct Idle(Option<Gpu>);
 

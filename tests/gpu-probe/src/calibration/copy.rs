@@ -58,7 +58,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
             )
             .and("bytes", SMALL)
             .print();
-        // What a small copy takes is no part of the rate.
+        // A small copy's time is no part of the rate.
         let large = timed(to, from, bytes, 20)?;
         report
             .samples(
@@ -79,7 +79,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
             .print();
     }
 
-    // Both ways at once: from before the first to after the last, on one stream that waits for the
+    // Both ways at once: from before the first to after the last, on a stream that waits for the
     // other.
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let both = bench.repeat(20, |_| {
@@ -109,8 +109,8 @@ fn run(bench: &ProbeBench) -> Result<()> {
         ("pageable_to_device", &device, &pageable),
         ("pageable_to_host", &pageable, &device),
     ] {
-        // The driver copies through buffers of its own, partly before the device begins: the host's
-        // time is the whole one.
+        // The driver copies through buffers of its own, partly before the device begins: only the
+        // host's time is whole.
         let whole = bench.repeat_calls(10, |_| {
             gpu.copy(to, from, bytes, stream)?;
             Ok(gpu.wait(stream)?)

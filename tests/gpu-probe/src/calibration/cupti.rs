@@ -1,5 +1,5 @@
-//! What it costs to know how long kernels ran: event pairs around each launch, and CUPTI's activity
-//! records, against bare launches.
+//! Cost of knowing kernel times: event pairs around each launch, and CUPTI's activity records,
+//! against bare launches.
 
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     Ok(())
 }
 
-/// What some bursts cost.
+/// Cost of some bursts.
 struct Cost {
     calls: Samples,
     periods: Samples,
@@ -80,7 +80,7 @@ impl Cost {
     }
 }
 
-/// Launches, each with an event before and after it where there are events for that.
+/// Launches, with an event before and after each where there are events.
 fn bursts(bench: &ProbeBench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
     let gpu = &bench.gpu;
     let mut calls = Vec::new();

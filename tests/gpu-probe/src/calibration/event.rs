@@ -1,4 +1,4 @@
-//! What events cost, and what a pair around a kernel reads.
+//! Cost of events, and the time that a pair around a kernel reads.
 
 use anyhow::Result;
 
@@ -44,7 +44,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
         .samples("pair_around_kernel", "ns", Clock::Device, &kernel)
         .print();
 
-    // The same train of kernels with and without an event between each two.
+    // One train of kernels with and without an event between each two.
     let train = |events: bool| {
         pair.behind(HOLD_NS, stream, || {
             for _ in 0..TRAIN {

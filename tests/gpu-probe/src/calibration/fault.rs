@@ -1,7 +1,7 @@
-//! Page faults: what touching managed memory costs that lies elsewhere, or nowhere yet.
+//! Page faults: cost of touching managed memory that lies elsewhere, or nowhere.
 //!
 //! One thread touches one word after another and waits for each, so a fault's whole cost shows. The
-//! driver may bring more than was touched (its density prefetch): that is part of what is measured.
+//! driver's density prefetch is part of it.
 
 use anyhow::Result;
 
@@ -19,9 +19,9 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is touched.
+/// Memory that is touched.
 const LARGE_BYTES: usize = 64 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Most touches in a kernel.
 // At 100 us each that is a tenth of a second.
@@ -31,7 +31,7 @@ const ROUNDS: usize = 5;
 /// Threads of a block of the sweeping kernel.
 const BLOCK_THREADS: usize = 256;
 
-/// Strides, and what they are called.
+/// Strides and their names.
 const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
 
 fn run(bench: &ProbeBench) -> Result<()> {
@@ -102,7 +102,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     );
     note(line.and("bytes", memory.bytes())).print();
 
-    // The other way: the host touches what a kernel wrote.
+    // The reverse: the host touches what a kernel wrote.
     let mut back = Vec::new();
     bench.repeat(ROUNDS, |_| {
         gpu.launch(

@@ -1,4 +1,4 @@
-//! What a launch costs the host, and how long the device takes to begin it.
+//! Cost of a launch on the host, and time until the device begins it.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,7 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Launches between two waits: fewer than any driver's queue holds, so that no launch waits for
-/// room.
+/// Launches between two waits: fewer than any driver's queue holds, so none waits for room.
 const BURST: usize = 200;
 /// Longest wait for one store.
 const BOUND: Duration = Duration::from_secs(10);

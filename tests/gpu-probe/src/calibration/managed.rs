@@ -1,5 +1,4 @@
-//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading
-//! and writing.
+//! Managed memory in its place against a plain allocation: one kernel that reads and writes.
 
 use anyhow::Result;
 
@@ -19,7 +18,7 @@ pub const PROBE: Probe = Probe {
 
 /// Far beyond any cache of a device.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Threads of a block.
 const BLOCK_THREADS: usize = 256;
@@ -64,7 +63,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     swept(&plain)?;
     swept(&managed)?;
 
-    // Taken in turns, so that what disturbs one disturbs the other.
+    // In turns, so that a disturbance hits both.
     let (mut on_plain, mut on_managed) = (Vec::new(), Vec::new());
     let ratio = bench.repeat(ROUNDS, |_| {
         let (a, b) = (swept(&plain)?, swept(&managed)?);

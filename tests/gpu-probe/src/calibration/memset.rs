@@ -1,4 +1,4 @@
-//! Memsets: the rate of large ones, what small ones cost.
+//! Memsets: the rate of large ones, the cost of small ones.
 
 use anyhow::Result;
 
@@ -15,11 +15,11 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// A large one: far beyond any cache of a device.
+/// Size of a large one: far beyond any cache of a device.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 4 << 20;
-/// A small one.
+/// Size of a small one.
 const SMALL: usize = 4;
 
 fn run(bench: &ProbeBench) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Prefetches of managed memory: what a call costs the host, how fast pages move each way, and
-//! whether both ways at once run at full rate.
+//! Prefetches of managed memory: cost of a call on the host, rates each way, and whether both ways
+//! at once run at full rate.
 
 use anyhow::Result;
 
@@ -17,15 +17,14 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is moved.
+/// Memory that is moved.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
-/// How long a stream is held up before calls that are to find work before them: more than 32 calls
-/// take.
+/// Hold of a stream before calls that are to find work before them: longer than 32 calls take.
 const HOLD_NS: u64 = 20_000_000;
-/// How long both streams are held up until two threads have begun: on a busy machine that was more
-/// than 5 ms more often than not.
+/// Hold of both streams until two threads have begun. On a busy machine that mostly took more than
+/// 5 ms.
 const BOTH_NS: u64 = 40_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
@@ -90,8 +89,7 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
         back.extend(each(Place::HOST)?);
         Ok(0.0)
     })?;
-    // With work before them in the stream the driver may hand them to a thread of its own instead
-    // of doing them at once.
+    // With work before them in the stream, the driver may hand them to a thread of its own.
     let spin = gpu.kernel("gpu_probe_spin")?;
     let mut behind = Vec::new();
     bench.repeat(ROUNDS, |_| {
@@ -133,7 +131,7 @@ fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One allocation goes while another one comes: each from a thread and on a stream of its own,
+/// One allocation leaves while another arrives, each from a thread and on a stream of its own,
 /// since a call may keep its thread.
 fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
@@ -152,7 +150,7 @@ fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let both = bench.repeat(ROUNDS, |_| {
         turn = !turn;
         let (going, coming) = if turn { (&first, &second) } else { (&second, &first) };
-        // Held up until both threads have called: both become ready at once.
+        // Held until both threads have called: both become ready at once.
         let time = pair.behind(BOTH_NS, stream, || {
             gpu.record(begun, stream)?;
             gpu.order(other, begun)?;

@@ -1,5 +1,5 @@
-//! How soon the host sees that a stream got somewhere: by a word that the stream writes, and by an
-//! event that is asked again and again.
+//! Time until the host sees a stream's progress: by a word that the stream writes, and by polling
+//! an event.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
-//! Two processes on one device: what it costs to change between them, how long each keeps it, what
-//! a small launch waits beside a busy neighbour. Without MPS (probe `switch`), and under a daemon
-//! whose pipe directory is given (probe `mps`).
+//! Two processes on one device: cost of changing between them, time that each keeps it, wait of a
+//! small launch beside a busy neighbour. Without MPS (probe `switch`), and under a daemon whose
+//! pipe directory is given (probe `mps`).
 //!
-//! Each process holds its stream up with a spinning kernel, queues many short stamping kernels
-//! behind it, and so has work all the time while the other one has, too.
+//! Each process holds its stream up with a spinning kernel and queues many short stamping kernels
+//! behind it, so that both have work all the time.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub const MPS_PROBE: Probe = Probe {
 const KERNELS: usize = 3_000;
 /// Each kernel's time: well above what a launch costs the host, well below a slice.
 const KERNEL_NS: u64 = 10_000;
-/// What the stream is held up before: time to queue as much as a driver's queue holds.
+/// Hold of the stream: time to queue as much as a driver's queue holds.
 const HOLD_NS: u64 = 10_000_000;
 /// Rounds.
 const ROUNDS: usize = 3;
@@ -138,7 +138,7 @@ fn stamps(line: &str) -> Result<Vec<Stamp>> {
     Ok(words.as_chunks::<4>().0.to_vec())
 }
 
-/// A small launch and a wait for it, alone and beside a busy neighbour.
+/// Time of a small launch and its wait, alone and beside a busy neighbour.
 fn beside(bench: &ProbeBench, mps: Mps<'_>) -> Result<()> {
     let [mut busy, mut small] = pair(mps)?;
     busy.ask("open", left(bench.until))?;
@@ -165,7 +165,7 @@ fn beside(bench: &ProbeBench, mps: Mps<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A process that stamps, keeps the device busy, or launches small kernels, as it is told.
+/// A peer that stamps, keeps the device busy, or launches small kernels.
 #[derive(Default)]
 pub struct Stamps(Option<Gpu>);
 

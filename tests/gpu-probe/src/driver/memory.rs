@@ -1,10 +1,9 @@
-//! Allocations of every kind, freed when they are dropped, and never more of them than the machine
-//! can spare.
+//! Allocations of every kind, freed when dropped, within what the machine can spare.
 //!
-//! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's):
-//! plain memory at most a quarter of what is free; managed memory at most a quarter of what is free
-//! on the device *and* on the host, and 256 MiB; pinned memory the same as managed. Who gets less
-//! than it can use is told.
+//! Bounds (by the worst reading of the documentation, where excess managed memory may displace
+//! anyone's): plain memory a quarter of what is free; managed and pinned memory a quarter of what
+//! is free on the device *and* on the host, and 256 MiB. A probe that gets less than it can use is
+//! told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +14,9 @@ use super::api::CudaError;
 use super::gpu::{Gpu, Part};
 use crate::host;
 
-/// No probe allocates more managed or pinned memory than this at once.
+/// Most managed or pinned memory of a probe at once.
 const MAX_MANAGED_BYTES: usize = 256 << 20;
-/// The unit in which large allocations are cut to size: the driver's block of managed memory.
+/// Unit of large allocations: the driver's block of managed memory.
 pub const BLOCK_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +37,7 @@ pub struct Memory<'g> {
     _backing: Option<Box<[u64]>>,
 }
 
-/// How much of `wanted` bytes may be had where `free` are free.
+/// Bytes of `wanted` that may be had where `free` are free.
 fn share(wanted: usize, free: usize) -> usize {
     let most = wanted.min(free / 4);
     if most >= BLOCK_BYTES {
@@ -69,7 +68,7 @@ impl Gpu {
         Ok(self.timed_plain(wanted, least)?.0)
     }
 
-    /// The same, with the time that the driver's call alone took.
+    /// [`Gpu::plain`] with the time of the driver's call alone.
     pub fn timed_plain(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         let bytes = self.room(wanted, least, false)?;
         let mut address = 0;
@@ -85,7 +84,7 @@ impl Gpu {
         Ok(self.timed_managed(wanted, least)?.0)
     }
 
-    /// The same, with the time that the driver's call alone took.
+    /// [`Gpu::managed`] with the time of the driver's call alone.
     pub fn timed_managed(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         /// `CU_MEM_ATTACH_GLOBAL`.
         const GLOBAL: u32 = 1;
@@ -115,7 +114,7 @@ impl Gpu {
         Ok(memory)
     }
 
-    /// Ordinary host memory, every page of it touched.
+    /// Ordinary host memory, every page touched.
     pub fn pageable(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
         let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
@@ -145,17 +144,17 @@ impl Gpu {
 }
 
 impl Memory<'_> {
-    /// Its address, on the device and, where the host reaches it, there.
+    /// Address, on the device and, where the host reaches it, there.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its bytes.
+    /// Size, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Is it host memory?
+    /// Whether it is host memory.
     pub fn is_host(&self) -> bool {
         matches!(self.kind, MemoryKind::Pinned | MemoryKind::Pageable)
     }
@@ -175,8 +174,8 @@ impl Memory<'_> {
         self.part(0, self.bytes)
     }
 
-    /// Writes a word into every page from the host: managed memory then lies there. Nothing on the
-    /// device may be using it.
+    /// Writes a word into every page from the host, which brings managed memory there. The device
+    /// may not be using it.
     pub fn populate(&self, value: u8) {
         if self.kind != MemoryKind::Plain {
             host::write_pages(self.address, self.bytes, value);
@@ -220,8 +219,8 @@ impl Memory<'_> {
 
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
-        // A probe that fails drops what it has while the device may be at work: freeing waits for
-        // it. What fails here failed before, and was told there.
+        // A probe that fails drops its memory while the device may be at work: freeing waits for
+        // it. Errors here follow errors that were told.
         let _: Result<(), CudaError> = match self.kind {
             // SAFETY: allocated by this driver, freed once.
             MemoryKind::Plain | MemoryKind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },

@@ -1,4 +1,4 @@
-//! Discards: whether memory whose contents may go leaves the device without being copied.
+//! Discards: whether memory with discarded contents leaves the device without a copy.
 
 use anyhow::Result;
 
@@ -17,14 +17,14 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What leaves.
+/// Memory that leaves.
 const LARGE_BYTES: usize = 128 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
-/// One way of leaving: given the parts.
+/// One way of leaving, for the given parts.
 type Way<'a> = Box<dyn Fn(&[Part]) -> Result<(), CudaError> + 'a>;
 
 fn run(bench: &ProbeBench) -> Result<()> {

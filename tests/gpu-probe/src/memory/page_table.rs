@@ -1,6 +1,6 @@
-//! Does the host's page table show which pages of managed memory a kernel pulled to the device?
-//! This decides how working sets are learnt without binary instrumentation: populate on the host,
-//! let a kernel touch a known part, and look which pages are no longer present.
+//! Whether the host's page table shows which pages of managed memory a kernel pulled to the device.
+//! If so, working sets can be learnt without binary instrumentation: populate on the host, let a
+//! kernel touch a known part, and look which pages are no longer present.
 
 use anyhow::Result;
 
@@ -20,13 +20,13 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is looked at.
+/// Memory that is looked at.
 const BYTES: usize = 32 << 20;
-/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks
-/// that nobody touched must not change.
+/// One touch in every second block: prefetches within a block show, and untouched blocks must not
+/// change.
 const STRIDE_BYTES: usize = 2 * BLOCK_BYTES;
-/// Where in its block a touch goes: not to its begin, so that what the driver brings around it
-/// shows on both sides.
+/// Place of a touch in its block: not its begin, so that what the driver brings around it shows on
+/// both sides.
 const OFFSET_BYTES: usize = 256 << 10;
 /// Touches one after another that share a block: 64 KiB apart.
 const DENSE_BYTES: usize = 64 << 10;
@@ -75,7 +75,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     gpu.prefetch(memory.whole(), Place::DEVICE, stream)?;
     gpu.wait(stream)?;
     tell("on_device", &look()?);
-    // Evicted: what the host has mapped now is what a later look is compared with.
+    // Evicted: later looks compare with what the host has mapped now.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     let evicted = look()?;
@@ -83,7 +83,7 @@ fn run(bench: &ProbeBench) -> Result<()> {
     touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
     judged(&evicted, &look()?, OFFSET_BYTES, STRIDE_BYTES).print(bench, "after_eviction");
 
-    // Evicted and then read by the host once, which maps every page that came back.
+    // Evicted, then read once by the host, which maps every page that came back.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     memory.populate(3);
@@ -117,9 +117,9 @@ fn touch(bench: &ProbeBench, memory: &Memory<'_>, offset: usize, stride: usize) 
 /// How the page table changed under a known touch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Judged {
-    /// Of the touched pages, those that are present no longer.
+    /// Share of touched pages that are no longer present.
     touched_gone: f64,
-    /// Of the pages in blocks that nobody touched, those that are.
+    /// Share of pages in untouched blocks that are no longer present.
     others_gone: f64,
     /// Bytes that went with each touch.
     bytes_a_touch: f64,
@@ -203,7 +203,7 @@ mod tests {
         let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(seen.shows());
         assert_eq!(seen.bytes_a_touch, 65_536.0);
-        // A page of a block that nobody touched went too.
+        // A page of an untouched block went too.
         after.present[BLOCK_BYTES / PAGE] = false;
         let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(!seen.shows() && seen.others_gone > 0.0);

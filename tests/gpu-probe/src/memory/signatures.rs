@@ -1,5 +1,4 @@
-//! Which functions the driver has for moving managed memory, and whether both forms of a prefetch
-//! do what they say.
+//! The driver's functions for moving managed memory, and whether both forms of a prefetch work.
 
 use anyhow::Result;
 
