@@ -14,7 +14,7 @@ use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 const RECURSION: u32 = 96;
 
 /// Longest demangled text, bytes. Substitutions can make it grow exponentially with the symbol.
-const MAX_TEXT: usize = 64 * 1024;
+const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// Longest short name, characters; a table line with figures still fits a terminal.
 pub const MAX_SHORT: usize = 72;
@@ -37,11 +37,11 @@ pub fn short(symbol: &str) -> String {
 }
 
 /// A writer with bounded length.
-struct Bounded(String);
+struct BoundedText(String);
 
-impl DemangleWrite for Bounded {
+impl DemangleWrite for BoundedText {
     fn write_string(&mut self, part: &str) -> fmt::Result {
-        if self.0.len() + part.len() > MAX_TEXT {
+        if self.0.len() + part.len() > MAX_TEXT_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(part);
@@ -55,7 +55,7 @@ fn demangled(symbol: &str, options: DemangleOptions) -> Option<String> {
     }
     let parsing = ParseOptions::default().recursion_limit(RECURSION);
     let parsed = Symbol::new_with_options(symbol, &parsing).ok()?;
-    let mut text = Bounded(String::new());
+    let mut text = BoundedText(String::new());
     parsed
         .structured_demangle(&mut text, &options.recursion_limit(RECURSION))
         .ok()?;

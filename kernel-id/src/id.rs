@@ -11,7 +11,7 @@ use crate::{
 
 /// Longest symbol that is kept, bytes. Template-heavy libraries reach about 5,000. A longer symbol
 /// is cut and marked, and keeps the hash of the whole ([`KernelId::new`]).
-pub const MAX_SYMBOL: usize = 16 * 1024;
+pub const MAX_SYMBOL_BYTES: usize = 16 * 1024;
 
 /// Identity of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,8 +29,8 @@ pub struct KernelId {
 }
 
 impl KernelId {
-    /// An identity with its symbol cut at [`MAX_SYMBOL`]. A cut symbol ends in `#` and the key of
-    /// the whole, so that long symbols with a common beginning differ.
+    /// An identity with its symbol cut at [`MAX_SYMBOL_BYTES`]. A cut symbol ends in `#` and the
+    /// key of the whole, so that long symbols with a common beginning differ.
     pub fn new(module: u64, symbol: &str, grid: [u32; 3], block: [u32; 3], shared: u32) -> KernelId {
         let mut id = KernelId {
             module,
@@ -104,12 +104,12 @@ fn extent(size: [u32; 3]) -> String {
 }
 
 fn bounded(symbol: &str) -> String {
-    if symbol.len() <= MAX_SYMBOL {
+    if symbol.len() <= MAX_SYMBOL_BYTES {
         return symbol.to_owned();
     }
     let whole = SymbolKey::new(0, symbol.as_bytes()).to_word();
     let mark = format!("#{whole:016x}");
-    let mut end = MAX_SYMBOL - mark.len();
+    let mut end = MAX_SYMBOL_BYTES - mark.len();
     while !symbol.is_char_boundary(end) {
         end -= 1;
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn ceiling_of_a_symbol() {
-        let at_the_ceiling = "k".repeat(MAX_SYMBOL);
+        let at_the_ceiling = "k".repeat(MAX_SYMBOL_BYTES);
         assert_eq!(
             KernelId::new(0, &at_the_ceiling, [1; 3], [1; 3], 0).symbol,
             at_the_ceiling
@@ -137,14 +137,14 @@ mod tests {
         for tail in ["a", "b", "é"] {
             let over = format!("{at_the_ceiling}{tail}");
             let id = KernelId::new(0, &over, [1; 3], [1; 3], 0);
-            assert_eq!(id.symbol.len(), MAX_SYMBOL);
+            assert_eq!(id.symbol.len(), MAX_SYMBOL_BYTES);
         }
         let a = KernelId::new(0, &format!("{at_the_ceiling}a"), [1; 3], [1; 3], 0);
         let b = KernelId::new(0, &format!("{at_the_ceiling}b"), [1; 3], [1; 3], 0);
         assert_ne!(a, b);
         // A cut never splits a character.
-        let wide = "é".repeat(MAX_SYMBOL);
-        assert!(KernelId::new(0, &wide, [1; 3], [1; 3], 0).symbol.len() <= MAX_SYMBOL);
+        let wide = "é".repeat(MAX_SYMBOL_BYTES);
+        assert!(KernelId::new(0, &wide, [1; 3], [1; 3], 0).symbol.len() <= MAX_SYMBOL_BYTES);
     }
 
     #[test]

@@ -19,5 +19,5 @@ mod id;
 pub mod names;
 
 pub use hash::{SymbolKey, graph_hash, image_hash, launch_hash};
-pub use id::{KernelId, MAX_SYMBOL};
+pub use id::{KernelId, MAX_SYMBOL_BYTES};
 pub use names::Names;

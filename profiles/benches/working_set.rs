@@ -14,13 +14,13 @@ mod figures;
 
 use figures::Asked;
 
-/// ns a launch.
-const AIM: f64 = 1_000.0;
+/// Most that a launch may cost, ns.
+const AIM_NS: f64 = 1_000.0;
 
-/// Begin of the job's allocations, 64 MB apart.
+/// First address of the job's allocations.
 const BASE: u64 = 0x7f00_0000_0000;
 
-struct Call {
+struct BenchCall {
     kernel: u64,
     parameters: Vec<u8>,
     touched: Vec<Touched>,
@@ -36,7 +36,7 @@ fn touched(address: u64, bytes: u64, access: Access) -> Touched {
 }
 
 /// A launch of this kind; `n` varies sizes and places.
-fn calls(kind: u64, n: u64) -> Call {
+fn calls(kind: u64, n: u64) -> BenchCall {
     let place = |number: u64| BASE + ((n * 7 + number * 131) % 1000) * (64 << 20);
     let (a, b, c) = (place(1), place(2), place(3));
     let size = 1000 + n * 37;
@@ -92,7 +92,7 @@ fn calls(kind: u64, n: u64) -> Call {
             )
         }
     };
-    Call {
+    BenchCall {
         kernel: 1000 + kind,
         parameters,
         touched,
@@ -107,7 +107,7 @@ const KINDS: [&str; 5] = [
     "recalled",
 ];
 
-fn launch(call: &Call) -> Launch<'_> {
+fn launch(call: &BenchCall) -> Launch<'_> {
     Launch {
         kernel: call.kernel,
         parameters: &call.parameters,
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
 
     let mut figures = Vec::new();
     for (kind, name) in (0..).zip(KINDS) {
-        let launches: Vec<Call> = (60..160).map(|n| calls(kind, n)).collect();
+        let launches: Vec<BenchCall> = (60..160).map(|n| calls(kind, n)).collect();
         // Median of rounds of a thousand launches: few rounds have an interrupt.
         let mut rounds: Vec<f64> = (0..101)
             .map(|_| {
@@ -165,10 +165,10 @@ fn main() -> ExitCode {
         .iter()
         .map(|(name, figure)| format!("{name:?}: {figure:.1}"))
         .collect();
-    let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM}}}\n", rows.join(", "));
-    let missed = figures.iter().filter(|(_, figure)| *figure > AIM);
+    let text = format!("{{\"ns_a_launch\": {{{}}}, \"aim\": {AIM_NS}}}\n", rows.join(", "));
+    let missed = figures.iter().filter(|(_, figure)| *figure > AIM_NS);
     let missed: Vec<String> = missed
-        .map(|(name, figure)| format!("missed: {name}: {figure:.0} ns, aim {AIM} ns"))
+        .map(|(name, figure)| format!("missed: {name}: {figure:.0} ns, aim {AIM_NS} ns"))
         .collect();
     asked.end(&text, &missed)
 }

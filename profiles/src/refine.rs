@@ -41,7 +41,7 @@ const FEW: u64 = 16;
 const NEAR: f64 = 0.1;
 
 /// Longest credible kernel time, in medians: beyond it another job's turn interrupted the kernel.
-const CUT: Ns = 2;
+const CREDIBLE_RATIO: Ns = 2;
 
 /// Most values that a refined distribution counts for, so that new values still change it.
 pub const MOST: u64 = 4096;
@@ -238,7 +238,7 @@ fn believed(seen: &RefinedKernel, enough: u64) -> Option<Sketch> {
 /// Drops times that another job's turn lengthened.
 fn own_part(times: &Sketch) -> Sketch {
     let median = times.quantile(0.5).unwrap_or(Ns::MAX);
-    times.up_to(median.saturating_mul(CUT))
+    times.up_to(median.saturating_mul(CREDIBLE_RATIO))
 }
 
 /// Follows the samples of a kernel that the profile lists.

@@ -20,7 +20,7 @@ const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
 /// Largest uncompressed entry accepted, bytes. The biggest seen in a framework is some 100 MB; a
 /// corrupt size must not exhaust memory.
-const LARGEST: u64 = 512 << 20;
+const MAX_DECOMPRESSED_BYTES: u64 = 512 << 20;
 
 /// The struct that `nvcc` emits and the CUDA runtime passes to `cuLibraryLoadData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum EntryKind {
 
 /// One entry of a container.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct FatbinEntry<'a> {
     /// Content.
     pub kind: EntryKind,
     /// Architecture (80 for sm_80).
@@ -70,13 +70,13 @@ pub struct Entry<'a> {
     uncompressed: u64,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FatbinEntry<'a> {
     /// The code, decompressed if needed.
     pub fn code(&self) -> Result<Cow<'a, [u8]>, Error> {
         if self.flags & (FLAG_LZ4 | FLAG_ZSTD) == 0 {
             return Ok(Cow::Borrowed(self.payload));
         }
-        if self.uncompressed > LARGEST {
+        if self.uncompressed > MAX_DECOMPRESSED_BYTES {
             return Err(Error::Compression("uncompressed size"));
         }
         let size = usize::try_from(self.uncompressed).map_err(|_| Error::Compression("uncompressed size"))?;
@@ -126,8 +126,8 @@ impl<'a> Fatbin<'a> {
     }
 
     /// The entry that a device of architecture `arch` would load.
-    pub fn best(&self, arch: u32) -> Result<Entry<'a>, Error> {
-        let mut best: Option<(bool, u32, Entry<'a>)> = None;
+    pub fn best(&self, arch: u32) -> Result<FatbinEntry<'a>, Error> {
+        let mut best: Option<(bool, u32, FatbinEntry<'a>)> = None;
         for entry in self.entries() {
             let entry = entry?;
             let runs = match entry.kind {
@@ -151,7 +151,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, Error>;
+    type Item = Result<FatbinEntry<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -171,7 +171,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Reads one entry; returns it and the bytes after it.
-fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Error> {
+fn entry(bytes: &[u8]) -> Result<(FatbinEntry<'_>, &[u8]), Error> {
     let (Some(kind), Some(header), Some(size), Some(compressed), Some(arch), Some(flags)) = (
         u16_at(bytes, 0),
         u32_at(bytes, 4),
@@ -209,7 +209,7 @@ fn entry(bytes: &[u8]) -> Result<(Entry<'_>, &[u8]), Error> {
     };
     let rest = bytes.get(header + size..).unwrap_or(&[]);
     Ok((
-        Entry {
+        FatbinEntry {
             kind,
             arch,
             flags,

@@ -24,18 +24,18 @@ const REGCOUNT: u8 = 0x2f;
 const KPARAM_INFO_V2: u8 = 0x45;
 
 /// A record: attribute, and the 16-bit field or what follows.
-struct Record<'a> {
+struct InfoRecord<'a> {
     attribute: u8,
     payload: &'a [u8],
 }
 
-fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+fn records(mut bytes: &[u8]) -> impl Iterator<Item = InfoRecord<'_>> {
     std::iter::from_fn(move || {
         let (format, attribute, field) = (*bytes.first()?, *bytes.get(1)?, u16_at(bytes, 2)?);
         let size = if format == 4 { usize::from(field) } else { 0 };
         let payload = slice(bytes, 4, size)?;
         bytes = bytes.get(4 + size..)?;
-        Some(Record { attribute, payload })
+        Some(InfoRecord { attribute, payload })
     })
 }
 

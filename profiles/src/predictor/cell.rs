@@ -38,7 +38,7 @@ const OF_TENTH: f32 = 0.31;
 
 /// Least distance, ns. A zero distance would shrink until it is subnormal, which is a hundred times
 /// as slow; jobs that repeat exactly would cost most.
-pub(super) const NOTHING: f32 = 1e-3;
+pub(super) const MIN_DISTANCE_NS: f32 = 1e-3;
 
 /// Values of one context, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -94,7 +94,8 @@ impl Cell {
         let spread = (self.down + self.up).max(MIN_SPREAD_NS);
         let pull = off.clamp(-PULL * spread, PULL * spread);
         // Distances are from the old middle: a value as foreseen narrows them.
-        let follow = |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(NOTHING);
+        let follow =
+            |distance: &mut f32, seen: f32| *distance = (*distance + (seen - *distance) * gain).max(MIN_DISTANCE_NS);
         follow(&mut self.down, (-off).clamp(0.0, STRETCH * spread));
         follow(&mut self.up, off.clamp(0.0, STRETCH * spread));
         let shorter = shorter.min(STRETCH * (spread + self.shorter));

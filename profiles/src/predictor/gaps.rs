@@ -12,8 +12,8 @@ const SHAPES: usize = 16;
 /// Fewest values for which a distribution counts.
 const ENOUGH: u32 = 12;
 
-/// A forecast needs no distribution if `high - low <= middle / WIDE`.
-const WIDE: Ns = 3;
+/// A forecast needs no distribution if `high - low <= middle / WIDE_RATIO`.
+const WIDE_RATIO: Ns = 3;
 
 /// Least gap that displaces another distribution: that of the shortest longest gap, or of the
 /// fewest values among those below half of this. So a service's pause between requests is kept even
@@ -95,7 +95,7 @@ impl Gaps {
         Outlook {
             forecast,
             shape: self.shapes.iter().position(known),
-            wide: forecast.is_some_and(|forecast| (forecast.high - forecast.low) > forecast.middle / WIDE),
+            wide: forecast.is_some_and(|forecast| (forecast.high - forecast.low) > forecast.middle / WIDE_RATIO),
         }
     }
 

@@ -6,11 +6,11 @@
 use crate::Ns;
 
 /// Values below 2^9 ns share a bucket.
-const FLOOR_LOG: u32 = 9;
+const FLOOR_LOG2_NS: u32 = 9;
 /// Values above 2^35 ns (34 s) share a bucket.
-const CEILING_LOG: u32 = 35;
-const PARTS_LOG: u32 = 2;
-const BUCKETS: usize = ((CEILING_LOG - FLOOR_LOG) << PARTS_LOG) as usize + 2;
+const CEILING_LOG2_NS: u32 = 35;
+const PARTS_LOG2: u32 = 2;
+const BUCKETS: usize = ((CEILING_LOG2_NS - FLOOR_LOG2_NS) << PARTS_LOG2) as usize + 2;
 
 /// At this count all counts are halved, so the last few hundred values count.
 const MOST: u32 = 400;
@@ -81,23 +81,23 @@ impl GapShape {
 }
 
 fn bucket(value: Ns) -> usize {
-    if value < 1 << FLOOR_LOG {
+    if value < 1 << FLOOR_LOG2_NS {
         return 0;
     }
     let doubling = 63 - value.leading_zeros();
-    if doubling >= CEILING_LOG {
+    if doubling >= CEILING_LOG2_NS {
         return BUCKETS - 1;
     }
-    let part = (value >> (doubling - PARTS_LOG)) as usize & ((1 << PARTS_LOG) - 1);
-    ((((doubling - FLOOR_LOG) << PARTS_LOG) as usize) | part) + 1
+    let part = (value >> (doubling - PARTS_LOG2)) as usize & ((1 << PARTS_LOG2) - 1);
+    ((((doubling - FLOOR_LOG2_NS) << PARTS_LOG2) as usize) | part) + 1
 }
 
 /// Begin of a bucket, ns.
 fn edge(bucket: usize) -> Ns {
     let Some(bucket) = bucket.checked_sub(1) else { return 0 };
-    let doubling = FLOOR_LOG + (bucket >> PARTS_LOG) as u32;
-    let part = (bucket & ((1 << PARTS_LOG) - 1)) as Ns;
-    (1 << doubling) + (part << (doubling - PARTS_LOG))
+    let doubling = FLOOR_LOG2_NS + (bucket >> PARTS_LOG2) as u32;
+    let part = (bucket & ((1 << PARTS_LOG2) - 1)) as Ns;
+    (1 << doubling) + (part << (doubling - PARTS_LOG2))
 }
 
 /// Part of a bucket before this value.

@@ -6,9 +6,9 @@
 
 use super::cell::Cell;
 
-/// Most contexts of a job, 32 bytes each. A request of 3,000 launches, all at places of their own,
+/// Most contexts of a job, 32 B each. A request of 3,000 launches, all at places of their own,
 /// makes 9,000.
-pub const MOST_CONTEXTS: usize = 1 << 14;
+pub const MOST_CONTEXTS: usize = 16_384;
 
 const FIRST: usize = 64;
 

@@ -4,13 +4,13 @@
 //! A context seen once may be almost exact (a training step) or worthless (a server that mixes
 //! requests). Some dozen launches show which holds for the job.
 
-use super::cell::NOTHING;
+use super::cell::MIN_DISTANCE_NS;
 
 /// Part of the past that each new value leaves: about the last 100 count.
 const STAYS: f32 = 0.99;
 
-/// At first a longer context counts as a little better, with this weight in ns.
-const FIRST: f32 = 2_000.0;
+/// Error assumed at first, ns. A longer context counts as a little better then.
+const FIRST_NS: f32 = 2_000.0;
 const BETTER: f32 = 0.8;
 
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +24,8 @@ pub(super) struct Trust {
 impl Default for Trust {
     fn default() -> Trust {
         Trust {
-            own: FIRST * BETTER,
-            shorter: FIRST,
+            own: FIRST_NS * BETTER,
+            shorter: FIRST_NS,
             usual: BETTER,
         }
     }
@@ -34,8 +34,8 @@ impl Default for Trust {
 impl Trust {
     /// Learns the errors, ns, of such a context's forecast and of the next shorter one's.
     pub(super) fn learn(&mut self, own: f32, shorter: f32) {
-        self.own = (self.own * STAYS + own).max(NOTHING);
-        self.shorter = (self.shorter * STAYS + shorter).max(NOTHING);
+        self.own = (self.own * STAYS + own).max(MIN_DISTANCE_NS);
+        self.shorter = (self.shorter * STAYS + shorter).max(MIN_DISTANCE_NS);
         self.usual = (self.own + 1.0) / (self.shorter + 1.0);
     }
 

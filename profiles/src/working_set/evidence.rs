@@ -37,7 +37,7 @@ pub enum Certainty {
 }
 
 /// Most launches that a [`SimulatedLedger`] holds until they are asked for.
-const REMEMBERED: usize = 1 << 16;
+const MAX_LAUNCHES: usize = 65_536;
 
 /// Ledger of the simulated GPU.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub struct SimulatedLedger {
 impl SimulatedLedger {
     /// Records a launch; numbers ascend.
     pub fn record(&mut self, launch: u64, certainty: Certainty, touched: Vec<Touched>) {
-        if self.launches.len() >= REMEMBERED {
+        if self.launches.len() >= MAX_LAUNCHES {
             self.launches.pop_front();
         }
         self.launches.push_back((launch, certainty, touched));

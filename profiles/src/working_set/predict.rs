@@ -21,7 +21,7 @@ pub const GUESSED_BYTES: u64 = 2 << 20;
 const MAX_GUESSES: usize = 64;
 
 /// Most chunks of a region; more count as one contiguous region.
-const MAX_CHUNKS: i64 = 1 << 16;
+const MAX_CHUNKS: i64 = 65_536;
 
 /// Prediction for one launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ const GRANULE: u8 = 4;
 const MAX_NAME_BYTES: usize = 1 << 14;
 
 /// Most allocations or pieces of a record; a file with more is broken.
-const MOST: u32 = 1 << 20;
+const MAX_ITEMS: u32 = 1_048_576;
 
 /// Reason for which a file cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -132,12 +132,12 @@ pub struct Recording {
     pub names: HashMap<u64, String>,
 }
 
-struct Reader<'a> {
+struct RecordingReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RecordingReader<'a> {
     /// Takes `count` bytes; `None` at the end.
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(count)?;
@@ -167,7 +167,7 @@ impl Recording {
     /// Parses a file's bytes.
     pub fn read(bytes: &[u8]) -> Result<Recording, RecordingError> {
         let records = bytes.strip_prefix(MAGIC).ok_or(RecordingError::Foreign)?;
-        let mut reader = Reader { bytes: records, at: 0 };
+        let mut reader = RecordingReader { bytes: records, at: 0 };
         let mut recording = Recording::default();
         loop {
             let at = reader.at;
@@ -180,13 +180,13 @@ impl Recording {
     }
 
     /// Reads one record. `None` at a truncated record, `false` at an invalid one.
-    fn record(&mut self, reader: &mut Reader) -> Option<bool> {
+    fn record(&mut self, reader: &mut RecordingReader) -> Option<bool> {
         let [what] = reader.number()?;
         match what {
             ALLOCATIONS => {
                 let count = reader.word()?;
                 let mut live = Allocations::new();
-                if count > MOST {
+                if count > MAX_ITEMS {
                     return Some(false);
                 }
                 for _ in 0..count {
@@ -221,7 +221,7 @@ impl Recording {
                 }
                 let parameters = reader.take(size)?.to_vec();
                 let count = reader.word()?;
-                if count > MOST {
+                if count > MAX_ITEMS {
                     return Some(false);
                 }
                 let mut touched = Vec::new();

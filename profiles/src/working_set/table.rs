@@ -20,7 +20,7 @@ const MAX_TRIED: usize = 512;
 const HOST: std::ops::Range<u32> = 0x5000..0x8000;
 
 /// Numbers from here on match what is touched by chance: parts of addresses, floating point.
-const SMALL: u64 = 1 << 24;
+const SMALL: u64 = 0x0100_0000;
 
 /// A key with the hashes of its entries.
 #[derive(Debug)]

@@ -21,10 +21,10 @@ use super::{Direction, TraceError, codec::FORMAT};
 /// First bytes of a file: its kind and its format.
 pub const MAGIC: [u8; 8] = *b"weftRAW3";
 
-/// Longest record: a graph of [`MOST_NODES`] kernels, or the longest symbol.
-const LONGEST: usize = u16::MAX as usize;
+/// Longest record, bytes: a graph of [`MOST_NODES`] kernels, or the longest symbol.
+const MAX_RECORD_BYTES: usize = u16::MAX as usize;
 
-/// Most kernels that a graph's record names: ten bytes each must fit.
+/// Most kernels that a graph's record names. Each takes ten of [`MAX_RECORD_BYTES`].
 pub const MOST_NODES: usize = 6_000;
 
 /// A record of the file.
@@ -147,7 +147,7 @@ pub fn append(bytes: &mut Vec<u8>, record: &Record) -> bool {
     let config = bincode::config::standard();
     let done = bincode::serde::encode_into_std_write(record, bytes, config);
     let length = bytes.len() - begin - 2;
-    let fits = done.is_ok() && length <= LONGEST;
+    let fits = done.is_ok() && length <= MAX_RECORD_BYTES;
     match (fits, bytes.get_mut(begin..begin + 2)) {
         (true, Some(head)) => {
             head.copy_from_slice(&(length as u16).to_le_bytes());

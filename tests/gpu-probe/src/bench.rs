@@ -1,5 +1,4 @@
-//! What a probe works with: the device, its report, the time it has, and the ways to measure that
-//! several probes share.
+//! What a probe works with: the device, its report, its time, and ways to measure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,35 +9,35 @@ use anyhow::Result;
 use crate::driver::{Event, Gpu, Kernel, Stream};
 use crate::report::{Report, Samples};
 
-/// What the command line says to the probes.
+/// Options of the command line.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct ProbeOptions {
     /// Pipe directory of an MPS daemon.
     pub mps_pipe: Option<PathBuf>,
     /// CUPTI's library.
     pub cupti: Option<PathBuf>,
 }
 
-/// One probe's means.
-pub struct Bench {
+/// Means of one probe.
+pub struct ProbeBench {
     /// The device.
     pub gpu: Gpu,
-    /// Where results go.
+    /// Report of the results.
     pub report: Report,
-    /// When the probe should be done: loops end early then.
+    /// Time at which the probe should be done: loops end early then.
     pub until: Instant,
-    /// From the command line.
-    pub options: Options,
+    /// Options of the command line.
+    pub options: ProbeOptions,
 }
 
-/// How long a stream is held up for a few calls: some ten of them at 5 us each.
+/// Hold of a stream for a few calls: some ten of them at 5 us each.
 const HOLD_NS: u64 = 50_000;
 
-/// What [`Bench::repeat`] measures at least, however late it is: less than that has no median.
+/// Fewest measurements of [`ProbeBench::repeat`], however late it is: fewer have no median.
 const LEAST: usize = 3;
 
-impl Bench {
-    /// Measures so often, or as often as time allows, at least three times.
+impl ProbeBench {
+    /// Measures `rounds` times, or as often as time allows, at least three times.
     pub fn repeat(&self, rounds: usize, mut measure: impl FnMut(usize) -> Result<f64>) -> Result<Samples> {
         let mut samples = Vec::with_capacity(rounds);
         for round in 0..rounds {
@@ -60,8 +59,8 @@ impl Bench {
     }
 
     /// An event pair.
-    pub fn pair(&self) -> Result<Pair<'_>> {
-        Ok(Pair {
+    pub fn pair(&self) -> Result<EventPair<'_>> {
+        Ok(EventPair {
             gpu: &self.gpu,
             spin: self.gpu.kernel("gpu_probe_spin")?,
             from: self.gpu.event()?,
@@ -71,7 +70,7 @@ impl Bench {
 }
 
 /// Two events, used again and again.
-pub struct Pair<'g> {
+pub struct EventPair<'g> {
     gpu: &'g Gpu,
     spin: Kernel,
     /// The first.
@@ -80,14 +79,14 @@ pub struct Pair<'g> {
     pub to: Event,
 }
 
-impl Pair<'_> {
-    /// Device time of what `body` puts on the stream, nanoseconds. Waits for it. A spinning kernel
-    /// holds the stream up until a few calls are queued, so that the host's pace does not count.
+impl EventPair<'_> {
+    /// Device time of what `body` puts on the stream, ns. Waits for it. A spinning kernel holds the
+    /// stream up until a few calls are queued, so the host's pace does not count.
     pub fn around(&self, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.behind(HOLD_NS, stream, body)
     }
 
-    /// The same with a hold of so many nanoseconds, for many calls.
+    /// [`EventPair::around`] with a hold of `hold_ns`, for many calls.
     pub fn behind(&self, hold_ns: u64, stream: Stream, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.gpu.launch(self.spin, 1, 1, &[hold_ns], stream)?;
         self.gpu.record(self.from, stream)?;
@@ -98,7 +97,7 @@ impl Pair<'_> {
     }
 }
 
-impl Drop for Pair<'_> {
+impl Drop for EventPair<'_> {
     fn drop(&mut self) {
         // The process ends soon; an event that stays is no loss.
         let _ = self.gpu.end_event(self.from);
@@ -106,7 +105,7 @@ impl Drop for Pair<'_> {
     }
 }
 
-/// Nanoseconds as a number to reckon with.
+/// Nanoseconds as a float.
 pub fn nanoseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64
 }

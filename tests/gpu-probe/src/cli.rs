@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use crate::bench::{Bench, Options};
+use crate::bench::{ProbeBench, ProbeOptions};
 use crate::driver::Gpu;
-use crate::probes::{Group, PROBES, chosen};
+use crate::probe::Group;
+use crate::registry::{PROBES, chosen, role};
 use crate::report::Report;
 use crate::run::{self, code};
 use crate::{calibration, host, peer};
@@ -29,13 +30,13 @@ use crate::{calibration, host, peer};
 ///   LD_LIBRARY_PATH=target/simgpu/lib weft-gpu-probe calibration      (the simulated GPU)
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
-struct Cli {
+struct ProbeCli {
     #[command(subcommand)]
-    command: Command,
+    command: ProbeCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProbeCommand {
     /// What the simulated GPU needs: launches, events, copies, prefetches, faults, switches
     Calibration(Chosen),
     /// Two jobs on managed memory: switches by faults and by prefetches, page table, discards
@@ -92,9 +93,9 @@ struct Child {
     options: Given,
 }
 
-impl From<Given> for Options {
-    fn from(given: Given) -> Options {
-        Options {
+impl From<Given> for ProbeOptions {
+    fn from(given: Given) -> ProbeOptions {
+        ProbeOptions {
             mps_pipe: given.mps_pipe,
             cupti: given.cupti,
         }
@@ -103,7 +104,7 @@ impl From<Given> for Options {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    // A day: more than anybody waits for, and no overflow anywhere.
+    // A day is longer than any run, and nothing overflows.
     if (1.0..=86_400.0).contains(&seconds) {
         Ok(seconds)
     } else {
@@ -111,14 +112,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses and does it.
+/// Parses the command line and runs its command.
 pub fn run() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Calibration(chosen) => group(Group::Calibration, chosen),
-        Command::Memory(chosen) => group(Group::Memory, chosen),
-        Command::Selftest(chosen) => group(Group::Selftest, chosen),
-        Command::Child(one) => return child(one),
-        Command::Peer { role, parent } => peer::run(&role, parent).map(|()| ExitCode::SUCCESS),
+    let result = match ProbeCli::parse().command {
+        ProbeCommand::Calibration(chosen) => group(Group::Calibration, chosen),
+        ProbeCommand::Memory(chosen) => group(Group::Memory, chosen),
+        ProbeCommand::Selftest(chosen) => group(Group::Selftest, chosen),
+        ProbeCommand::Child(one) => return child(one),
+        ProbeCommand::Peer { role: name, parent } => role(&name)
+            .and_then(|role| peer::run(role, parent))
+            .map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("weft-gpu-probe: {error:#}");
@@ -165,7 +168,7 @@ fn child(given: Child) -> ExitCode {
         return exit(code::FAILED);
     };
     let done = Gpu::open().map_err(anyhow::Error::from).and_then(|gpu| {
-        (probe.run)(&Bench {
+        (probe.run)(&ProbeBench {
             report: Report::new(probe.name, gpu.is_simulated()),
             gpu,
             until,

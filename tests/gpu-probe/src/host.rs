@@ -1,5 +1,5 @@
-//! What the probes need of the host: free memory, pages touched from the host's side, the process's
-//! page table, the parent's death.
+//! The host's side: free memory, pages touched by the host, the process's page table, the parent's
+//! death.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 /// The host's page.
 pub const PAGE: usize = 4096;
 
-/// Bytes that can be used without swapping, as the kernel estimates it.
+/// Bytes that can be used without swapping, by the kernel's estimate.
 pub fn available_memory() -> Result<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
     let kib: usize = text
@@ -30,13 +30,13 @@ pub fn write_pages(address: u64, bytes: usize, value: u8) {
     }
 }
 
-/// What the process's page table says of a range, page by page.
+/// Page table entries of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageTable {
     /// Which pages are present in the host's memory.
     pub present: Vec<bool>,
-    /// Whether the kernel told frame numbers (it hides them from ordinary users; the present bit it
-    /// does not).
+    /// Whether the kernel gave frame numbers. It hides them from ordinary users, not the present
+    /// bit.
     pub frames: bool,
 }
 
@@ -64,8 +64,7 @@ pub fn page_table(address: u64, bytes: usize) -> Result<PageTable> {
     Ok(table)
 }
 
-/// Has the kernel end this process when its parent ends, so that a killed probe leaves nobody
-/// behind.
+/// Has the kernel end this process when its parent ends, so that a killed probe leaves no process.
 pub fn end_with_parent(parent: u32) -> Result<()> {
     let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     set.context("the parent's death cannot be watched")?;

@@ -1,10 +1,10 @@
-//! `weft-gpu-probe`: measures a GPU through its driver; what comes out calibrates the simulated
-//! GPU.
+//! `weft-gpu-probe`: measures a GPU through its driver, to calibrate the simulated GPU.
 //!
 //! | file | what |
 //! |---|---|
-//! | `probes.rs`, `run.rs` | the list of probes; each in a process of its own, within its time |
-//! | `calibration/`, `memory/` | the probes, a file each |
+//! | `registry.rs` | the probes in their order, and the roles of their further processes |
+//! | `run.rs`, `peer.rs`, `process.rs` | each probe in a process of its own, within its time; its peers |
+//! | `calibration/`, `memory/` | the probes, a file each; `probe.rs`: what one is |
 //! | `driver/` | the driver's functions, the device, allocations, the kernels |
 //! | `bench.rs`, `report.rs`, `host.rs` | measuring, JSON lines, the host's side |
 //!
@@ -18,7 +18,9 @@ mod driver;
 mod host;
 mod memory;
 mod peer;
-mod probes;
+mod probe;
+mod process;
+mod registry;
 mod report;
 mod run;
 mod selftest;

@@ -1,7 +1,7 @@
-//! Further processes of a probe, which hold a context of their own: one line in, one line out.
+//! Further processes of a probe, each with a context of its own: one line in, one line out.
 //!
-//! What holds: a peer lives no longer than the probe that started it (it is ended when dropped, and
-//! by the kernel when the probe dies), and nobody waits for it without a bound.
+//! What holds: a peer ends with the probe that started it (when dropped, and by the kernel when the
+//! probe dies), and every wait for it has a bound.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{SELF, lines_of};
-use crate::{calibration, host, memory};
+use crate::host;
+use crate::process::{SELF, lines_of};
 
-/// What a peer's line begins with when it could not do what it was told.
+/// Begin of a peer's line when it failed.
 const FAILED: &str = "failed: ";
-/// The variable by which programs find an MPS daemon, where they look without it, and what stands
-/// there so that they find none.
+/// The variable by which programs find an MPS daemon, the place without it, and a value with which
+/// they find none.
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const MPS_USUAL: &str = "/tmp/nvidia-mps";
 const NO_MPS: &str = "/nonexistent/weft-gpu-probe";
@@ -31,7 +31,7 @@ pub struct Peer {
     role: String,
 }
 
-/// Under which daemon a peer runs.
+/// MPS daemon of a peer.
 #[derive(Debug, Clone, Copy)]
 pub enum Mps<'a> {
     /// None, even if there is one in the usual place.
@@ -41,7 +41,7 @@ pub enum Mps<'a> {
 }
 
 impl Peer {
-    /// Starts one. It opens the device when it is told to do something.
+    /// Starts a peer. It opens the device when it is told to do something.
     pub fn start(role: &str, mps: Mps<'_>) -> Result<Peer> {
         let mut command = Command::new(SELF);
         command
@@ -52,7 +52,7 @@ impl Peer {
             Mps::Pipe(pipe) => {
                 command.env(MPS_PIPE, pipe);
             }
-            // Only where there could be a daemon to be found.
+            // Only where a daemon could be found.
             Mps::Without if std::env::var_os(MPS_PIPE).is_some() || Path::new(MPS_USUAL).exists() => {
                 command.env(MPS_PIPE, NO_MPS);
             }
@@ -69,12 +69,12 @@ impl Peer {
         })
     }
 
-    /// Its process.
+    /// Process number.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Tells it what to do.
+    /// Sends it a line.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").with_context(|| format!("the {} process takes no line", self.role))
     }
@@ -85,7 +85,7 @@ impl Peer {
             .with_context(|| format!("the {} process did not answer within {bound:?}", self.role))
     }
 
-    /// Its answer, if there is one within this time.
+    /// Its answer, if one comes within `bound`.
     pub fn listen(&mut self, bound: Duration) -> Result<Option<String>> {
         match self.lines.recv_timeout(bound) {
             Ok(line) => match line.strip_prefix(FAILED) {
@@ -97,13 +97,13 @@ impl Peer {
         }
     }
 
-    /// Tells it and waits for the answer.
+    /// Sends a line and waits for the answer.
     pub fn ask(&mut self, line: &str, bound: Duration) -> Result<String> {
         self.tell(line)?;
         self.hear(bound)
     }
 
-    /// The same, where the answer is numbers.
+    /// [`Peer::ask`] for an answer of numbers.
     pub fn ask_numbers(&mut self, line: &str, bound: Duration) -> Result<Vec<f64>> {
         numbers(&self.ask(line, bound)?)
     }
@@ -123,39 +123,29 @@ impl Drop for Peer {
     }
 }
 
-/// What answers the lines of a role.
+/// What a peer does.
 pub trait Role {
-    /// Does what the line says and returns the answer.
+    /// Does what the line says. Returns the answer.
     fn answer(&mut self, line: &str) -> Result<String>;
 }
 
-/// This process is a peer: answers until its input ends.
-pub fn run(role: &str, parent: u32) -> Result<()> {
+/// Makes this process a peer of process `parent`: it answers by `role` until its input ends.
+pub fn run(mut role: Box<dyn Role>, parent: u32) -> Result<()> {
     host::end_with_parent(parent)?;
-    let answers = |result: Result<String>| {
-        let line = result.unwrap_or_else(|error| format!("{FAILED}{}", format!("{error:#}").replace('\n', " ")));
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{line}").and_then(|()| out.flush())
-    };
-    match role {
-        "idle" => serve(calibration::context::Idle::default(), answers),
-        "stamps" => serve(calibration::switch::Stamps::default(), answers),
-        "swapper" => serve(memory::swap::Swapper::default(), answers),
-        _ => bail!("no role {role}"),
-    }
-}
-
-fn serve(mut role: impl Role, answers: impl Fn(Result<String>) -> std::io::Result<()>) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line.context("stdin")?;
-        answers(role.answer(line.trim())).context("stdout")?;
+        let answer = role
+            .answer(line.trim())
+            .unwrap_or_else(|error| format!("{FAILED}{}", format!("{error:#}").replace('\n', " ")));
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{answer}").and_then(|()| out.flush()).context("stdout")?;
     }
     Ok(())
 }
 
-/// What is left of a bound.
+/// Rest of a bound.
 pub fn left(until: Instant) -> Duration {
-    // Not nothing, so that an answer that is there already is taken.
+    // Never zero, so that an answer that is there already is taken.
     until
         .saturating_duration_since(Instant::now())
         .max(Duration::from_millis(200))

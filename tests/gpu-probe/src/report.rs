@@ -1,5 +1,4 @@
-//! What comes out: JSON lines on stdout, each flushed, so that a run that is cut short leaves what
-//! it had.
+//! Results: JSON lines on stdout, each flushed, so that an interrupted run leaves what it had.
 //!
 //! ```text
 //! {"probe":"copy","name":"to_device","value":22200.0,"unit":"bytes/us","n":20,"median":22200.0,"p10":22150.0,"p90":22210.0,"max":22211.0,"clock":"device","bytes":67108864}
@@ -8,61 +7,61 @@
 //! {"probe":"fault","error":"cuMemAllocManaged: CUDA_ERROR_NOT_SUPPORTED (801)"}
 //! ```
 //!
-//! `clock` says whose time it is: the device's (events, the device's timer) or the host's.
+//! `clock` is the clock of a time: the device's (events, the device's timer) or the host's.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
 
 use serde_json::{Value, json};
 
-/// Measurements of one thing.
+/// Measurements of one value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Keeps those that are numbers.
+    /// Keeps the finite ones.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Samples {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         Samples(values)
     }
 
-    /// How many.
+    /// Number of measurements.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None at all?
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value at a share of 0 to 1, the nearest that was measured; 0 without any.
+    /// The measured value nearest to a share of 0 to 1; 0 without any.
     pub fn quantile(&self, share: f64) -> f64 {
         let last = self.0.len().saturating_sub(1);
         let at = (share * last as f64).round() as usize;
         self.0.get(at.min(last)).copied().unwrap_or(0.0)
     }
 
-    /// The middle one.
+    /// The median.
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// Each one changed; the order may turn around.
+    /// Each value changed; the order may be reversed.
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Samples {
         Samples::new(self.0.iter().map(|value| change(*value)))
     }
 }
 
-/// Whose time a value is.
+/// Clock of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// The device's: events or its timer.
     Device,
     /// The host's.
     Host,
-    /// Nobody's: a count, a ratio of counts.
+    /// None: a count, or a ratio of counts.
     None,
 }
 
@@ -73,18 +72,18 @@ pub struct Report {
     simulated: bool,
 }
 
-/// A line that is being made.
+/// A line in the making.
 #[must_use = "a line is printed by `print`"]
-pub struct Line(Vec<(String, Value)>);
+pub struct ReportLine(Vec<(String, Value)>);
 
-impl Line {
+impl ReportLine {
     /// Adds a field.
-    pub fn and(mut self, key: &str, value: impl Into<Value>) -> Line {
+    pub fn and(mut self, key: &str, value: impl Into<Value>) -> ReportLine {
         self.0.push((key.to_owned(), value.into()));
         self
     }
 
-    /// The fields in the order in which they were added: a person reads the probe's name first.
+    /// The fields in the order of their addition: people read the probe's name first.
     fn text(&self) -> String {
         let fields: Vec<String> = self
             .0
@@ -98,13 +97,14 @@ impl Line {
     pub fn print(self) {
         let line = format!("{}\n", self.text());
         let mut out = std::io::stdout().lock();
-        // Nobody reads any more: the next line will find the same, and the parent ends the process.
+        // Nothing reads any more: the next line will find that too, and the parent ends the
+        // process.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 }
 
 impl Report {
-    /// For a probe.
+    /// A report of a probe.
     pub fn new(probe: &str, simulated: bool) -> Report {
         Report {
             probe: probe.to_owned(),
@@ -112,12 +112,12 @@ impl Report {
         }
     }
 
-    fn line(&self) -> Line {
-        Line(vec![("probe".to_owned(), json!(self.probe))])
+    fn line(&self) -> ReportLine {
+        ReportLine(vec![("probe".to_owned(), json!(self.probe))])
     }
 
-    /// Something measured many times.
-    pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> Line {
+    /// A value measured many times.
+    pub fn samples(&self, name: &str, unit: &str, clock: Clock, samples: &Samples) -> ReportLine {
         let rounded = |share: f64| (samples.quantile(share) * 1000.0).round() / 1000.0;
         self.number(name, unit, clock, rounded(0.5))
             .and("n", samples.len())
@@ -127,12 +127,12 @@ impl Report {
             .and("max", rounded(1.0))
     }
 
-    /// Something that is what it is.
-    pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+    /// A single value.
+    pub fn value(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> ReportLine {
         self.number(name, unit, clock, value).and("n", 1)
     }
 
-    fn number(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> Line {
+    fn number(&self, name: &str, unit: &str, clock: Clock, value: impl Into<Value>) -> ReportLine {
         let line = self.line().and("name", name).and("value", value).and("unit", unit);
         let line = match clock {
             Clock::Device => line.and("clock", "device"),
@@ -147,12 +147,12 @@ impl Report {
     }
 
     /// A yes, a no, or a text: no figure, so not under `value`.
-    pub fn fact(&self, name: &str, fact: impl Into<Value>) -> Line {
+    pub fn fact(&self, name: &str, fact: impl Into<Value>) -> ReportLine {
         self.line().and("name", name).and("fact", fact)
     }
 
     /// Facts about the whole run.
-    pub fn facts(&self) -> Line {
+    pub fn facts(&self) -> ReportLine {
         self.line()
     }
 

@@ -1,31 +1,30 @@
 //! Runs probes one after another, each in a process of its own with a bound on its time.
 //!
 //! What holds: a probe that fails, hangs or crashes ends with one line that says so, and the next
-//! one runs; the budget is kept to within the time that ending a process takes; only processes
-//! started here are ended, by their id; lines come out whole and as they are made.
+//! one runs. The budget is kept to within the time of ending a process. Only processes started here
+//! are ended, by their id. Lines come out whole, as they are made.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::bench::Options;
-use crate::probes::Probe;
+use crate::bench::ProbeOptions;
+use crate::probe::Probe;
+use crate::process::{SELF, lines_of};
 use crate::report::Report;
 
-/// This program, even when a newer build has taken its place on disk.
-pub const SELF: &str = "/proc/self/exe";
-/// A probe is not begun with less time than this left: opening a device takes up to a second.
+/// Least time left for beginning a probe: opening a device takes up to a second.
 const LEAST: Duration = Duration::from_secs(2);
-/// Of a probe's time the share after which its loops end by themselves.
+/// Share of a probe's time after which its loops end by themselves.
 const SOFT: f64 = 0.6;
 /// Longest wait for the first sight of the device.
 const ABOUT: Duration = Duration::from_secs(60);
 
-/// What a child's exit code says.
+/// Exit codes of a child.
 pub mod code {
     /// Its last line says why it failed.
     pub const FAILED: i32 = 1;
@@ -35,26 +34,26 @@ pub mod code {
 
 /// How one child ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum ProbeEnd {
     Good,
-    /// It has told why.
+    /// Its last line says why.
     Failed,
-    /// It has not.
+    /// Without a line; this is how.
     Crashed(String),
     NoDriver,
     TooLong,
 }
 
 /// Runs the probes in `budget`. Answers whether there was a device at all.
-pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<bool> {
+pub fn all(probes: &[&Probe], budget: Duration, options: &ProbeOptions) -> Result<bool> {
     let begin = Instant::now();
     let _awake = awake();
     match child("about", budget.min(ABOUT), options)? {
-        End::Good => {}
-        End::NoDriver => return Ok(false),
-        End::Failed => {}
-        End::Crashed(how) => Report::new("about", false).error(&how),
-        End::TooLong => Report::new("about", false).error("the device did not answer in time"),
+        ProbeEnd::Good => {}
+        ProbeEnd::NoDriver => return Ok(false),
+        ProbeEnd::Failed => {}
+        ProbeEnd::Crashed(how) => Report::new("about", false).error(&how),
+        ProbeEnd::TooLong => Report::new("about", false).error("the device did not answer in time"),
     }
     let (mut good, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
     for probe in probes {
@@ -67,14 +66,14 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<boo
         }
         let limit = left.min(Duration::from_secs(probe.seconds)).min(fair(left));
         match child(probe.name, limit, options)? {
-            End::Good => {
+            ProbeEnd::Good => {
                 good += 1;
                 continue;
             }
-            End::Failed => {}
-            End::Crashed(how) => report.error(&how),
-            End::NoDriver => report.error("the driver is gone"),
-            End::TooLong => report.error(&format!("did not end within {:.1} s", limit.as_secs_f64())),
+            ProbeEnd::Failed => {}
+            ProbeEnd::Crashed(how) => report.error(&how),
+            ProbeEnd::NoDriver => report.error("the driver is gone"),
+            ProbeEnd::TooLong => report.error(&format!("did not end within {:.1} s", limit.as_secs_f64())),
         }
         failed.push(probe.name);
     }
@@ -87,15 +86,15 @@ pub fn all(probes: &[&Probe], budget: Duration, options: &Options) -> Result<boo
     Ok(true)
 }
 
-/// The most that one probe gets of what is left: one that hangs leaves something to the others.
+/// Most time of one probe: one that hangs leaves something to the others.
 fn fair(left: Duration) -> Duration {
     /// With less than this no probe measures much.
     const ENOUGH: Duration = Duration::from_secs(8);
     (left / 2).max(ENOUGH).min(left)
 }
 
-/// The device files, held open as long as probes run: a device that nobody has open forgets its
-/// state, and each probe would wait a second or more for it to start. This sets nothing.
+/// The device files, held open while probes run: an unused device forgets its state, and each probe
+/// would wait a second or more for its start. This sets nothing.
 fn awake() -> Vec<std::fs::File> {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return Vec::new();
@@ -112,7 +111,7 @@ fn awake() -> Vec<std::fs::File> {
 }
 
 /// Runs one probe in a process of its own and hands its lines on.
-fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
+fn child(name: &str, limit: Duration, options: &ProbeOptions) -> Result<ProbeEnd> {
     let mut command = Command::new(SELF);
     command
         .args(["child", name, "--parent", &std::process::id().to_string()])
@@ -137,42 +136,28 @@ fn child(name: &str, limit: Duration, options: &Options) -> Result<End> {
             Err(RecvTimeoutError::Timeout) => {
                 let _ = process.kill();
                 let _ = process.wait();
-                return Ok(End::TooLong);
+                return Ok(ProbeEnd::TooLong);
             }
-            // Its output is closed, so it has ended or is about to.
+            // Its output is closed: it has ended or is about to.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     loop {
         if let Some(status) = process.try_wait().context("a probe's process")? {
             return Ok(match status.code() {
-                Some(0) => End::Good,
-                Some(code::FAILED) => End::Failed,
-                Some(code::NO_DRIVER) => End::NoDriver,
-                _ => End::Crashed(format!("its process ended with {status}")),
+                Some(0) => ProbeEnd::Good,
+                Some(code::FAILED) => ProbeEnd::Failed,
+                Some(code::NO_DRIVER) => ProbeEnd::NoDriver,
+                _ => ProbeEnd::Crashed(format!("its process ended with {status}")),
             });
         }
         if Instant::now() > end {
             let _ = process.kill();
             let _ = process.wait();
-            return Ok(End::TooLong);
+            return Ok(ProbeEnd::TooLong);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// The lines of a process's output, as they come.
-pub fn lines_of(process: &mut Child) -> Result<Receiver<String>> {
-    let out = process.stdout.take().context("the process has no output")?;
-    let (send, receive) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receive)
 }
 
 #[cfg(test)]

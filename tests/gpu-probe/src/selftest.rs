@@ -1,17 +1,17 @@
-//! Probes that measure nothing: what the runner is tested with (`weft-gpu-probe selftest`, not
-//! shown in the help).
+//! Probes that measure nothing, for tests of the runner (`weft-gpu-probe selftest`, hidden in the
+//! help).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::peer::{Mps, Peer};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
-/// Says a value and ends well.
+/// Prints a value and succeeds.
 pub const GOOD: Probe = probe("good", 30, |bench| {
     bench.report.value("answer", "", Clock::None, 42).print();
     Ok(())
@@ -20,10 +20,10 @@ pub const GOOD: Probe = probe("good", 30, |bench| {
 /// Fails.
 pub const FAILS: Probe = probe("fails", 30, |_| bail!("as it should"));
 
-/// Takes its process down.
+/// Aborts its process.
 pub const CRASHES: Probe = probe("crashes", 30, |_| std::process::abort());
 
-/// Waits for ever, with a further process that would, too.
+/// Hangs, with a peer that would hang, too.
 pub const HANGS: Probe = probe("hangs", 3, |bench| {
     let mut peer = Peer::start("idle", Mps::Without)?;
     peer.ask("open", Duration::from_secs(60))?;
@@ -33,7 +33,7 @@ pub const HANGS: Probe = probe("hangs", 3, |bench| {
     }
 });
 
-const fn probe(name: &'static str, seconds: u64, run: fn(&Bench) -> Result<()>) -> Probe {
+const fn probe(name: &'static str, seconds: u64, run: fn(&ProbeBench) -> Result<()>) -> Probe {
     Probe {
         name,
         group: Group::Selftest,

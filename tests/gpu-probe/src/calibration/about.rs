@@ -1,4 +1,4 @@
-//! Which device and which driver: the first line of every run.
+//! The device and the driver: the first line of every run.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ mod attribute {
     pub const PREEMPTION: i32 = 90;
 }
 
-/// Prints it.
+/// Prints the line.
 pub fn print(report: &Report) -> Result<()> {
     let gpu = Gpu::without_kernels()?;
     let attribute = |number| gpu.attribute(number).ok();
@@ -53,7 +53,7 @@ pub fn print(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The device's place on the bus, as the kernel writes it.
+/// Place on the bus, as the kernel writes it.
 fn pci(gpu: &Gpu) -> Option<String> {
     let number = |attribute| gpu.attribute(attribute).ok();
     let (domain, bus, device) = (
@@ -64,7 +64,7 @@ fn pci(gpu: &Gpu) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
 }
 
-/// Speed and width of its link, as they are (idle devices slow it down) and at most.
+/// Present and greatest speed and width of the link; idle devices slow it down.
 fn link(device: &str) -> Value {
     let read = |name: &str| first_line(&format!("/sys/bus/pci/devices/{device}/{name}"));
     json!({
@@ -76,8 +76,8 @@ fn link(device: &str) -> Value {
     })
 }
 
-/// How the kernel's part of managed memory is set, where it may be read: what stock demand paging
-/// does depends on it.
+/// Settings of the kernel's part of managed memory, if readable: stock demand paging depends on
+/// them.
 fn uvm() -> Value {
     let parameters = [
         "uvm_perf_prefetch_enable",

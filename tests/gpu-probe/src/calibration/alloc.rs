@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds};
-use crate::driver::BLOCK;
-use crate::probes::{Group, Probe};
+use crate::bench::{ProbeBench, nanoseconds};
+use crate::driver::BLOCK_BYTES;
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -19,9 +19,9 @@ pub const PROBE: Probe = Probe {
 /// Rounds.
 const ROUNDS: usize = 30;
 /// Sizes, and what they are called.
-const SIZES: [(&str, usize); 2] = [("2m", BLOCK), ("64m", 64 << 20)];
+const SIZES: [(&str, usize); 2] = [("2m", BLOCK_BYTES), ("64m", 64 << 20)];
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     for (name, bytes) in SIZES {
         let (mut plain_free, mut managed_free) = (Vec::new(), Vec::new());

@@ -1,13 +1,13 @@
-//! What the device has, and what a context takes of it.
+//! Facts of the device, and the memory of a context.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -28,7 +28,7 @@ const COMES_BACK: Duration = Duration::from_secs(3);
 /// Longest wait for another process's context.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     report
         .value("device_memory", "bytes", Clock::None, gpu.total_memory()?)
@@ -42,7 +42,7 @@ fn run(bench: &Bench) -> Result<()> {
         peer.ask("open", BOUND)?;
         let now = gpu.free_memory()?;
         drop(peer);
-        // What it had comes back a moment after its end, unless somebody else took it.
+        // Its memory comes back a moment after its end, unless another process took it.
         let ended = Instant::now();
         while gpu.free_memory()? < before && ended.elapsed() < COMES_BACK {
             std::thread::sleep(Duration::from_millis(20));
@@ -57,7 +57,7 @@ fn run(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-fn context_lines(bench: &Bench, taken: &Samples, open: &Samples) {
+fn context_lines(bench: &ProbeBench, taken: &Samples, open: &Samples) {
     let report = &bench.report;
     report
         .samples("context_memory", "bytes", Clock::None, taken)
@@ -69,7 +69,7 @@ fn context_lines(bench: &Bench, taken: &Samples, open: &Samples) {
     report.samples("context_open", "ns", Clock::Host, open).print();
 }
 
-/// A process that only has a context.
+/// A peer with nothing but a context.
 #[derive(Default)]
 pub struct Idle(Option<Gpu>);
 

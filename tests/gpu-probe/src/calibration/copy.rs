@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use crate::bench::{Bench, rate};
+use crate::bench::{ProbeBench, rate};
 use crate::driver::Memory;
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -23,7 +23,7 @@ const MIN_BYTES: usize = 4 << 20;
 /// A small one.
 const SMALL: usize = 4;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
     let (device, second) = (gpu.plain(LARGE_BYTES, MIN_BYTES)?, gpu.plain(LARGE_BYTES, MIN_BYTES)?);
@@ -58,7 +58,7 @@ fn run(bench: &Bench) -> Result<()> {
             )
             .and("bytes", SMALL)
             .print();
-        // What a small copy takes is no part of the rate.
+        // A small copy's time is no part of the rate.
         let large = timed(to, from, bytes, 20)?;
         report
             .samples(
@@ -79,7 +79,7 @@ fn run(bench: &Bench) -> Result<()> {
             .print();
     }
 
-    // Both ways at once: from before the first to after the last, on one stream that waits for the
+    // Both ways at once: from before the first to after the last, on a stream that waits for the
     // other.
     let (begun, ended) = (gpu.event()?, gpu.event()?);
     let both = bench.repeat(20, |_| {
@@ -109,8 +109,8 @@ fn run(bench: &Bench) -> Result<()> {
         ("pageable_to_device", &device, &pageable),
         ("pageable_to_host", &pageable, &device),
     ] {
-        // The driver copies through buffers of its own, partly before the device begins: the host's
-        // time is the whole one.
+        // The driver copies through buffers of its own, partly before the device begins: only the
+        // host's time is whole.
         let whole = bench.repeat_calls(10, |_| {
             gpu.copy(to, from, bytes, stream)?;
             Ok(gpu.wait(stream)?)

@@ -1,13 +1,13 @@
-//! What it costs to know how long kernels ran: event pairs around each launch, and CUPTI's activity
-//! records, against bare launches.
+//! Cost of knowing kernel times: event pairs around each launch, and CUPTI's activity records,
+//! against bare launches.
 
 use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::{Cupti, Event, Kernel, Stream};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -24,7 +24,7 @@ const BURST: usize = 200;
 /// Bursts.
 const ROUNDS: usize = 30;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, stream) = (gpu.kernel("gpu_probe_empty")?, gpu.stream()?);
     let events = (0..2 * BURST).map(|_| gpu.event()).collect::<Result<Vec<_>, _>>()?;
@@ -61,7 +61,7 @@ fn run(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// What some bursts cost.
+/// Cost of some bursts.
 struct Cost {
     calls: Samples,
     periods: Samples,
@@ -80,8 +80,8 @@ impl Cost {
     }
 }
 
-/// Launches, each with an event before and after it where there are events for that.
-fn bursts(bench: &Bench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
+/// Launches, with an event before and after each where there are events.
+fn bursts(bench: &ProbeBench, kernel: Kernel, stream: Stream, events: &[Event]) -> Result<Cost> {
     let gpu = &bench.gpu;
     let mut calls = Vec::new();
     let periods = bench.repeat(ROUNDS, |_| {

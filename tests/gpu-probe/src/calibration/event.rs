@@ -1,9 +1,9 @@
-//! What events cost, and what a pair around a kernel reads.
+//! Cost of events, and the time that a pair around a kernel reads.
 
 use anyhow::Result;
 
-use crate::bench::Bench;
-use crate::probes::{Group, Probe};
+use crate::bench::ProbeBench;
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.
@@ -20,7 +20,7 @@ const TRAIN: usize = 200;
 /// As in the spacing probe, for twice as many calls.
 const HOLD_NS: u64 = 8_000_000;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let empty = gpu.kernel("gpu_probe_empty")?;
     let (stream, pair, event) = (gpu.stream()?, bench.pair()?, gpu.event()?);
@@ -44,7 +44,7 @@ fn run(bench: &Bench) -> Result<()> {
         .samples("pair_around_kernel", "ns", Clock::Device, &kernel)
         .print();
 
-    // The same train of kernels with and without an event between each two.
+    // One train of kernels with and without an event between each two.
     let train = |events: bool| {
         pair.behind(HOLD_NS, stream, || {
             for _ in 0..TRAIN {

@@ -1,13 +1,13 @@
-//! Page faults: what touching managed memory costs that lies elsewhere, or nowhere yet.
+//! Page faults: cost of touching managed memory that lies elsewhere, or nowhere.
 //!
 //! One thread touches one word after another and waits for each, so a fault's whole cost shows. The
-//! driver may bring more than was touched (its density prefetch): that is part of what is measured.
+//! driver's density prefetch is part of it.
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds, rate};
+use crate::bench::{ProbeBench, nanoseconds, rate};
 use crate::driver::Memory;
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -19,21 +19,22 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is touched.
+/// Memory that is touched.
 const LARGE_BYTES: usize = 64 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
-/// At most so many touches in a kernel: at 100 us each that is a tenth of a second.
-const TOUCHES: usize = 1024;
+/// Most touches in a kernel.
+// At 100 us each that is a tenth of a second.
+const MAX_TOUCHES: usize = 1024;
 /// Rounds.
 const ROUNDS: usize = 5;
 /// Threads of a block of the sweeping kernel.
 const BLOCK_THREADS: usize = 256;
 
-/// Strides, and what they are called.
+/// Strides and their names.
 const STRIDES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (touch, sweep, stream, pair) = (
         gpu.kernel("gpu_probe_touch")?,
@@ -41,7 +42,7 @@ fn run(bench: &Bench) -> Result<()> {
         gpu.stream()?,
         bench.pair()?,
     );
-    let touches = |memory: &Memory<'_>, stride: usize| (memory.bytes() / stride).clamp(1, TOUCHES);
+    let touches = |memory: &Memory<'_>, stride: usize| (memory.bytes() / stride).clamp(1, MAX_TOUCHES);
     let touched = |memory: &Memory<'_>, stride: usize| -> Result<f64> {
         let count = touches(memory, stride);
         let time = pair.around(stream, || {
@@ -49,7 +50,7 @@ fn run(bench: &Bench) -> Result<()> {
         })?;
         Ok(time / count as f64)
     };
-    let note = |line: crate::report::Line| match gpu.is_simulated() {
+    let note = |line: crate::report::ReportLine| match gpu.is_simulated() {
         true => line.and(
             "note",
             "the simulated device has no page ledger: managed memory is resident everywhere",
@@ -101,7 +102,7 @@ fn run(bench: &Bench) -> Result<()> {
     );
     note(line.and("bytes", memory.bytes())).print();
 
-    // The other way: the host touches what a kernel wrote.
+    // The reverse: the host touches what a kernel wrote.
     let mut back = Vec::new();
     bench.repeat(ROUNDS, |_| {
         gpu.launch(

@@ -1,11 +1,11 @@
-//! What a launch costs the host, and how long the device takes to begin it.
+//! Cost of a launch on the host, and time until the device begins it.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::bench::{Bench, nanoseconds};
-use crate::probes::{Group, Probe};
+use crate::bench::{ProbeBench, nanoseconds};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.
@@ -17,13 +17,12 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Launches between two waits: fewer than any driver's queue holds, so that no launch waits for
-/// room.
+/// Launches between two waits: fewer than any driver's queue holds, so none waits for room.
 const BURST: usize = 200;
 /// Longest wait for one store.
 const BOUND: Duration = Duration::from_secs(10);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, store, stream) = (
         gpu.kernel("gpu_probe_empty")?,

@@ -1,11 +1,10 @@
-//! Managed memory that is where it is needed, against a plain allocation: the same kernel, reading
-//! and writing.
+//! Managed memory in its place against a plain allocation: one kernel that reads and writes.
 
 use anyhow::Result;
 
-use crate::bench::{Bench, rate};
+use crate::bench::{ProbeBench, rate};
 use crate::driver::{Memory, Place};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.
@@ -19,10 +18,11 @@ pub const PROBE: Probe = Probe {
 
 /// Far beyond any cache of a device.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
-/// Threads of a block, each of which reads and writes 16 bytes.
+/// Threads of a block.
 const BLOCK_THREADS: usize = 256;
+/// What a thread reads and writes.
 const BYTES_A_THREAD: usize = 16;
 /// Rounds.
 const ROUNDS: usize = 20;
@@ -31,7 +31,7 @@ const ROUNDS: usize = 20;
 const MULTIPROCESSORS: i32 = 16;
 const THREADS: i32 = 39;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, sweep, stream, pair) = (
         gpu.kernel("gpu_probe_empty")?,
@@ -63,7 +63,7 @@ fn run(bench: &Bench) -> Result<()> {
     swept(&plain)?;
     swept(&managed)?;
 
-    // Taken in turns, so that what disturbs one disturbs the other.
+    // In turns, so that a disturbance hits both.
     let (mut on_plain, mut on_managed) = (Vec::new(), Vec::new());
     let ratio = bench.repeat(ROUNDS, |_| {
         let (a, b) = (swept(&plain)?, swept(&managed)?);

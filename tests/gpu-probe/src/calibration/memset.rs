@@ -1,9 +1,9 @@
-//! Memsets: the rate of large ones, what small ones cost.
+//! Memsets: the rate of large ones, the cost of small ones.
 
 use anyhow::Result;
 
-use crate::bench::{Bench, rate};
-use crate::probes::{Group, Probe};
+use crate::bench::{ProbeBench, rate};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.
@@ -15,14 +15,14 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// A large one: far beyond any cache of a device.
+/// Size of a large one: far beyond any cache of a device.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 4 << 20;
-/// A small one.
+/// Size of a small one.
 const SMALL: usize = 4;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let device = gpu.plain(LARGE_BYTES, MIN_BYTES)?;

@@ -1,7 +1,7 @@
-//! What the simulated GPU is calibrated with, a probe a file.
+//! The probes that calibrate the simulated GPU, a file each.
 //!
-//! The names under `probe` and `name` are those of `tests/simgpu/calibration/keys.toml` where a
-//! value goes into a calibration file; the others are for people.
+//! Values for a calibration file have the names of `tests/simgpu/calibration/keys.toml`; the others
+//! are for people.
 #![forbid(unsafe_code)]
 
 pub mod about;

@@ -1,11 +1,11 @@
-//! Prefetches of managed memory: what a call costs the host, how fast pages move each way, and
-//! whether both ways at once run at full rate.
+//! Prefetches of managed memory: cost of a call on the host, rates each way, and whether both ways
+//! at once run at full rate.
 
 use anyhow::Result;
 
-use crate::bench::{Bench, nanoseconds, rate};
-use crate::driver::{BLOCK, Memory, Place};
-use crate::probes::{Group, Probe};
+use crate::bench::{ProbeBench, nanoseconds, rate};
+use crate::driver::{BLOCK_BYTES, Memory, Place};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -17,20 +17,19 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is moved.
+/// Memory that is moved.
 const LARGE_BYTES: usize = 256 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
-/// How long a stream is held up before calls that are to find work before them: more than 32 calls
-/// take.
+/// Hold of a stream before calls that are to find work before them: longer than 32 calls take.
 const HOLD_NS: u64 = 20_000_000;
-/// How long both streams are held up until two threads have begun: on a busy machine that was more
-/// than 5 ms more often than not.
+/// Hold of both streams until two threads have begun. On a busy machine that mostly took more than
+/// 5 ms.
 const BOTH_NS: u64 = 40_000_000;
 /// Rounds of a large move.
 const ROUNDS: usize = 8;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, pair) = (gpu.stream()?, bench.pair()?);
     let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
@@ -66,10 +65,10 @@ fn run(bench: &Bench) -> Result<()> {
 }
 
 /// Calls of one block each, and one call of many.
-fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
+fn calls(bench: &ProbeBench, memory: &Memory<'_>) -> Result<()> {
     let (gpu, report, stream) = (&bench.gpu, &bench.report, bench.gpu.stream()?);
-    let blocks: Vec<_> = (0..(memory.bytes() / BLOCK).min(32))
-        .map(|block| memory.part(block * BLOCK, BLOCK))
+    let blocks: Vec<_> = (0..(memory.bytes() / BLOCK_BYTES).min(32))
+        .map(|block| memory.part(block * BLOCK_BYTES, BLOCK_BYTES))
         .collect();
     let each = |place| -> Result<Vec<f64>> {
         let mut times = Vec::new();
@@ -90,8 +89,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
         back.extend(each(Place::HOST)?);
         Ok(0.0)
     })?;
-    // With work before them in the stream the driver may hand them to a thread of its own instead
-    // of doing them at once.
+    // With work before them in the stream, the driver may hand them to a thread of its own.
     let spin = gpu.kernel("gpu_probe_spin")?;
     let mut behind = Vec::new();
     bench.repeat(ROUNDS, |_| {
@@ -109,7 +107,7 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     ] {
         report
             .samples(name, "ns", Clock::Host, &Samples::new(times))
-            .and("bytes", BLOCK)
+            .and("bytes", BLOCK_BYTES)
             .print();
     }
     for _ in 0..3 {
@@ -128,14 +126,14 @@ fn calls(bench: &Bench, memory: &Memory<'_>) -> Result<()> {
     report
         .samples("batch_call", "ns", Clock::Host, &Samples::new(batch))
         .and("parts", blocks.len())
-        .and("bytes", blocks.len() * BLOCK)
+        .and("bytes", blocks.len() * BLOCK_BYTES)
         .print();
     Ok(())
 }
 
-/// One allocation goes while another one comes: each from a thread and on a stream of its own,
+/// One allocation leaves while another arrives, each from a thread and on a stream of its own,
 /// since a call may keep its thread.
-fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
+fn both_ways(bench: &ProbeBench, one_way: f64) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, other, pair) = (gpu.stream()?, gpu.stream()?, bench.pair()?);
     let (first, second) = (
@@ -152,7 +150,7 @@ fn both_ways(bench: &Bench, one_way: f64) -> Result<()> {
     let both = bench.repeat(ROUNDS, |_| {
         turn = !turn;
         let (going, coming) = if turn { (&first, &second) } else { (&second, &first) };
-        // Held up until both threads have called: both become ready at once.
+        // Held until both threads have called: both become ready at once.
         let time = pair.behind(BOTH_NS, stream, || {
             gpu.record(begun, stream)?;
             gpu.order(other, begun)?;

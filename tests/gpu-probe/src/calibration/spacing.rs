@@ -1,10 +1,9 @@
-//! How close kernels of one stream follow one another on the device, and how long the smallest one
-//! is.
+//! Distance between kernels of one stream on the device, and the length of the smallest kernel.
 
 use anyhow::Result;
 
-use crate::bench::Bench;
-use crate::probes::{Group, Probe};
+use crate::bench::ProbeBench;
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -18,13 +17,13 @@ pub const PROBE: Probe = Probe {
 
 /// Kernels of a train.
 const TRAIN: usize = 200;
-/// How long the train is held up, so that all of it is queued before its first kernel runs: twice
-/// what its launches may take at 10 us each.
+/// Hold of the train, so that all of it is queued before its first kernel runs: twice the time of
+/// its launches at 10 us each.
 const HOLD_NS: u64 = 4_000_000;
-/// What each stamping kernel runs: long enough that its successor is ready when it ends.
+/// Time of each stamping kernel: long enough that its successor is ready at its end.
 const STAMP_NS: u64 = 20_000;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (empty, spin, stamp) = (
         gpu.kernel("gpu_probe_empty")?,

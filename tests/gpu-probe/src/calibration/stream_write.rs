@@ -1,12 +1,12 @@
-//! How soon the host sees that a stream got somewhere: by a word that the stream writes, and by an
-//! event that is asked again and again.
+//! Time until the host sees a stream's progress: by a word that the stream writes, and by polling
+//! an event.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::bench::{Bench, nanoseconds};
-use crate::probes::{Group, Probe};
+use crate::bench::{ProbeBench, nanoseconds};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -23,7 +23,7 @@ const BOUND: Duration = Duration::from_secs(10);
 /// Rounds.
 const ROUNDS: usize = 500;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, word, event) = (gpu.stream()?, gpu.pinned(4096, 4096)?, gpu.event()?);
     let mut calls = Vec::new();

@@ -1,19 +1,19 @@
-//! Two processes on one device: what it costs to change between them, how long each keeps it, what
-//! a small launch waits beside a busy neighbour. Without MPS (probe `switch`), and under a daemon
-//! whose pipe directory is given (probe `mps`).
+//! Two processes on one device: cost of changing between them, time that each keeps it, wait of a
+//! small launch beside a busy neighbour. Without MPS (probe `switch`), and under a daemon whose
+//! pipe directory is given (probe `mps`).
 //!
-//! Each process holds its stream up with a spinning kernel, queues many short stamping kernels
-//! behind it, and so has work all the time while the other one has, too.
+//! Each process holds its stream up with a spinning kernel and queues many short stamping kernels
+//! behind it, so that both have work all the time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::turns::{Seen, Stamp, seen};
-use crate::bench::{Bench, nanoseconds};
+use super::turns::{SeenTurns, Stamp, seen};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::Gpu;
 use crate::peer::{Mps, Peer, Role, left};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// Without MPS.
@@ -34,12 +34,12 @@ pub const MPS_PROBE: Probe = Probe {
     run: under,
 };
 
-/// Kernels of each process in a round: 30 ms of work, so 60 ms in which slices of one or two
-/// milliseconds show.
+/// Kernels of each process in a round.
+// 30 ms of work, so 60 ms in which slices of one or two milliseconds show.
 const KERNELS: usize = 3_000;
 /// Each kernel's time: well above what a launch costs the host, well below a slice.
 const KERNEL_NS: u64 = 10_000;
-/// What the stream is held up before: time to queue as much as a driver's queue holds.
+/// Hold of the stream: time to queue as much as a driver's queue holds.
 const HOLD_NS: u64 = 10_000_000;
 /// Rounds.
 const ROUNDS: usize = 3;
@@ -47,7 +47,7 @@ const ROUNDS: usize = 3;
 const BUSY_NS: u64 = 400_000_000;
 const BUSY_KERNEL_NS: u64 = 200_000;
 
-fn without(bench: &Bench) -> Result<()> {
+fn without(bench: &ProbeBench) -> Result<()> {
     let seen = rounds(bench, Mps::Without)?;
     let report = &bench.report;
     let switches = Samples::new(seen.iter().flat_map(|seen| seen.switches.iter().copied()));
@@ -72,7 +72,7 @@ fn without(bench: &Bench) -> Result<()> {
     beside(bench, Mps::Without)
 }
 
-fn under(bench: &Bench) -> Result<()> {
+fn under(bench: &ProbeBench) -> Result<()> {
     let Some(pipe) = &bench.options.mps_pipe else {
         bench.report.skipped("no --mps-pipe was given");
         return Ok(());
@@ -94,11 +94,11 @@ fn under(bench: &Bench) -> Result<()> {
     beside(bench, mps)
 }
 
-fn overlap(seen: &[Seen]) -> Samples {
+fn overlap(seen: &[SeenTurns]) -> Samples {
     Samples::new(seen.iter().map(|seen| seen.overlap))
 }
 
-fn preempted(seen: &[Seen]) -> usize {
+fn preempted(seen: &[SeenTurns]) -> usize {
     seen.iter().map(|seen| seen.preempted).sum()
 }
 
@@ -106,7 +106,7 @@ fn pair(mps: Mps<'_>) -> Result<[Peer; 2]> {
     Ok([Peer::start("stamps", mps)?, Peer::start("stamps", mps)?])
 }
 
-fn rounds(bench: &Bench, mps: Mps<'_>) -> Result<Vec<Seen>> {
+fn rounds(bench: &ProbeBench, mps: Mps<'_>) -> Result<Vec<SeenTurns>> {
     let mut peers = pair(mps)?;
     for peer in &mut peers {
         peer.tell("open")?;
@@ -138,8 +138,8 @@ fn stamps(line: &str) -> Result<Vec<Stamp>> {
     Ok(words.as_chunks::<4>().0.to_vec())
 }
 
-/// A small launch and a wait for it, alone and beside a busy neighbour.
-fn beside(bench: &Bench, mps: Mps<'_>) -> Result<()> {
+/// Time of a small launch and its wait, alone and beside a busy neighbour.
+fn beside(bench: &ProbeBench, mps: Mps<'_>) -> Result<()> {
     let [mut busy, mut small] = pair(mps)?;
     busy.ask("open", left(bench.until))?;
     small.ask("open", left(bench.until))?;
@@ -165,7 +165,7 @@ fn beside(bench: &Bench, mps: Mps<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A process that stamps, keeps the device busy, or launches small kernels, as it is told.
+/// A peer that stamps, keeps the device busy, or launches small kernels.
 #[derive(Default)]
 pub struct Stamps(Option<Gpu>);
 

@@ -1,14 +1,15 @@
-//! From the stamps of two processes' kernels to who had the device when. Pure.
+//! From the stamps of two processes' kernels to the times at which each had the device. Pure.
 //!
-//! Each process sends one kernel after another, each of which says when it began, when it ended,
-//! and between which two readings of the device's clock it paused longest. A kernel that was
+//! Each process sends one kernel after another. A kernel tells its begin, its end, and the two
+//! readings of the device's clock around its longest pause. A preempted kernel paused; without
+//! preemption no pause exceeds a few clock steps.
 //! preempted paused; without preemption nothing pauses for longer than a few clock steps.
 
 /// One kernel: first reading, last reading, the two around its longest pause.
 pub type Stamp = [u64; 4];
 
-/// A pause longer than this is a preemption. The device's clock may step by 1 us; a turn of
-/// somebody else takes two switches at least.
+/// Longest pause without preemption. The device's clock may step by 1 us; another process's turn
+/// takes two switches at least.
 const PAUSE_NS: u64 = 5_000;
 
 /// A stretch of time in which a process's kernels ran.
@@ -19,9 +20,9 @@ struct Piece {
     process: usize,
 }
 
-/// What was seen.
+/// Findings.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seen {
+pub struct SeenTurns {
     /// From one process's last instruction to the other's first, nanoseconds.
     pub switches: Vec<f64>,
     /// From the first to the last instruction of a turn that was neither the first nor the last.
@@ -32,8 +33,8 @@ pub struct Seen {
     pub preempted: usize,
 }
 
-/// The stretches of one process. `ns` is what each kernel runs by itself: one that took longer and
-/// says nothing of a pause was away at a time that it does not know.
+/// The stretches of one process. `ns` is a kernel's own time: one that took longer without a pause
+/// was away at a time that it does not know.
 fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(stamps.len());
     for &[from, to, pause, resume] in stamps {
@@ -53,9 +54,9 @@ fn pieces(stamps: &[Stamp], process: usize, ns: u64, preempted: &mut usize) -> V
     pieces
 }
 
-/// Looks at the time in which both processes had work.
-pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> Seen {
-    let mut seen = Seen::default();
+/// Evaluates the time in which both processes had work.
+pub fn seen(first: &[Stamp], second: &[Stamp], ns: u64) -> SeenTurns {
+    let mut seen = SeenTurns::default();
     let both = [
         pieces(first, 0, ns, &mut seen.preempted),
         pieces(second, 1, ns, &mut seen.preempted),
@@ -136,7 +137,7 @@ mod tests {
         let second = [[80_000, 150_000, 80_000, 80_000], [400_000, 410_000, 400_000, 400_000]];
         let seen = seen(&first, &second, 160_000);
         assert_eq!(seen.preempted, 1);
-        // What lies before the second process's first kernel is no time in which both had work.
+        // Before the second process's first kernel, not both had work.
         assert_eq!(seen.switches, [50_000.0]);
     }
 
@@ -161,6 +162,6 @@ mod tests {
     fn kernels_that_run_at_once_overlap() {
         let seen = seen(&run(0, 10, 10_000), &run(0, 10, 10_000), 10_000);
         assert_eq!(seen.overlap, 1.0);
-        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), Seen::default());
+        assert_eq!(super::seen(&[], &run(0, 1, 5), 5), SeenTurns::default());
     }
 }

@@ -21,23 +21,22 @@ const CONCURRENT_KERNEL: u32 = 10;
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 const FORCED: u32 = 1;
 
-/// How it is called, newest first.
+/// File names, newest first.
 const NAMES: [&str; 3] = ["libcupti.so.13", "libcupti.so.12", "libcupti.so"];
-/// Where toolkits put it.
+/// Folders of toolkits.
 const PLACES: [&str; 3] = [
     "/usr/local/cuda/extras/CUPTI/lib64",
     "/usr/local/cuda/targets/x86_64-linux/lib",
     "/usr/local/cuda/lib64",
 ];
-/// Where Python packages put it, below their folder.
+/// Folders of Python packages, below theirs.
 const PACKAGES: [&str; 3] = [
     "nvidia/cu13/lib",
     "nvidia/cuda_cupti/lib",
     "triton/backends/nvidia/lib/cupti",
 ];
 
-/// Where it may lie when nobody says where: by name alone, in toolkits, in the packages of every
-/// Python on the path.
+/// Usual places: by name alone, in toolkits, in the packages of every Python on the path.
 fn candidates() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()
@@ -81,7 +80,7 @@ type Request = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Complete = extern "C" fn(usize, u32, *mut u8, usize, usize);
 type GetNext = unsafe extern "C" fn(*mut u8, usize, *mut *const u32) -> u32;
 
-/// Records seen so far, and how to walk a buffer. CUPTI's callbacks carry no data of ours.
+/// Records seen so far, and how to walk a buffer: CUPTI's callbacks carry no data of ours.
 static RECORDS: AtomicU64 = AtomicU64::new(0);
 static GET_NEXT: std::sync::OnceLock<GetNext> = std::sync::OnceLock::new();
 
@@ -91,7 +90,7 @@ pub struct Cupti {
     path: PathBuf,
 }
 
-/// Tracing that was begun.
+/// A recording in progress.
 pub struct Tracing<'c>(&'c Cupti);
 
 extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, records: *mut usize) {
@@ -122,7 +121,7 @@ extern "C" fn complete(_context: usize, _stream: u32, buffer: *mut u8, _size: us
 }
 
 impl Cupti {
-    /// Opens it: the file that was given, or one of the usual places.
+    /// Opens the given file, or one of the usual places.
     pub fn open(given: Option<&Path>) -> Result<Cupti> {
         let candidates: Vec<PathBuf> = match given {
             Some(path) => vec![path.to_owned()],
@@ -146,7 +145,7 @@ impl Cupti {
         )
     }
 
-    /// Where it was found.
+    /// Path of the library.
     pub fn path(&self) -> String {
         self.path.display().to_string()
     }

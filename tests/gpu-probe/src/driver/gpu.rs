@@ -8,8 +8,8 @@ use super::memory::Memory;
 /// The kernels' text.
 const KERNELS: &str = include_str!("kernels.ptx");
 
-/// The kernels' head, and what it becomes where a driver no longer compiles for the first of them.
-/// The last two are what newer devices are named in the oldest PTX that knows them.
+/// The kernels' head, and its substitutes for drivers that no longer compile for it. The last two
+/// name newer devices in the oldest PTX that knows them.
 const HEAD: &str = ".version 7.0\n.target sm_70";
 const HEADS: [&str; 4] = [
     HEAD,
@@ -18,7 +18,7 @@ const HEADS: [&str; 4] = [
     ".version 8.7\n.target sm_100",
 ];
 
-/// Room for what the driver's compiler says.
+/// Room for the log of the driver's compiler.
 const LOG_BYTES: usize = 4096;
 
 /// A stream that does not wait for the default stream.
@@ -49,7 +49,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The same with no kernels loaded: no launch works.
+    /// [`Gpu::open`] without kernels: no launch works.
     pub fn without_kernels() -> Result<Gpu, CudaError> {
         let api = Api::open()?;
         // SAFETY: flags 0, as the manual says.
@@ -161,7 +161,7 @@ impl Gpu {
         Ok(value)
     }
 
-    /// Whether this is the simulated driver, which says so by a symbol of its own.
+    /// Whether this is the simulated driver, which exports a symbol of its own.
     pub fn is_simulated(&self) -> bool {
         self.exports(c"simgpuKernelFunction")
     }
@@ -171,7 +171,7 @@ impl Gpu {
         self.api.exports(name)
     }
 
-    /// Whether the driver's own lookup knows a name for programs built with this version of CUDA.
+    /// Whether the driver's lookup knows a name for programs built with this version of CUDA.
     pub fn finds(&self, name: &CStr, version: i32) -> Result<bool, CudaError> {
         let (mut address, mut status) = (0, 0);
         // SAFETY: the name ends with a zero, the out pointers are locals.
@@ -222,7 +222,7 @@ impl Gpu {
         unsafe { self.api.cuEventRecord(event.0, stream.0) }
     }
 
-    /// Has the event been reached?
+    /// Whether the event has been reached.
     pub fn is_reached(&self, event: Event) -> Result<bool, CudaError> {
         // SAFETY: a handle of this driver.
         match unsafe { self.api.cuEventQuery(event.0) } {
@@ -245,8 +245,7 @@ impl Gpu {
         unsafe { self.api.cuStreamWaitEvent(stream.0, after.0, 0) }
     }
 
-    /// Device time between two events that were reached, nanoseconds. The driver's resolution is
-    /// about 500 ns.
+    /// Device time between two reached events, ns. The driver's resolution is about 500 ns.
     pub fn between(&self, from: Event, to: Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0.0f32;
         // SAFETY: the out pointer is a local, the others are handles of this driver.
@@ -329,8 +328,7 @@ impl Gpu {
         }
     }
 
-    /// Moves a part of managed memory, in stream order: by the newer function where the driver has
-    /// it, else by the older.
+    /// Moves a part of managed memory, in stream order: by the newer function if there is one.
     pub fn prefetch(&self, part: Part, place: Place, stream: Stream) -> Result<(), CudaError> {
         match self.prefetch_to_place(part, place, stream) {
             Err(CudaError::Missing(_)) => self.prefetch_to_number(part, place, stream),
@@ -363,7 +361,7 @@ impl Gpu {
         }
     }
 
-    /// `cuMemDiscardBatchAsync`: what the parts hold may be lost.
+    /// `cuMemDiscardBatchAsync`: the parts' contents may be lost.
     pub fn discard(&self, parts: &[Part], stream: Stream) -> Result<(), CudaError> {
         let (at, sizes) = columns(parts);
         // SAFETY: arrays of as many entries as is said.
@@ -391,7 +389,7 @@ impl Gpu {
         }
     }
 
-    /// Advises where a part had better be.
+    /// Sets a part's preferred location.
     pub fn prefer(&self, part: Part, place: Place) -> Result<(), CudaError> {
         /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`.
         const PREFER: u32 = 3;
@@ -403,7 +401,7 @@ impl Gpu {
         }
     }
 
-    /// Advises that a part is mostly read, or no longer so.
+    /// Advises that a part is read-mostly, or no longer.
     pub fn read_mostly(&self, part: Part, yes: bool) -> Result<(), CudaError> {
         /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and `CU_MEM_ADVISE_UNSET_READ_MOSTLY`.
         const ADVICE: [u32; 2] = [2, 1];

@@ -1,10 +1,9 @@
-//! Allocations of every kind, freed when they are dropped, and never more of them than the machine
-//! can spare.
+//! Allocations of every kind, freed when dropped, within what the machine can spare.
 //!
-//! The bounds (worst reading of the documentation: what managed memory exceeds may be anybody's):
-//! plain memory at most a quarter of what is free; managed memory at most a quarter of what is free
-//! on the device *and* on the host, and 256 MiB; pinned memory the same as managed. Who gets less
-//! than it can use is told.
+//! Bounds (by the worst reading of the documentation, where excess managed memory may displace
+//! anyone's): plain memory a quarter of what is free; managed and pinned memory a quarter of what
+//! is free on the device *and* on the host, and 256 MiB. A probe that gets less than it can use is
+//! told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,13 +14,13 @@ use super::api::CudaError;
 use super::gpu::{Gpu, Part};
 use crate::host;
 
-/// No probe allocates more managed or pinned memory than this at once.
+/// Most managed or pinned memory of a probe at once.
 const MAX_MANAGED_BYTES: usize = 256 << 20;
-/// The unit in which large allocations are cut to size: the driver's block of managed memory.
-pub const BLOCK: usize = 2 << 20;
+/// Unit of large allocations: the driver's block of managed memory.
+pub const BLOCK_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MemoryKind {
     Plain,
     Managed,
     Pinned,
@@ -33,15 +32,19 @@ pub struct Memory<'g> {
     gpu: &'g Gpu,
     address: u64,
     bytes: usize,
-    kind: Kind,
+    kind: MemoryKind,
     /// What backs pageable memory.
     _backing: Option<Box<[u64]>>,
 }
 
-/// How much of `wanted` bytes may be had where `free` are free.
+/// Bytes of `wanted` that may be had where `free` are free.
 fn share(wanted: usize, free: usize) -> usize {
     let most = wanted.min(free / 4);
-    if most >= BLOCK { most - most % BLOCK } else { most }
+    if most >= BLOCK_BYTES {
+        most - most % BLOCK_BYTES
+    } else {
+        most
+    }
 }
 
 impl Gpu {
@@ -65,7 +68,7 @@ impl Gpu {
         Ok(self.timed_plain(wanted, least)?.0)
     }
 
-    /// The same, with the time that the driver's call alone took.
+    /// [`Gpu::plain`] with the time of the driver's call alone.
     pub fn timed_plain(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         let bytes = self.room(wanted, least, false)?;
         let mut address = 0;
@@ -73,7 +76,7 @@ impl Gpu {
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAlloc_v2(&mut address, bytes) }?;
         let taken = begin.elapsed();
-        Ok((self.memory(address, bytes, Kind::Plain), taken))
+        Ok((self.memory(address, bytes, MemoryKind::Plain), taken))
     }
 
     /// Managed memory: `wanted` bytes, or less down to `least`.
@@ -81,7 +84,7 @@ impl Gpu {
         Ok(self.timed_managed(wanted, least)?.0)
     }
 
-    /// The same, with the time that the driver's call alone took.
+    /// [`Gpu::managed`] with the time of the driver's call alone.
     pub fn timed_managed(&self, wanted: usize, least: usize) -> Result<(Memory<'_>, Duration)> {
         /// `CU_MEM_ATTACH_GLOBAL`.
         const GLOBAL: u32 = 1;
@@ -91,7 +94,7 @@ impl Gpu {
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemAllocManaged(&mut address, bytes, GLOBAL) }?;
         let taken = begin.elapsed();
-        Ok((self.memory(address, bytes, Kind::Managed), taken))
+        Ok((self.memory(address, bytes, MemoryKind::Managed), taken))
     }
 
     /// Pinned host memory, zeroed: `wanted` bytes, or less down to `least`.
@@ -106,12 +109,12 @@ impl Gpu {
         let mut address = 0;
         // SAFETY: the out pointer is a local.
         unsafe { self.api.cuMemHostAlloc(&mut address, bytes, FLAGS) }?;
-        let memory = self.memory(address, bytes, Kind::Pinned);
+        let memory = self.memory(address, bytes, MemoryKind::Pinned);
         host::write_pages(memory.address, bytes, 0);
         Ok(memory)
     }
 
-    /// Ordinary host memory, every page of it touched.
+    /// Ordinary host memory, every page touched.
     pub fn pageable(&self, wanted: usize, least: usize) -> Result<Memory<'_>> {
         let bytes = share(wanted, host::available_memory()?).min(MAX_MANAGED_BYTES);
         ensure!(
@@ -119,13 +122,17 @@ impl Gpu {
             "only {bytes} bytes of host memory may be had of {wanted}"
         );
         let mut backing = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
-        let mut memory = self.memory(backing.as_mut_ptr().expose_provenance() as u64, bytes, Kind::Pageable);
+        let mut memory = self.memory(
+            backing.as_mut_ptr().expose_provenance() as u64,
+            bytes,
+            MemoryKind::Pageable,
+        );
         memory._backing = Some(backing);
         host::write_pages(memory.address, bytes, 1);
         Ok(memory)
     }
 
-    fn memory(&self, address: u64, bytes: usize, kind: Kind) -> Memory<'_> {
+    fn memory(&self, address: u64, bytes: usize, kind: MemoryKind) -> Memory<'_> {
         Memory {
             gpu: self,
             address,
@@ -137,24 +144,24 @@ impl Gpu {
 }
 
 impl Memory<'_> {
-    /// Its address, on the device and, where the host reaches it, there.
+    /// Address, on the device and, where the host reaches it, there.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its bytes.
+    /// Size, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Is it host memory?
+    /// Whether it is host memory.
     pub fn is_host(&self) -> bool {
-        matches!(self.kind, Kind::Pinned | Kind::Pageable)
+        matches!(self.kind, MemoryKind::Pinned | MemoryKind::Pageable)
     }
 
     /// Bytes `from` to `from + bytes` of managed memory, cut where the allocation ends.
     pub fn part(&self, from: usize, bytes: usize) -> Part {
-        debug_assert_eq!(self.kind, Kind::Managed);
+        debug_assert_eq!(self.kind, MemoryKind::Managed);
         let from = from.min(self.bytes);
         Part {
             at: self.address + from as u64,
@@ -167,17 +174,17 @@ impl Memory<'_> {
         self.part(0, self.bytes)
     }
 
-    /// Writes a word into every page from the host: managed memory then lies there. Nothing on the
-    /// device may be using it.
+    /// Writes a word into every page from the host, which brings managed memory there. The device
+    /// may not be using it.
     pub fn populate(&self, value: u8) {
-        if self.kind != Kind::Plain {
+        if self.kind != MemoryKind::Plain {
             host::write_pages(self.address, self.bytes, value);
         }
     }
 
     /// The first word of host memory, as the device left it.
     pub fn word(&self) -> u32 {
-        if self.kind == Kind::Plain {
+        if self.kind == MemoryKind::Plain {
             return 0;
         }
         self.first().load(Ordering::Acquire)
@@ -193,7 +200,7 @@ impl Memory<'_> {
     /// The words of host memory, copied.
     pub fn words_64(&self, count: usize) -> Vec<u64> {
         let count = count.min(self.bytes / 8);
-        if self.kind == Kind::Plain {
+        if self.kind == MemoryKind::Plain {
             return Vec::new();
         }
         let from: *const u64 = std::ptr::with_exposed_provenance(self.address as usize);
@@ -212,14 +219,14 @@ impl Memory<'_> {
 
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
-        // A probe that fails drops what it has while the device may be at work: freeing waits for
-        // it. What fails here failed before, and was told there.
+        // A probe that fails drops its memory while the device may be at work: freeing waits for
+        // it. Errors here follow errors that were told.
         let _: Result<(), CudaError> = match self.kind {
             // SAFETY: allocated by this driver, freed once.
-            Kind::Plain | Kind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
+            MemoryKind::Plain | MemoryKind::Managed => unsafe { self.gpu.api.cuMemFree_v2(self.address) },
             // SAFETY: as above.
-            Kind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
-            Kind::Pageable => Ok(()),
+            MemoryKind::Pinned => unsafe { self.gpu.api.cuMemFreeHost(self.address) },
+            MemoryKind::Pageable => Ok(()),
         };
     }
 }

@@ -1,11 +1,11 @@
-//! Discards: whether memory whose contents may go leaves the device without being copied.
+//! Discards: whether memory with discarded contents leaves the device without a copy.
 
 use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
-use crate::bench::Bench;
-use crate::driver::{BLOCK, CudaError, Memory, Part, Place};
-use crate::probes::{Group, Probe};
+use crate::bench::ProbeBench;
+use crate::driver::{BLOCK_BYTES, CudaError, Memory, Part, Place};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -17,17 +17,17 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What leaves.
+/// Memory that leaves.
 const LARGE_BYTES: usize = 128 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
-/// One way of leaving: given the parts.
+/// One way of leaving, for the given parts.
 type Way<'a> = Box<dyn Fn(&[Part]) -> Result<(), CudaError> + 'a>;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     let stream = tools.stream;
@@ -80,7 +80,7 @@ fn run(bench: &Bench) -> Result<()> {
 }
 
 fn blocks(memory: &Memory<'_>) -> Vec<Part> {
-    (0..memory.bytes() / BLOCK)
-        .map(|block| memory.part(block * BLOCK, BLOCK))
+    (0..memory.bytes() / BLOCK_BYTES)
+        .map(|block| memory.part(block * BLOCK_BYTES, BLOCK_BYTES))
         .collect()
 }

@@ -1,5 +1,5 @@
-//! Two jobs on managed memory: what the page ledger of the simulated GPU and the planner of working
-//! sets need to know.
+//! Two jobs on managed memory: facts for the simulated GPU's page ledger and for the planner of
+//! working sets.
 #![forbid(unsafe_code)]
 
 pub mod discard;
@@ -10,28 +10,28 @@ pub mod swap;
 
 use anyhow::Result;
 
-use crate::bench::{Bench, Pair};
+use crate::bench::{EventPair, ProbeBench};
 use crate::driver::{Kernel, Memory, Part, Place, Stream};
 
-/// Said where the simulated device has nothing to say.
+/// Reason for skipping on the simulated device.
 pub const NO_LEDGER: &str =
     "the simulated device has no page ledger: managed memory is resident everywhere, only prefetches take time";
 
-/// How long a stream is held up for many calls: a hundred of them at 50 us each.
+/// Hold of a stream for many calls: a hundred of them at 50 us each.
 const HOLD_NS: u64 = 5_000_000;
 
 /// What the probes of this folder share: a stream, the sweeping kernel, an event pair.
 pub struct Tools<'b> {
-    bench: &'b Bench,
+    bench: &'b ProbeBench,
     /// The stream.
     pub stream: Stream,
     sweep: Kernel,
-    pair: Pair<'b>,
+    pair: EventPair<'b>,
 }
 
 impl<'b> Tools<'b> {
-    /// For a probe.
-    pub fn new(bench: &'b Bench) -> Result<Tools<'b>> {
+    /// Makes the tools of a probe.
+    pub fn new(bench: &'b ProbeBench) -> Result<Tools<'b>> {
         Ok(Tools {
             bench,
             stream: bench.gpu.stream()?,
@@ -59,12 +59,12 @@ impl<'b> Tools<'b> {
             .around(self.stream, || Ok(self.bench.gpu.prefetch(part, place, self.stream)?))
     }
 
-    /// Device time of whatever many calls put on the stream.
+    /// Device time of the many calls of `body`.
     pub fn timed(&self, body: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.pair.behind(HOLD_NS, self.stream, body)
     }
 
-    /// Has every page of it on the device, written there.
+    /// Brings every page to the device by writing it there.
     pub fn dirty(&self, memory: &Memory<'_>) -> Result<()> {
         self.prefetch(memory.whole(), Place::DEVICE)?;
         self.sweep(memory.whole()).map(drop)

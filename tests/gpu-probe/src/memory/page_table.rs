@@ -1,14 +1,14 @@
-//! Does the host's page table show which pages of managed memory a kernel pulled to the device?
-//! This decides how working sets are learnt without binary instrumentation: populate on the host,
-//! let a kernel touch a known part, and look which pages are no longer present.
+//! Whether the host's page table shows which pages of managed memory a kernel pulled to the device.
+//! If so, working sets can be learnt without binary instrumentation: populate on the host, let a
+//! kernel touch a known part, and look which pages are no longer present.
 
 use anyhow::Result;
 
 use super::NO_LEDGER;
-use crate::bench::{Bench, nanoseconds};
-use crate::driver::{BLOCK, Memory, Place};
+use crate::bench::{ProbeBench, nanoseconds};
+use crate::driver::{BLOCK_BYTES, Memory, Place};
 use crate::host::{PAGE, PageTable, page_table};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::Clock;
 
 /// The probe.
@@ -20,18 +20,18 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What is looked at.
+/// Memory that is looked at.
 const BYTES: usize = 32 << 20;
-/// One touch a block, in every second block: the driver's prefetch within a block shows, and blocks
-/// that nobody touched must not change.
-const STRIDE_BYTES: usize = 2 * BLOCK;
-/// Where in its block a touch goes: not to its begin, so that what the driver brings around it
-/// shows on both sides.
+/// One touch in every second block: prefetches within a block show, and untouched blocks must not
+/// change.
+const STRIDE_BYTES: usize = 2 * BLOCK_BYTES;
+/// Place of a touch in its block: not its begin, so that what the driver brings around it shows on
+/// both sides.
 const OFFSET_BYTES: usize = 256 << 10;
 /// Touches one after another that share a block: 64 KiB apart.
 const DENSE_BYTES: usize = 64 << 10;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let (stream, memory) = (gpu.stream()?, gpu.managed(BYTES, BYTES)?);
     let look = || page_table(memory.address(), memory.bytes());
@@ -75,7 +75,7 @@ fn run(bench: &Bench) -> Result<()> {
     gpu.prefetch(memory.whole(), Place::DEVICE, stream)?;
     gpu.wait(stream)?;
     tell("on_device", &look()?);
-    // Evicted: what the host has mapped now is what a later look is compared with.
+    // Evicted: later looks compare with what the host has mapped now.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     let evicted = look()?;
@@ -83,7 +83,7 @@ fn run(bench: &Bench) -> Result<()> {
     touch(bench, &memory, OFFSET_BYTES, STRIDE_BYTES)?;
     judged(&evicted, &look()?, OFFSET_BYTES, STRIDE_BYTES).print(bench, "after_eviction");
 
-    // Evicted and then read by the host once, which maps every page that came back.
+    // Evicted, then read once by the host, which maps every page that came back.
     gpu.prefetch(memory.whole(), Place::HOST, stream)?;
     gpu.wait(stream)?;
     memory.populate(3);
@@ -104,7 +104,7 @@ fn run(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-fn touch(bench: &Bench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
+fn touch(bench: &ProbeBench, memory: &Memory<'_>, offset: usize, stride: usize) -> Result<()> {
     let (gpu, stream) = (&bench.gpu, bench.gpu.stream()?);
     let count = (memory.bytes() - offset).div_ceil(stride);
     let kernel = gpu.kernel("gpu_probe_touch")?;
@@ -117,9 +117,9 @@ fn touch(bench: &Bench, memory: &Memory<'_>, offset: usize, stride: usize) -> Re
 /// How the page table changed under a known touch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Judged {
-    /// Of the touched pages, those that are present no longer.
+    /// Share of touched pages that are no longer present.
     touched_gone: f64,
-    /// Of the pages in blocks that nobody touched, those that are.
+    /// Share of pages in untouched blocks that are no longer present.
     others_gone: f64,
     /// Bytes that went with each touch.
     bytes_a_touch: f64,
@@ -134,9 +134,9 @@ fn judged(before: &PageTable, after: &PageTable, offset: usize, stride: usize) -
         .collect();
     let touched = |page: &usize| page * PAGE >= offset && (page * PAGE - offset).is_multiple_of(stride);
     let touches: Vec<usize> = (0..gone.len()).filter(touched).collect();
-    let blocks: std::collections::BTreeSet<usize> = touches.iter().map(|page| page * PAGE / BLOCK).collect();
+    let blocks: std::collections::BTreeSet<usize> = touches.iter().map(|page| page * PAGE / BLOCK_BYTES).collect();
     let others: Vec<usize> = (0..gone.len())
-        .filter(|page| !blocks.contains(&(page * PAGE / BLOCK)))
+        .filter(|page| !blocks.contains(&(page * PAGE / BLOCK_BYTES)))
         .collect();
     let share = |pages: &[usize]| {
         let count = pages.iter().filter(|page| gone.get(**page) == Some(&true)).count();
@@ -155,7 +155,7 @@ impl Judged {
         self.touched_gone == 1.0 && self.others_gone == 0.0
     }
 
-    fn print(&self, bench: &Bench, when: &str) {
+    fn print(&self, bench: &ProbeBench, when: &str) {
         let report = &bench.report;
         let ratio = |name: &str, value: f64| {
             report
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_a_touch_took_along_is_told_from_what_nobody_touched() {
-        const PAGES: usize = 4 * BLOCK / PAGE;
+        const PAGES: usize = 4 * BLOCK_BYTES / PAGE;
         let before = table(vec![true; PAGES]);
         assert_eq!(
             judged(&before, &before, OFFSET_BYTES, STRIDE_BYTES),
@@ -203,8 +203,8 @@ mod tests {
         let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(seen.shows());
         assert_eq!(seen.bytes_a_touch, 65_536.0);
-        // A page of a block that nobody touched went too.
-        after.present[BLOCK / PAGE] = false;
+        // A page of an untouched block went too.
+        after.present[BLOCK_BYTES / PAGE] = false;
         let seen = judged(&before, &after, OFFSET_BYTES, STRIDE_BYTES);
         assert!(!seen.shows() && seen.others_gone > 0.0);
     }

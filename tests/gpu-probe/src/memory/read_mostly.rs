@@ -1,19 +1,19 @@
-//! Memory that is advised to be mostly read keeps its copy on the host: does it leave the device
-//! without being copied, and by which calls does it leave at all?
+//! Read-mostly memory keeps its copy on the host: does it leave the device without a copy, and by
+//! which calls?
 //!
-//! Prefetches of such memory are documented to create copies, so that one to the host should free
-//! nothing on the device; ending the advice is documented to collapse the copies into the one at
-//! the preferred location. Each way is judged by two measurements that know nothing of each other:
-//! free device memory before and after, and whether a prefetch to the device has to copy again.
+//! Prefetches of such memory are documented to create copies, so one to the host should free
+//! nothing on the device. Ending the advice is documented to collapse the copies into the one at
+//! the preferred location. Two independent measurements judge each way: free device memory before
+//! and after, and whether a prefetch to the device has to copy again.
 
 use std::time::Instant;
 
 use anyhow::Result;
 
 use super::{NO_LEDGER, Tools};
-use crate::bench::Bench;
+use crate::bench::ProbeBench;
 use crate::driver::Place;
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -25,14 +25,14 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// What moves.
+/// Memory that moves.
 const LARGE_BYTES: usize = 128 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 6;
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let tools = Tools::new(bench)?;
     for (advised, name) in [(false, "plain"), (true, "read_mostly")] {
@@ -46,7 +46,7 @@ fn run(bench: &Bench) -> Result<()> {
             first.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
             leaving.push(tools.prefetch(memory.whole(), Place::HOST)?);
             again.push(tools.prefetch(memory.whole(), Place::DEVICE)?);
-            // A write ends the duplication: pages are the device's alone from here.
+            // A write ends the duplication: the pages are now on the device alone.
             writing.push(tools.sweep(memory.whole())?);
             tools.prefetch(memory.whole(), Place::HOST)?;
             memory.populate(2);
@@ -70,35 +70,34 @@ fn run(bench: &Bench) -> Result<()> {
     ways_out(bench, &tools)
 }
 
-/// How memory that lies on both places may leave the device.
+/// Ways for memory on both places to leave the device.
 #[derive(Clone, Copy)]
-enum Way {
-    /// It does not: what the measurements say of memory that stays.
+enum ChangeWay {
+    /// It stays: the measurements of memory that does not leave.
     Stay,
     /// A prefetch to the host.
     Prefetch,
-    /// The advice is ended while the device is the preferred location.
+    /// Ends the advice while the device is the preferred location.
     CollapseToDevice,
-    /// The advice is ended while the host is, then a prefetch to the host, as weft has it leave.
+    /// Ends the advice while the host is preferred, then prefetches to the host, as weft does.
     CollapseToHost,
 }
 
-fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
+fn ways_out(bench: &ProbeBench, tools: &Tools<'_>) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     let ways = [
-        ("stay", Way::Stay, false),
-        ("prefetch_to_host", Way::Prefetch, false),
-        ("collapse_to_device", Way::CollapseToDevice, false),
-        ("collapse_to_host", Way::CollapseToHost, false),
-        // On the device alone, as what was written there: the first time it leaves it has to be
-        // copied.
-        ("collapse_to_host_written", Way::CollapseToHost, true),
+        ("stay", ChangeWay::Stay, false),
+        ("prefetch_to_host", ChangeWay::Prefetch, false),
+        ("collapse_to_device", ChangeWay::CollapseToDevice, false),
+        ("collapse_to_host", ChangeWay::CollapseToHost, false),
+        // On the device alone, as written there: leaving the first time takes a copy.
+        ("collapse_to_host_written", ChangeWay::CollapseToHost, true),
     ];
     for (name, way, written) in ways {
         let memory = gpu.managed(LARGE_BYTES, MIN_BYTES)?;
         let all = memory.whole();
         let place = match way {
-            Way::CollapseToHost => Place::HOST,
+            ChangeWay::CollapseToHost => Place::HOST,
             _ => Place::DEVICE,
         };
         let (mut freed, mut advice, mut leaving, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -114,11 +113,11 @@ fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
             }
             let before = gpu.free_memory()?;
             let begun = Instant::now();
-            if matches!(way, Way::CollapseToDevice | Way::CollapseToHost) {
+            if matches!(way, ChangeWay::CollapseToDevice | ChangeWay::CollapseToHost) {
                 gpu.read_mostly(all, false)?;
             }
             advice.push(begun.elapsed().as_nanos() as f64);
-            if matches!(way, Way::Prefetch | Way::CollapseToHost) {
+            if matches!(way, ChangeWay::Prefetch | ChangeWay::CollapseToHost) {
                 leaving.push(tools.prefetch(all, Place::HOST)?);
             }
             gpu.wait(tools.stream)?;
@@ -126,7 +125,7 @@ fn ways_out(bench: &Bench, tools: &Tools<'_>) -> Result<()> {
             freed.push(after.saturating_sub(before) as f64 / memory.bytes() as f64);
             gpu.read_mostly(all, true)?;
             again.push(tools.prefetch(all, Place::DEVICE)?);
-            // For the next round it is the host's alone.
+            // For the next round it is on the host alone.
             gpu.read_mostly(all, false)?;
             tools.prefetch(all, Place::HOST)?;
             Ok(0.0)

@@ -1,11 +1,10 @@
-//! Which functions the driver has for moving managed memory, and whether both forms of a prefetch
-//! do what they say.
+//! The driver's functions for moving managed memory, and whether both forms of a prefetch work.
 
 use anyhow::Result;
 
-use crate::bench::Bench;
-use crate::driver::{BLOCK, CudaError, Place};
-use crate::probes::{Group, Probe};
+use crate::bench::ProbeBench;
+use crate::driver::{BLOCK_BYTES, CudaError, Place};
+use crate::probe::{Group, Probe};
 
 /// The probe.
 pub const PROBE: Probe = Probe {
@@ -30,7 +29,7 @@ const NAMES: [&std::ffi::CStr; 10] = [
     c"cuMemRangeGetAttribute",
 ];
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     for name in NAMES {
         let line = report.fact(&name.to_string_lossy(), gpu.exports(name));
@@ -40,7 +39,7 @@ fn run(bench: &Bench) -> Result<()> {
         }
         .print();
     }
-    let (memory, stream) = (gpu.managed(BLOCK, BLOCK)?, gpu.stream()?);
+    let (memory, stream) = (gpu.managed(BLOCK_BYTES, BLOCK_BYTES)?, gpu.stream()?);
     let told = |name: &str, result: Result<(), CudaError>| {
         let line = report.fact(name, result.is_ok());
         match result {

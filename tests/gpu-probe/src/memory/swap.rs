@@ -1,19 +1,19 @@
 //! Two jobs on managed memory, one evicted while the other runs: a switch by faults against a
 //! switch by prefetches.
 //!
-//! Nothing is oversubscribed: each job has at most an eighth of what is free and both together 256
-//! MiB, and is evicted by a prefetch to the host. What a switch costs is the same pages on the same
-//! link, without the risk.
+//! Nothing is oversubscribed: each job has at most an eighth of what is free, both together 256
+//! MiB, and a prefetch to the host evicts it. That moves the pages of a real switch over the link,
+//! without the risk.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::NO_LEDGER;
-use crate::bench::{Bench, nanoseconds};
+use crate::bench::{ProbeBench, nanoseconds};
 use crate::driver::{Gpu, Place};
 use crate::peer::{Mps, Peer, Role, numbers};
-use crate::probes::{Group, Probe};
+use crate::probe::{Group, Probe};
 use crate::report::{Clock, Samples};
 
 /// The probe.
@@ -25,20 +25,20 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-/// Each job's memory: both together have what one other probe has.
+/// Memory of each job: both together have what one other probe has.
 const LARGE_BYTES: usize = 128 << 20;
-/// What is still measured where there is little memory.
+/// Least memory for a measurement.
 const MIN_BYTES: usize = 8 << 20;
 /// Rounds.
 const ROUNDS: usize = 5;
-/// A piece of a prefetch that is run over as soon as it is there.
+/// Size of a prefetch's piece, over which a kernel runs as soon as it is there.
 const PIECE_BYTES: usize = 16 << 20;
-/// Kernels one after another beside a job that moves.
+/// Consecutive kernels beside a job that moves.
 const RUNS: usize = 100;
 /// Longest wait for one answer.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn run(bench: &Bench) -> Result<()> {
+fn run(bench: &ProbeBench) -> Result<()> {
     let (gpu, report) = (&bench.gpu, &bench.report);
     // A quarter of what is free may be had at once; two jobs share that.
     let each = LARGE_BYTES
@@ -73,7 +73,7 @@ fn run(bench: &Bench) -> Result<()> {
         // To B by a prefetch, then the same kernel.
         b.ask("out", BOUND)?;
         by_prefetch.push(time(b, "in and run")?);
-        // The same in pieces, each run as soon as it is there.
+        // By prefetches in pieces, each run over as soon as it is there.
         b.ask("out", BOUND)?;
         by_pieces.push(time(b, "in and run by pieces")?);
         // The whole exchange, from B back to A: one after the other, and both at once.
@@ -109,14 +109,13 @@ fn run(bench: &Bench) -> Result<()> {
     beside(bench, a, b, bytes)
 }
 
-/// One job moves its memory out and in while the other one's kernels run: what each loses.
-fn beside(bench: &Bench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()> {
+/// Loss of both sides while one job moves its memory out and in and the other one's kernels run.
+fn beside(bench: &ProbeBench, a: &mut Peer, b: &mut Peer, bytes: usize) -> Result<()> {
     a.ask("in", BOUND)?;
     let alone = a.ask_numbers("runs", BOUND)?;
     a.tell("runs")?;
     let mut moves = Vec::new();
-    // The runs take as long as so many moves, roughly; what is measured afterwards would be moves
-    // alone.
+    // The runs last about as long as so many moves; later ones would be moves alone.
     let begin = Instant::now();
     let beside = loop {
         for way in ["out", "in"] {
@@ -144,12 +143,11 @@ fn time(job: &mut Peer, what: &str) -> Result<f64> {
     times.first().copied().context("an answer without a time")
 }
 
-/// A job with managed memory that it moves and sweeps as it is told. Answers with device
-/// nanoseconds.
+/// A peer with managed memory that it moves and sweeps on request. Answers with device ns.
 #[derive(Default)]
-pub struct Swapper(Option<Job>);
+pub struct Swapper(Option<SwapJob>);
 
-struct Job {
+struct SwapJob {
     gpu: &'static Gpu,
     memory: crate::driver::Memory<'static>,
 }
@@ -162,7 +160,7 @@ impl Role for Swapper {
             let memory = gpu.managed(bytes.parse().context("a number of bytes")?, MIN_BYTES)?;
             memory.populate(1);
             let got = memory.bytes();
-            self.0 = Some(Job { gpu, memory });
+            self.0 = Some(SwapJob { gpu, memory });
             return Ok(got.to_string());
         }
         let job = self.0.as_ref().context("not open")?;
@@ -179,15 +177,15 @@ impl Role for Swapper {
     }
 }
 
-impl Job {
+impl SwapJob {
     /// Device times of kernels one after another.
     fn runs(&self) -> Result<String> {
         let times = (0..RUNS).map(|_| Ok(self.timed(None, true)?.to_string()));
         Ok(times.collect::<Result<Vec<_>>>()?.join(" "))
     }
 
-    /// Device time of a prefetch in pieces on one stream, each of which a kernel on another stream
-    /// runs over as soon as it is there.
+    /// Device time of a prefetch in pieces on one stream; a kernel on another stream runs over each
+    /// as soon as it is there.
     fn by_pieces(&self) -> Result<f64> {
         let gpu = self.gpu;
         let (sweep, stream, moving) = (gpu.kernel("gpu_probe_sweep")?, gpu.stream()?, gpu.stream()?);

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
-use simgpu_engine::memory::{BLOCK, MemorySettings, Pager, Range, Ticket};
+use simgpu_engine::memory::{BLOCK_BYTES, MemorySettings, Pager, Range, Ticket};
 use weft_paging::{
     self as plan, GranulePlace, Link, OrderId, OrderKind, OrderStatus, PagingConfig, PagingOrder, Planner,
     ResidencySlot, Use, WorkingSet,
@@ -128,15 +128,15 @@ fn client(task: usize) -> Client {
 }
 
 fn granules(range: Range) -> plan::GranuleRange {
-    let first = range.start / BLOCK;
+    let first = range.start / BLOCK_BYTES;
     plan::GranuleRange {
         first,
-        count: (range.end().div_ceil(BLOCK) - first) as u32,
+        count: (range.end().div_ceil(BLOCK_BYTES) - first) as u32,
     }
 }
 
 fn bytes(range: plan::GranuleRange) -> Range {
-    Range::new(range.first * BLOCK, u64::from(range.count) * BLOCK)
+    Range::new(range.first * BLOCK_BYTES, u64::from(range.count) * BLOCK_BYTES)
 }
 
 /// What a job's kernels are predicted to touch.
@@ -160,7 +160,7 @@ pub fn working_set(job: &PagedJob) -> WorkingSet {
                 continue;
             }
             // Granules at the ends that are written in part keep the rest of what they hold.
-            let whole = (touch.range.start.div_ceil(BLOCK), touch.range.end() / BLOCK);
+            let whole = (touch.range.start.div_ceil(BLOCK_BYTES), touch.range.end() / BLOCK_BYTES);
             let whole = if whole.0 < whole.1 {
                 whole
             } else {
@@ -373,8 +373,8 @@ impl PagingMachine {
                 self.pump(next);
                 continue;
             }
-            let base = number * BLOCK;
-            let (start, end) = (range.start.max(base), range.end().min(base + BLOCK));
+            let base = number * BLOCK_BYTES;
+            let (start, end) = (range.start.max(base), range.end().min(base + BLOCK_BYTES));
             let end = self.pager.touch(self.now, owner, Range::new(start, end - start), write);
             self.now = end;
             if let Some(weft) = &mut self.weft {
@@ -388,7 +388,7 @@ impl PagingMachine {
             }
             self.carry_out(end);
             self.hear(end);
-            if self.pager.ledger().room() < 2 * BLOCK {
+            if self.pager.ledger().room() < 2 * BLOCK_BYTES {
                 return;
             }
         }
@@ -401,7 +401,7 @@ impl PagingMachine {
         let kernel = &state.job.kernels[number];
         let touch = kernel.touches[which];
         let from = touch.range.start + done;
-        let to = (from / BLOCK * BLOCK + BLOCK).min(touch.range.end());
+        let to = (from / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES).min(touch.range.end());
         let share = kernel.time as f64 * (to - from) as f64 / state.sizes[number].max(1) as f64;
         let (touches, kernels) = (kernel.touches.len(), state.job.kernels.len());
         let begins = state.at == (0, 0, 0);

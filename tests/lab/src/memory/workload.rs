@@ -12,7 +12,7 @@
 //! quarters) or the operations (40 TFLOP/s), whichever is longer, and 2.5 us at least.
 #![forbid(unsafe_code)]
 
-use simgpu_engine::memory::{BLOCK, Range};
+use simgpu_engine::memory::{BLOCK_BYTES, Range};
 use weft_profiles::working_set::Access;
 
 use crate::Ns;
@@ -208,7 +208,7 @@ impl WorkloadBuilder {
 }
 
 fn whole(bytes: u64) -> u64 {
-    bytes.next_multiple_of(BLOCK)
+    bytes.next_multiple_of(BLOCK_BYTES)
 }
 
 /// A part of a range by per mille.
@@ -436,11 +436,14 @@ fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
     let parts: Vec<Range> = (0..4).map(|n| part(pool, n * 250, n * 250 + 250)).collect();
     for n in 0..LAYERS {
         // Early layers have the largest activations; ResNet halves them four times.
-        let size = |n: u64| whole(parts[0].len >> (n / 30).min(3)).min(parts[0].len / BLOCK * BLOCK);
+        let size = |n: u64| whole(parts[0].len >> (n / 30).min(3)).min(parts[0].len / BLOCK_BYTES * BLOCK_BYTES);
         let from = parts[(n % 3) as usize];
         let to = parts[((n + 1) % 3) as usize];
         let read = Range::new(from.start, size(n.max(1) - 1));
-        let write = Range::new(to.start.next_multiple_of(BLOCK), size(n).saturating_sub(BLOCK));
+        let write = Range::new(
+            to.start.next_multiple_of(BLOCK_BYTES),
+            size(n).saturating_sub(BLOCK_BYTES),
+        );
         let mut touches = vec![(of(n, weights), Read), (read, Read)];
         if n % 3 == 2 {
             touches.push((Range::new(parts[3].start, size(n)), Read));
@@ -448,7 +451,10 @@ fn network(bytes: u64, which: u64, training: bool, seed: [u64; 2]) -> PagedJob {
         touches.push((write, Write));
         b.kernel((read.len + write.len) as f64 * FLOP_A_BYTE, &touches);
         if n % 3 == 0 {
-            let stays = Range::new(parts[3].start.next_multiple_of(BLOCK), size(n).saturating_sub(BLOCK));
+            let stays = Range::new(
+                parts[3].start.next_multiple_of(BLOCK_BYTES),
+                size(n).saturating_sub(BLOCK_BYTES),
+            );
             b.kernel(0.0, &[(write, Read), (stays, Write)]);
         }
     }

@@ -1,6 +1,6 @@
 //! What the simulated GPU takes from a calibration.
 
-use simgpu_engine::memory::{MemorySettings, PAGE};
+use simgpu_engine::memory::{MemorySettings, PAGE_BYTES};
 use simgpu_engine::{Mode, Settings};
 
 use crate::{Calibration, CalibrationError};
@@ -36,7 +36,7 @@ impl Figures {
     /// Managed memory on a device with these figures, a stock driver and a host with so many bytes
     /// for it.
     pub fn paging(&self, host_limit: u64, duplex: bool) -> MemorySettings {
-        let data = PAGE * 1_000 / self.prefetch_to_device.max(1);
+        let data = PAGE_BYTES * 1_000 / self.prefetch_to_device.max(1);
         MemorySettings {
             capacity: self.memory,
             host_limit,

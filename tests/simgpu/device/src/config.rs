@@ -1,5 +1,5 @@
-//! What the simulated device is like: the TOML file that `SIMGPU_CONFIG` names, and the environment
-//! variables that go over it.
+//! Configuration of the simulated device: the TOML file that `SIMGPU_CONFIG` names; environment
+//! variables override it.
 //!
 //! ```toml
 //! [device]
@@ -22,7 +22,7 @@
 //! base_ns = 2500
 //! ```
 //!
-//! A key that is not known is an error, so that a typing mistake is not a silent default.
+//! An unknown key is an error, so a typing mistake is no silent default.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -35,18 +35,18 @@ use simgpu_engine::{Mode, Settings};
 
 use crate::model::model;
 
-/// Why a configuration cannot be used.
+/// Reason for which a configuration cannot be used.
 #[derive(Debug)]
 pub enum ConfigError {
     /// The file cannot be read.
     Unreadable(PathBuf, std::io::Error),
     /// The file is no configuration.
     Malformed(PathBuf, String),
-    /// An environment variable makes no sense.
+    /// An environment variable has no valid value.
     Variable(&'static str, String),
     /// A value that no device can have.
     Value(&'static str),
-    /// The calibration cannot be used.
+    /// The calibration is unusable.
     Calibration(CalibrationError),
 }
 
@@ -64,7 +64,7 @@ impl std::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// How contexts share the device; the names are those of `SIMGPU_MODE`.
+/// How contexts share the device, by the names of `SIMGPU_MODE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
@@ -75,18 +75,18 @@ pub enum Sharing {
     Mps,
 }
 
-/// Host memory for managed memory where nobody says: what MSched's larger test bed had.
-const HOST_MEMORY: u64 = 96 << 30;
+/// Default of host memory for managed memory: that of MSched's larger test bed.
+const HOST_MEMORY_BYTES: u64 = 96 << 30;
 
 /// The `[device]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
-    /// Where the figures come from that are not given here: the name of a calibration or a path to
-    /// one (`SIMGPU_CALIBRATION` goes over it). None: [`simgpu_calibration::STANDARD`].
+    /// Calibration (name or path) of figures that are not given here; `SIMGPU_CALIBRATION`
+    /// overrides it. `None`: [`simgpu_calibration::STANDARD`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
-    /// How contexts share the device (`SIMGPU_MODE` goes over it).
+    /// How contexts share the device; `SIMGPU_MODE` overrides it.
     pub mode: Sharing,
     /// [`Settings::slice`].
     pub slice_ns: u64,
@@ -100,23 +100,22 @@ pub struct DeviceConfig {
     pub to_device: u64,
     /// [`Settings::to_host`], bytes a microsecond.
     pub to_host: u64,
-    /// Managed memory prefetched to the device, bytes a microsecond.
+    /// Rate of prefetches to the device, bytes a microsecond.
     pub prefetch_to_device: u64,
-    /// Managed memory prefetched to the host, bytes a microsecond.
+    /// Rate of prefetches to the host, bytes a microsecond.
     pub prefetch_to_host: u64,
-    /// Managed memory prefetched both ways at once, the sum, bytes a microsecond.
+    /// Sum of both rates while prefetches run both ways, bytes a microsecond.
     pub prefetch_both_ways: u64,
-    /// Whether prefetches run both ways at once. What a user's process gets of the driver is not
-    /// known as yet; MSched's changed driver has it.
+    /// Whether prefetches run both ways at once. MSched's changed driver does so; whether a stock
+    /// driver does is not known.
     pub prefetch_duplex: bool,
-    /// Threshold of the driver's density prefetcher, per cent: 51 as the stock driver has it, 100
-    /// for none.
+    /// Threshold of the density prefetcher, per cent: 51 in the stock driver, 100 for none.
     pub prefetch_threshold: u32,
-    /// What a batch of faults costs for each block before its data moves.
+    /// Cost of each block of a batch of faults before its data moves, ns.
     pub fault_batch_ns: u64,
-    /// What evicting a block for a fault costs beside its data.
+    /// Cost of evicting a block for a fault without its data, ns.
     pub evict_block_ns: u64,
-    /// Host memory for managed memory, bytes (`SIMGPU_HOST_MEMORY` goes over it).
+    /// Host memory for managed memory, bytes; `SIMGPU_HOST_MEMORY` overrides it.
     pub host_memory: u64,
     /// [`Settings::within_device`], bytes a microsecond.
     pub within_device: u64,
@@ -124,28 +123,27 @@ pub struct DeviceConfig {
     pub memset_latency_ns: u64,
     /// [`Settings::memset`], bytes a microsecond.
     pub memset: u64,
-    /// Device memory, bytes (`SIMGPU_MEMORY` goes over it).
+    /// Device memory, bytes; `SIMGPU_MEMORY` overrides it.
     pub memory: u64,
-    /// Device memory that a context takes for itself, bytes.
+    /// Device memory of a context itself, bytes.
     pub context_memory: u64,
-    /// Wall seconds a device second (`SIMGPU_DILATION` goes over it): 10 makes everything ten times
-    /// slower, so that two cores keep up.
+    /// Wall seconds a device second; `SIMGPU_DILATION` overrides it. With 10, two cores keep up.
     pub dilation: f64,
-    /// Decides the jitter and the draws from quantiles.
+    /// Seed of the jitter and of draws from quantiles.
     pub seed: u64,
-    /// Kernel times vary evenly by up to this share, 0 to 1.
+    /// Part by which kernel times vary evenly, 0 to 1.
     pub jitter: f64,
-    /// How long the device stays after its last client left, wall milliseconds.
+    /// Time for which the device outlives its last client, wall milliseconds.
     pub linger_ms: u64,
-    /// Also log who got the compute engine when (`"op":"switch"` lines).
+    /// Whether to log which context gets the compute engine (`"op":"switch"` lines).
     pub log_switches: bool,
 }
 
 impl DeviceConfig {
-    /// A device with these figures.
+    /// A device with the figures of a calibration.
     fn of(figures: &Figures) -> DeviceConfig {
         let engine = figures.engine;
-        let paging = figures.paging(HOST_MEMORY, true);
+        let paging = figures.paging(HOST_MEMORY_BYTES, true);
         DeviceConfig {
             calibration: None,
             mode: Sharing::TimeSlice,
@@ -162,7 +160,7 @@ impl DeviceConfig {
             prefetch_threshold: paging.threshold,
             fault_batch_ns: paging.fault_batch,
             evict_block_ns: paging.evict_block,
-            host_memory: HOST_MEMORY,
+            host_memory: HOST_MEMORY_BYTES,
             within_device: engine.within_device,
             memset_latency_ns: engine.memset_latency,
             memset: engine.memset,
@@ -183,7 +181,7 @@ impl Default for DeviceConfig {
     }
 }
 
-/// The figures that count where nobody names a calibration.
+/// The standard calibration's figures.
 fn standard() -> &'static Figures {
     static STANDARD: OnceLock<Figures> = OnceLock::new();
     STANDARD.get_or_init(|| {
@@ -197,19 +195,19 @@ fn standard() -> &'static Figures {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelRule {
-    /// The kernel's name; `*` stands for any text, `?` for any one character.
+    /// Pattern of the kernel's name: `*` is any text, `?` any one character.
     pub name: String,
-    /// Only for this grid.
+    /// Grid to match, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grid: Option<[u32; 3]>,
-    /// Only for this block.
+    /// Block to match, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<[u32; 3]>,
-    /// It takes this long.
+    /// Kernel time, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns: Option<u64>,
-    /// Or: it takes as long as a draw from this distribution, given as (share, ns) points with
-    /// shares rising from 0 to 1, straight lines between.
+    /// Or a distribution of kernel times: (share, ns) points with shares rising from 0 to 1,
+    /// straight lines between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Vec<(f64, u64)>>,
 }
@@ -218,18 +216,18 @@ pub struct KernelRule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DefaultDuration {
-    /// What the smallest kernel takes; from the calibration.
+    /// Time of the smallest kernel, ns; from the calibration.
     pub base_ns: u64,
-    /// What each full wave of threads adds; from the calibration.
+    /// Time that each full wave of threads adds, ns; from the calibration.
     pub wave_ns: u64,
-    /// Threads the device runs at once; from the calibration.
+    /// Threads that run at once; from the calibration.
     pub threads_at_once: u64,
-    /// The longest default. 20 ms: a strange launch shape must not stop a test.
+    /// Longest default, ns. 20 ms: a strange launch shape must not stop a test.
     pub longest_ns: u64,
 }
 
 impl DefaultDuration {
-    /// As long as these figures say.
+    /// Kernel times of these figures.
     fn of(figures: &Figures) -> DefaultDuration {
         DefaultDuration {
             base_ns: figures.kernel_base,
@@ -252,19 +250,19 @@ impl Default for DefaultDuration {
 pub struct Config {
     /// The device.
     pub device: DeviceConfig,
-    /// Kernels no rule matches.
+    /// Kernels that match no rule.
     pub default: DefaultDuration,
     /// Kernels by name and shape.
     pub kernel: Vec<KernelRule>,
 }
 
 impl Config {
-    /// Reads a configuration from TOML text. `origin` is named in errors.
+    /// Reads a configuration from TOML text. Errors name `origin`.
     pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigError> {
         Config::parse_with(text, origin, None)?.checked()
     }
 
-    /// The same with a calibration that goes over the one the text names.
+    /// [`Config::parse`] with a calibration that replaces the text's.
     fn parse_with(text: &str, origin: &Path, calibration: Option<String>) -> Result<Config, ConfigError> {
         let malformed = |error: toml::de::Error| ConfigError::Malformed(origin.to_owned(), error.to_string());
         let config: Config = toml::from_str(text).map_err(malformed)?;
@@ -274,7 +272,7 @@ impl Config {
         let figures = Calibration::load(&name)
             .and_then(|calibration| calibration.figures())
             .map_err(ConfigError::Calibration)?;
-        // What the text says goes over the calibration, key by key.
+        // Keys of the text override the calibration's.
         let mut all = toml::Table::new();
         let device = DeviceConfig {
             calibration: Some(name),
@@ -298,10 +296,10 @@ impl Config {
         all.try_into().map_err(malformed)
     }
 
-    /// The configuration that the environment asks for: the file in `SIMGPU_CONFIG`, with
-    /// `SIMGPU_CALIBRATION`, `SIMGPU_MODE`, `SIMGPU_MEMORY`, `SIMGPU_PROCESSORS` (how many
-    /// multiprocessors, of the model's) and `SIMGPU_DILATION` over it. A calibration goes over the
-    /// one that the file names, and the file's other values go over it.
+    /// The environment's configuration: the file in `SIMGPU_CONFIG`, overridden by `SIMGPU_MODE`,
+    /// `SIMGPU_MEMORY`, `SIMGPU_PROCESSORS` (multiprocessors, of the model's) and
+    /// `SIMGPU_DILATION`. `SIMGPU_CALIBRATION` replaces the file's calibration, not its other
+    /// values.
     pub fn from_environment() -> Result<Config, ConfigError> {
         let calibration = variable("SIMGPU_CALIBRATION");
         let mut config = match std::env::var_os("SIMGPU_CONFIG").filter(|path| !path.is_empty()) {
@@ -346,8 +344,8 @@ impl Config {
         config.checked()
     }
 
-    /// Makes the device one with so many multiprocessors: as many fewer threads at once, and as
-    /// much less bandwidth within it. Kernels with a time of their own keep it.
+    /// Reduces the device to so many multiprocessors: threads at once and bandwidth within it
+    /// shrink in proportion. Kernels with a time of their own keep it.
     fn divide(&mut self, processors: u32) {
         let part = |whole: u64| (whole * u64::from(processors) / u64::from(model().processors)).max(1);
         self.default.threads_at_once = part(self.default.threads_at_once);
@@ -386,7 +384,7 @@ impl Config {
         Ok(self)
     }
 
-    /// What managed memory is like.
+    /// Settings of managed memory.
     pub fn paging(&self) -> MemorySettings {
         let device = &self.device;
         MemorySettings {
@@ -403,7 +401,7 @@ impl Config {
         }
     }
 
-    /// The engine's share of the configuration.
+    /// Settings of the engine.
     pub fn engine(&self, trace: bool) -> Settings {
         let device = &self.device;
         Settings {
@@ -472,7 +470,7 @@ mod tests {
         };
         assert_eq!(config.default, expected);
         assert_eq!(config.kernel.len(), 1);
-        // What `simgpu-device config` prints is the same again.
+        // `simgpu-device config` prints a configuration that reads back equal.
         let printed = toml::to_string(&config).expect("a configuration is a table");
         assert_eq!(parse(&printed).ok(), Some(config));
 

@@ -1,12 +1,11 @@
-//! How long a kernel takes: the first rule of the table that matches its name and shape, else a
-//! default from the shape.
+//! Kernel times: by the first rule of the table that matches name and shape, else a default by the
+//! shape.
 //!
-//! The default is `base + wave * threads / threads_at_once`, at most `longest`: what a kernel takes
-//! that reads and writes 16 bytes a thread at the memory rate of an A100. It is a stand-in, not a
-//! prediction; tests that depend on times bring a table.
+//! The default is `min(base + wave * threads / threads_at_once, longest)`: the time of a kernel
+//! that reads and writes 16 bytes a thread at an A100's memory rate. It is no prediction; tests
+//! that depend on times bring a table.
 //!
-//! Draws (quantiles, jitter) depend on the seed and on how many draws were made before, never on a
-//! clock.
+//! Draws (quantiles, jitter) depend on the seed and the number of earlier draws, never on a clock.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,17 +14,17 @@ use simgpu_engine::Ns;
 
 use crate::config::{Config, DefaultDuration, KernelRule};
 
-/// Rules that matched are remembered per name up to this many names; the map then starts again.
+/// Most names whose matching rules are remembered; then the map starts again.
 const REMEMBERED: usize = 65_536;
 
-/// The table, ready to be asked.
+/// The table, ready for look-ups.
 #[derive(Debug)]
 pub struct Durations {
     rules: Vec<KernelRule>,
     default: DefaultDuration,
     jitter: f64,
     state: u64,
-    /// Which rules' names match a name: globs are tried once a name.
+    /// Rules whose names match a name: globs are tried once a name.
     matching: HashMap<u64, Vec<u32>>,
 }
 
@@ -41,8 +40,8 @@ impl Durations {
         }
     }
 
-    /// How long this launch takes. `key` identifies `name` (an interned id), so that globs are
-    /// tried once.
+    /// Time of this launch, ns. `key` identifies `name` (an interned id), so that globs are tried
+    /// once.
     pub fn of(&mut self, key: u64, name: &str, grid: [u32; 3], block: [u32; 3]) -> Ns {
         let rules = &self.rules;
         if self.matching.len() >= REMEMBERED {
@@ -116,8 +115,8 @@ fn quantile(points: &[(f64, u64)], share: f64) -> Ns {
     points.last().map_or(0, |(_, ns)| *ns)
 }
 
-/// Whether `text` fits `pattern`, where `*` stands for any text and `?` for any one byte. Linear
-/// but for stars, each of which is tried again at most once a byte.
+/// Whether `text` fits `pattern`, where `*` is any text and `?` any one byte. Linear, but each star
+/// is tried again at most once a byte.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);

@@ -1,16 +1,16 @@
 //! The simulated GPU's device process, and the link by which clients use it.
 //!
 //! A client (the simulated libcuda) opens a [`Link`], makes contexts and streams, submits [`Op`]s
-//! and waits. All processes with the same socket share one device, which the first client starts
-//! and which ends when the last has left.
+//! and waits. All processes of one socket share one device. The first client starts it; it ends
+//! when the last has left.
 //!
-//! Times are nanoseconds of the device ([`Link::now`]); with a dilation of 10 one of them lasts ten
-//! wall nanoseconds.
+//! Times are device nanoseconds ([`Link::now`]); with a dilation of 10 each lasts ten wall
+//! nanoseconds.
 //!
 //! * [`link`]: the client's end. [`server`]: the device process. `shared`: the memory between them.
 //!   `wire`: the socket's messages.
-//! * [`config`], [`Durations`]: what the device is like and how long kernels take. [`machine`]:
-//!   where there are several. [`model`]: in whose likeness.
+//! * [`config`], [`Durations`]: the device's figures and kernel times. [`machine`]: several
+//!   devices. [`model`]: the GPU that is imitated.
 
 use std::io::{Read as _, Seek as _};
 
@@ -32,8 +32,8 @@ pub use op::{
     Advice, Ctx, Direction, Effects, Extra, Launch, NameId, NoEffects, Ns, Op, Seq, Status, Stream, Times, Touch,
 };
 
-/// The state of the device that serves `socket`, as JSON text. Everything up to the moment of the
-/// question is in it, and in the log. Starts no device.
+/// State of the device that serves `socket`, as JSON text. It and the log hold everything up to
+/// this moment. Starts no device.
 pub fn status(socket: &std::path::Path) -> std::io::Result<String> {
     let connection = link::connect_to(socket)?;
     wire::send(&connection, &wire::Request::Status, &[])?;

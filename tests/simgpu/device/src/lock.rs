@@ -2,11 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-/// Locks, also after a panic elsewhere: what our locks guard stays consistent, since nothing in
-/// them is left half done.
+/// Locks, also after a panic elsewhere: our locks guard nothing that is left half done.
 ///
-/// Waiting for another thread leaves EAGAIN in `errno`, which is the caller's: tests look there for
-/// what an interposer leaves behind.
+/// Keeps the caller's `errno`, which waiting would set to EAGAIN: tests look there for traces of an
+/// interposer.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     if let Ok(guard) = mutex.try_lock() {
         return guard;

@@ -1,16 +1,15 @@
-//! Which devices the machine has: one, or those that `SIMGPU_DEVICES` lists.
+//! The machine's devices: one, or those that `SIMGPU_DEVICES` lists.
 //!
 //! ```text
 //! SIMGPU_DEVICES=40GiB,16GiB                  # two GPUs
 //! SIMGPU_DEVICES=40GiB:10GiB@2+5GiB@1,16GiB   # the first is divided into two MIG instances, of 2 and of 1 sevenths of its multiprocessors
 //! ```
 //!
-//! Each device, and each instance, is a device process of its own with a socket of its own: nothing
-//! that runs on one of them delays another. All have what the configuration says but for memory; an
-//! instance also has fewer multiprocessors and as much less bandwidth within the device. The first
-//! device is the one there is without the variable.
+//! Each device and each instance is a process with a socket of its own, so none delays another. All
+//! have the configuration, but for memory. An instance also has fewer multiprocessors, and less
+//! bandwidth within the device in proportion. The first device is the one without the variable.
 //!
-//! A GPU that is divided has no process: work runs on its instances.
+//! A divided GPU has no process: work runs on its instances.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -22,37 +21,37 @@ use crate::model::model;
 /// The variable that lists the devices.
 pub const VARIABLE: &str = "SIMGPU_DEVICES";
 
-/// More than a machine has. Four bits of a driver's handles say which device something is on.
+/// More than a machine has. Four bits of a driver's handles name the device.
 pub const MOST: usize = 15;
 
-/// What they are divided into (NVIDIA's MIG user guide).
+/// Sevenths of a divided GPU (NVIDIA's MIG user guide).
 const SLICES: u32 = 7;
 
 /// A GPU of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// What NVML calls it by, from 0.
+    /// NVML's index, from 0.
     pub index: usize,
-    /// Itself.
+    /// The GPU itself.
     pub whole: Device,
-    /// What it is divided into, if it is.
+    /// Its instances, if it is divided.
     pub instances: Vec<Device>,
 }
 
-/// What a process can run work on: a GPU, or a MIG instance of one.
+/// A GPU, or a MIG instance of one, on which a process can run work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// The GPU's index.
     pub gpu: usize,
-    /// Which instance of it, from 0.
+    /// Number of the instance, from 0.
     pub instance: Option<usize>,
-    /// The name clients print.
+    /// Name that clients print.
     pub name: String,
-    /// As the driver answers.
+    /// UUID by the driver.
     pub uuid: [u8; 16],
     /// PCI domain, bus and device.
     pub pci: (i32, i32, i32),
-    /// Bytes; `None`: what the configuration says.
+    /// Memory, bytes; `None`: by the configuration.
     pub memory: Option<u64>,
     /// Multiprocessors.
     pub processors: u32,
@@ -64,15 +63,15 @@ const FIRST: [u8; 16] = *b"\x5e\x1f\x6d\x75\x00\x00\x40\x00\x80\x00simg\x00\x01"
 impl Device {
     fn whole(gpu: usize, memory: Option<u64>) -> Device {
         let mut uuid = FIRST;
-        // Machines that one runs side by side in folders of their own are different ones; a UUID
-        // has 42 bits to spare beside its version and variant.
+        // Machines that run side by side in folders of their own differ; a UUID has 42 bits to
+        // spare beside version and variant.
         let seed = std::env::var_os("SIMGPU_SOCKET").map_or(0, |socket| seed(socket.as_encoded_bytes()));
         let [a, b, c, d, e, f, ..] = seed.to_le_bytes();
         (uuid[4], uuid[5], uuid[7], uuid[9]) = (a, b, c, d);
         uuid[6] |= e & 0x0f;
         uuid[8] |= f & 0x3f;
         let step = u8::try_from(gpu).unwrap_or(u8::MAX);
-        // Also the first byte, so that a prefix tells devices apart, as it does real ones.
+        // Also in the first byte, so that a prefix tells devices apart, as with real ones.
         uuid[0] = uuid[0].wrapping_add(step.wrapping_mul(0x11));
         uuid[15] += step;
         Device {
@@ -109,7 +108,7 @@ impl Device {
         format!("{kind}-{}", parts.join("-"))
     }
 
-    /// What goes behind the socket's and the log's name; `None` for the first device.
+    /// Suffix of the socket's and the log's name; `None` for the first device.
     fn suffix(&self) -> Option<String> {
         match (self.gpu, self.instance) {
             (0, None) => None,
@@ -145,7 +144,7 @@ impl Device {
     }
 }
 
-/// Tells sockets apart (FNV-1a); 0 of none.
+/// Hash that tells sockets apart (FNV-1a); 0 without one.
 fn seed(socket: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     match socket {
@@ -155,13 +154,13 @@ fn seed(socket: &[u8]) -> u64 {
 }
 
 impl Gpu {
-    /// Whether it is divided.
+    /// Whether the GPU is divided.
     pub fn mig(&self) -> bool {
         !self.instances.is_empty()
     }
 }
 
-/// The machine's GPUs, as the environment says.
+/// The machine's GPUs by the environment.
 pub fn gpus() -> Result<Vec<Gpu>, ConfigError> {
     crate::model::check()?;
     match std::env::var(VARIABLE).ok().filter(|list| !list.trim().is_empty()) {
@@ -174,7 +173,7 @@ pub fn gpus() -> Result<Vec<Gpu>, ConfigError> {
     }
 }
 
-/// The GPUs of a list, `None` where it makes no sense.
+/// The GPUs of a list; `None` if it is invalid.
 pub fn parse(list: &str) -> Option<Vec<Gpu>> {
     let gpus: Option<Vec<Gpu>> = list
         .split(',')
@@ -212,7 +211,7 @@ fn gpu(index: usize, text: &str) -> Option<Gpu> {
     })
 }
 
-/// An amount: bytes, or with a unit.
+/// A size: bytes, or with a unit.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];

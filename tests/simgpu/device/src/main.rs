@@ -49,7 +49,7 @@ fn run() -> anyhow::Result<()> {
             let started =
                 server::prepare(&socket, detach).with_context(|| format!("cannot serve {}", socket.display()))?;
             match started {
-                Some(started) => Ok(server::Device::new(config, started)?.run()?),
+                Some(started) => Ok(server::DeviceProcess::new(config, started)?.run()?),
                 None if detach => Ok(()),
                 None => bail!("another device serves {}", socket.display()),
             }

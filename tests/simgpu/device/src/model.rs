@@ -1,30 +1,29 @@
-//! Which GPU the device is in the likeness of: what its driver and NVML answer, as far as models
+//! The GPU model that the device imitates: what its driver and NVML answer, as far as models
 //! differ.
 //!
-//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. How fast it is says the calibration, and how
-//! large it is the configuration, whatever the model.
+//! `SIMGPU_MODEL`: `a100` (the default) or `h100`. Speed is the calibration's, memory the
+//! configuration's.
 //!
-//! The A100's values: its data sheet, the programming guide's table of compute capability 8.0,
-//! device listings. The H100's: `deviceQuery` of an H100 80GB HBM3 (the repository
-//! thamada/nvidia-smi, nvsim/H100SXMx8_deviceQuery.py: clocks, multiprocessors, L2, shared memory),
-//! OpenXLA's description of that device (shared memory of a block that asks for it), the
-//! programming guide's table of compute capability 9.0, and, of L2 that persists, what an H200 says
-//! (five eighths of its L2; window of 128 MiB).
+//! A100: its data sheet, the programming guide's table of compute capability 8.0, device listings.
+//! H100: `deviceQuery` of an H100 80GB HBM3 (thamada/nvidia-smi, nvsim/H100SXMx8_deviceQuery.py:
+//! clocks, multiprocessors, L2, shared memory), OpenXLA's description of that device (opt-in shared
+//! memory of a block), the programming guide's table of compute capability 9.0. Its persisting L2
+//! is as on an H200: five eighths of L2, window of 128 MiB.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
 
 use crate::config::ConfigError;
 
-/// The variable that names it.
+/// Variable that names the model.
 pub const VARIABLE: &str = "SIMGPU_MODEL";
 
 /// One model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Model {
-    /// What the variable calls it.
+    /// Value of the variable.
     pub key: &'static str,
-    /// The name clients print.
+    /// Name that clients print.
     pub name: &'static str,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),
@@ -34,11 +33,11 @@ pub struct Model {
     pub slice_processors: u32,
     /// CUDA cores of a multiprocessor.
     pub cores: u32,
-    /// Bytes of shared memory of a multiprocessor.
+    /// Shared memory of a multiprocessor, bytes.
     pub shared_per_processor: u32,
-    /// Bytes of shared memory that a block may have which asks for it.
+    /// Shared memory that a block may opt into, bytes.
     pub shared_optin: u32,
-    /// Bytes of L2, of its part that may persist, and of the window of addresses that may have it.
+    /// L2, the part of it that may persist, and the window of addresses for that, bytes.
     pub l2: (i32, i32, i32),
     /// Boost clocks in MHz: graphics, multiprocessors, memory, video.
     pub clocks: [u32; 4],
@@ -46,13 +45,13 @@ pub struct Model {
     pub pci: (u32, u32),
     /// `NVML_DEVICE_ARCH_...`.
     pub architecture: u32,
-    /// Most blocks of a cluster; 0: it has no clusters, nor tensor maps.
+    /// Most blocks of a cluster; 0: neither clusters nor tensor maps.
     pub clusters: u32,
     /// Memory synchronisation domains.
     pub domains: i32,
 }
 
-/// All there are; the first is the default.
+/// All models; the first is the default.
 pub const MODELS: [Model; 2] = [
     Model {
         key: "a100",
@@ -102,7 +101,7 @@ pub fn model() -> &'static Model {
     })
 }
 
-/// Refuses a name of no model.
+/// Refuses an unknown name.
 pub fn check() -> Result<(), ConfigError> {
     match asked() {
         Some(key) if MODELS.iter().all(|model| model.key != key) => Err(ConfigError::Variable(VARIABLE, key)),

@@ -1,15 +1,15 @@
-//! What a client can put on a stream and what it learns about it.
+//! Operations of a stream, and what a client learns of them.
 #![forbid(unsafe_code)]
 
 pub use simgpu_engine::{Direction, Ns};
 
-/// Names a submitted operation. Later ones are greater, over the whole link; they do not count by
-/// one ([`Seq::count`] does).
+/// Name of a submitted operation. Later ones are greater, over the whole link; [`Seq::count`]
+/// counts by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// Before every operation: always done.
+    /// An operation before all others: always done.
     pub const NONE: Seq = Seq(0);
 }
 
@@ -17,7 +17,7 @@ impl Seq {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ctx(pub u32);
 
-/// A stream of this link's process; unique over all its contexts.
+/// A stream of this link's process, unique over its contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream(pub u32);
 
@@ -35,17 +35,16 @@ impl NameId {
 pub struct Launch {
     /// The kernel.
     pub name: NameId,
-    /// Blocks in each direction.
+    /// Blocks, in three dimensions.
     pub grid: [u32; 3],
-    /// Threads a block in each direction.
+    /// Threads of a block, in three dimensions.
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub shared: u32,
-    /// How long it runs, device nanoseconds. `None`: the device looks it up in its table
-    /// ([`crate::Durations`]).
+    /// Running time, device ns. `None`: by the device's table ([`crate::Durations`]).
     pub duration: Option<Ns>,
-    /// The kernel spins on something of the host: it runs until [`crate::Link::host_done`], or
-    /// until `duration` (`None` then means 100 ms) is over. [`Effects::reached`] tells its start.
+    /// Whether the kernel spins on something of the host: it runs until [`crate::Link::host_done`],
+    /// for `duration` at most (`None`: 100 ms). [`Effects::reached`] tells its start.
     pub held: bool,
 }
 
@@ -54,103 +53,100 @@ pub struct Launch {
 pub enum Op {
     /// A kernel.
     Kernel(Launch),
-    /// A copy. The device only takes the time; the bytes move in [`Effects::ended`].
+    /// A copy. The device takes only its time; [`Effects::ended`] moves the bytes.
     Copy {
-        /// Which way.
+        /// Direction.
         direction: Direction,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// Managed memory moves between host and device, as far as it is not there. Its bytes stay
-    /// where they are.
+    /// Moves managed memory between host and device, as far as it is not there. Its bytes stay in
+    /// place.
     Prefetch {
-        /// Towards the host?
+        /// Whether towards the host.
         to_host: bool,
         /// The first address.
         start: u64,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// Managed memory's contents are given up: they need not be moved any more. Its bytes stay as
-    /// they are.
+    /// Gives up managed memory's contents: they need no transfer. Its bytes stay as they are.
     Discard {
         /// The first address.
         start: u64,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// A memset. The same holds for its bytes.
+    /// A memset. The device takes only its time; [`Effects::ended`] sets the bytes.
     Memset {
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// Takes no time. `cuEventRecord`: the event's time is the marker's end.
+    /// `cuEventRecord`: takes no time; the event's time is the marker's end.
     Marker,
-    /// Ends when the other operation of this link has ended; at once if it has already.
+    /// Ends when the other operation of this link has ended.
     WaitFor(Seq),
-    /// Stops the stream until [`crate::Link::host_done`]. [`Effects::reached`] tells that the
-    /// stream got there. Host functions, `cuStreamWaitValue`, conditional nodes: everything that
-    /// only the client can decide.
+    /// Stops the stream until [`crate::Link::host_done`]: host functions, `cuStreamWaitValue`,
+    /// conditional nodes. [`Effects::reached`] tells that the stream got there.
     Host,
 }
 
-/// What can be advised about managed memory.
+/// Kind of advice about managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// It is mostly read: prefetches copy it.
+    /// Read-mostly: prefetches copy it.
     ReadMostly,
-    /// The device of its ledger is its preferred location.
+    /// The device is its preferred location.
     PreferDevice,
 }
 
-/// Managed memory that an operation uses, by the client's own addresses. What of it is not managed
-/// is passed over.
+/// Managed memory that an operation uses, by the client's addresses. Unmanaged parts are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
     /// The first address.
     pub start: u64,
-    /// How much.
+    /// Size, bytes.
     pub bytes: u64,
-    /// It is written.
+    /// Whether it is written.
     pub write: bool,
 }
 
-/// What goes with an operation. `Extra::default()` is an operation nobody needs to hear about.
+/// What goes with an operation. The default is an operation of which no news is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extra {
-    /// Handed to [`Effects`] with the operation's news. 0: no news wanted (except of [`Op::Host`]
-    /// and held kernels).
+    /// Handed to [`Effects`] with the operation's news. 0: no news, except of [`Op::Host`] and held
+    /// kernels.
     pub token: u64,
-    /// The news is wanted as soon as it happens, though no thread waits for it: a copy or a stream
-    /// write whose result the host may spin on. Costs the device a wake-up. [`Op::Host`] and held
-    /// kernels are always prompt.
+    /// Whether the news is wanted at once although no thread waits for it, as of a copy on whose
+    /// result the host may spin. It costs the device a wake-up. [`Op::Host`] and held kernels are
+    /// always prompt.
     pub prompt: bool,
-    /// The graph launch it belongs to, for the log; 0: none.
+    /// Graph launch to which it belongs, for the log; 0: none.
     pub graph: u64,
-    /// A name for the log of operations other than kernels.
+    /// Name for the log of an operation that is no kernel.
     pub label: NameId,
 }
 
-/// When an operation ran, in device nanoseconds since the device started ([`crate::Link::now`]).
+/// When an operation ran, device ns since the device's start ([`crate::Link::now`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
-    /// When it began; for markers the same as the end.
+    /// Begin; for markers the end.
     pub start: Ns,
-    /// When it ended.
+    /// End.
     pub end: Ns,
 }
 
-/// What is known about an operation.
+/// State of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// It has not ended.
     Pending,
     /// It has ended and its effect has been performed.
     Done(Times),
-    /// It ended so long ago that its times are forgotten (its slot among [`crate::WINDOW`] was used
-    /// again). Who needs times later keeps them in [`Effects::ended`].
+    /// Ended so long ago that its times are forgotten: its slot among [`crate::WINDOW`] was used
+    /// again. [`Effects::ended`] has the times once.
     LongDone,
-    /// It never will: the device is gone, or this is a child of fork.
+    /// It never ends: the device is gone, or this is a child of fork.
     Lost,
 }
 
@@ -161,13 +157,12 @@ impl Status {
     }
 }
 
-/// What a client does when the device has done its part. Called by whichever thread polls or waits,
+/// What a client does when the device has done its part. The thread that polls or waits calls it:
 /// one call at a time, in the order in which operations ended.
 ///
-/// A call may not block on the device: no `wait`, `poll`, `status`, `submit` of the same link (they
-/// would wait for this very call). Anything longer than a copy goes to another thread, as host
-/// functions do: `reached` queues them, a helper thread runs them and calls
-/// [`crate::Link::host_done`].
+/// A call may not block on the device: `wait`, `poll`, `status` or `submit` of the link would wait
+/// for this very call. Anything longer than a copy goes to another thread: `reached` queues a host
+/// function, a helper thread runs it and calls [`crate::Link::host_done`].
 pub trait Effects: Send + Sync {
     /// The operation with this token has ended.
     fn ended(&self, token: u64, seq: Seq, times: Times);
@@ -175,7 +170,7 @@ pub trait Effects: Send + Sync {
     fn reached(&self, token: u64, seq: Seq, at: Ns);
 }
 
-/// Effects of a client that has none.
+/// Effects of a client without any.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoEffects;
 

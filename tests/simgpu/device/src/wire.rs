@@ -1,5 +1,5 @@
-//! Messages on the device's socket. It is a `SOCK_SEQPACKET` socket: a message arrives whole or not
-//! at all, and its end is the other side's death.
+//! Messages on the device's `SOCK_SEQPACKET` socket: each arrives whole or not at all, and the end
+//! of the stream is the other side's death.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,45 +12,45 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Of this protocol: messages and layout of lanes together.
+/// Version of this protocol: messages and layout of lanes together.
 pub(crate) const VERSION: u32 = 3;
 
-/// The longest message. Names are cut well below it.
-const LONGEST: usize = 64 << 10;
+/// The longest message, bytes. Names are cut well below it.
+const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
 /// The longest name the device keeps, bytes.
-pub(crate) const LONGEST_NAME: usize = 16 << 10;
+pub(crate) const MAX_NAME_BYTES: usize = 16 << 10;
 
-/// What comes from a client.
+/// A client's message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// I want to use the device.
+    /// Asks to use the device.
     Attach { version: u32, name: String },
-    /// From here on `id` means this name.
+    /// Gives `id` this name from here on.
     Name { id: u32, name: String },
-    /// How are you? Answered with a file of JSON text.
+    /// Asks for the status, which is answered with a file of JSON text.
     Status,
 }
 
-/// What the device answers.
+/// The device's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// Attached; with it come the lane, the board and the bell.
+    /// Attached. Descriptors of lane, board and bell come with it.
     Welcome(Welcome),
     /// Not attached.
     Refused(String),
 }
 
-/// What a client learns when it attaches.
+/// Facts for a client that attaches.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// Its place on the board.
+    /// Index of the client on the board.
     pub(crate) client: usize,
-    /// What a context takes.
+    /// Memory of a context, bytes.
     pub(crate) context_memory: u64,
-    /// The device process.
+    /// Process number of the device.
     pub(crate) pid: u32,
-    /// Something a person should know, such as a log that cannot be written.
+    /// A warning for people, such as of a log that cannot be written.
     pub(crate) warning: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn send_bytes(socket: impl AsFd, text: &[u8], fds: &[BorrowedFd<'_>])
 
 /// Receives one message as it is. `None`: the other side is gone.
 pub(crate) fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut text = vec![0; LONGEST];
+    let mut text = vec![0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -116,9 +116,9 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Opti
     }
 }
 
-/// The longest piece of a name that fits, cut between characters.
+/// The longest prefix of a name that fits, cut between characters.
 pub(crate) fn cut_name(name: &str) -> &str {
-    let mut end = name.len().min(LONGEST_NAME);
+    let mut end = name.len().min(MAX_NAME_BYTES);
     while !name.is_char_boundary(end) {
         end -= 1;
     }

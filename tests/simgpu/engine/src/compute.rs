@@ -1,14 +1,16 @@
-//! The compute engine: whose turn it is, what runs, and what is frozen.
+//! The compute engine: which context has it, what runs.
 //!
 //! Time slices: `holder` is the context that has the engine or is about to. It is not in the line.
-//! A slice begins when a context gets the engine and is renewed as long as nobody else wants it, so
-//! a newcomer waits for the end of the running slice, not for a whole new one. MPS: nobody holds
-//! the engine; every context with ready work is in the line.
+//! A slice begins when a context gets the engine and is renewed as long as no other context wants
+//! it. So an arriving context waits for the end of the running slice, not for a whole new one.
+//!
+//! MPS: no context holds the engine; every context with ready work is in the line.
 
-use crate::engine::{Engine, State, earlier};
 use crate::ready::Line;
-use crate::slab::Key;
-use crate::{ContextId, Mode, Ns, Output, Work};
+use crate::slab::SlabKey;
+use crate::state::EngineState;
+use crate::time::{Ns, earlier};
+use crate::{ContextId, Mode, Output};
 
 #[derive(Debug, Clone, Copy, Default)]
 enum Doing {
@@ -17,16 +19,16 @@ enum Doing {
     /// Saving one context and loading another.
     Switching { until: Ns },
     /// Running a kernel or memset since `since`; it ends at `until` unless it is stopped.
-    Running { op: Key, since: Ns, until: Ns },
+    Running { op: SlabKey, since: Ns, until: Ns },
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compute {
     doing: Doing,
-    holder: Option<Key>,
+    holder: Option<SlabKey>,
     /// When the holder's first slice began.
     slice_start: Ns,
-    /// When the holder must go, once somebody else waits.
+    /// When the holder must go, once another context waits.
     deadline: Option<Ns>,
     /// The holder had nothing to run; its next slice begins when it has.
     idle: bool,
@@ -42,248 +44,182 @@ impl Compute {
         }
     }
 
-    pub(crate) fn running_since(&self, key: Key) -> Option<Ns> {
+    pub(crate) fn running_since(&self, key: SlabKey) -> Option<Ns> {
         match self.doing {
             Doing::Running { op, since, .. } if op == key => Some(since),
             _ => None,
         }
     }
-}
 
-impl Engine {
     /// A context got something ready.
-    pub(crate) fn want_compute(&mut self, context: Key) {
-        if self.settings.mode == Mode::Mps || self.compute.holder != Some(context) {
-            self.compute.line.join(context);
+    pub(crate) fn join(&mut self, context: SlabKey, mode: Mode) {
+        if mode == Mode::Mps || self.holder != Some(context) {
+            self.line.join(context);
         }
     }
 
     /// Ends what ends now: a switch or a kernel.
-    pub(crate) fn end_compute(&mut self) {
-        match self.compute.doing {
-            Doing::Switching { until } if until <= self.now => {
-                self.compute.doing = Doing::Nothing;
-                self.begin_slice();
+    pub(crate) fn end_due(&mut self, state: &mut EngineState) {
+        match self.doing {
+            Doing::Switching { until } if until <= state.now() => {
+                self.doing = Doing::Nothing;
+                self.begin_slice(state.now());
             }
-            Doing::Running { until, .. } if until <= self.now => self.end_running(),
+            Doing::Running { until, .. } if until <= state.now() => self.end_running(state),
             _ => {}
         }
     }
 
-    /// Decides what the compute engine does now.
-    pub(crate) fn choose_compute(&mut self) {
-        match self.settings.mode {
-            Mode::Mps => self.choose_shared(),
-            Mode::TimeSlice => self.choose_sliced(),
+    /// Decides what the engine does now.
+    pub(crate) fn choose(&mut self, state: &mut EngineState) {
+        match state.settings().mode {
+            Mode::Mps => self.choose_shared(state),
+            Mode::TimeSlice => self.choose_sliced(state),
         }
     }
 
-    fn choose_shared(&mut self) {
-        if !matches!(self.compute.doing, Doing::Nothing) {
+    fn choose_shared(&mut self, state: &mut EngineState) {
+        if !matches!(self.doing, Doing::Nothing) {
             return;
         }
-        while let Some(context) = self.compute.line.next() {
-            if self.run_next_of(context) {
-                if self.has_ready(context) {
-                    self.compute.line.join(context);
+        while let Some(context) = self.line.next() {
+            if self.run_next_of(context, state) {
+                if state.has_compute(context) {
+                    self.line.join(context);
                 }
                 return;
             }
         }
     }
 
-    fn choose_sliced(&mut self) {
+    fn choose_sliced(&mut self, state: &mut EngineState) {
+        let (now, slice) = (state.now(), state.settings().slice);
         loop {
-            let contended = !self.compute.line.is_empty();
-            match self.compute.doing {
+            let contended = !self.line.is_empty();
+            match self.doing {
                 Doing::Switching { .. } => return,
-                Doing::Running { .. } => {
+                Doing::Running { op, since, .. } => {
                     if !contended {
-                        self.compute.deadline = None;
+                        self.deadline = None;
                         return;
                     }
-                    if self.deadline() > self.now {
+                    if self.deadline(now, slice) > now {
                         return;
                     }
-                    self.freeze();
+                    // The next round sees a holder with work and a slice that is over, and sends it
+                    // to the back of the line.
+                    self.doing = Doing::Nothing;
+                    state.freeze(op, since);
                 }
                 Doing::Nothing => {
-                    if let Some(holder) = self.compute.holder
-                        && self.has_ready(holder)
+                    if let Some(holder) = self.holder
+                        && state.has_compute(holder)
                     {
-                        if self.compute.idle {
-                            self.begin_slice();
+                        if self.idle {
+                            self.begin_slice(now);
                         }
                         if !contended {
-                            self.compute.deadline = None;
-                            self.run_next_of(holder);
+                            self.deadline = None;
+                            self.run_next_of(holder, state);
                             return;
                         }
-                        if self.deadline() > self.now {
-                            self.run_next_of(holder);
+                        if self.deadline(now, slice) > now {
+                            self.run_next_of(holder, state);
                             return;
                         }
-                        self.compute.line.join(holder);
+                        self.line.join(holder);
                     }
-                    let Some(next) = self.compute.line.next() else {
-                        self.compute.idle = true;
+                    let Some(next) = self.line.next() else {
+                        self.idle = true;
                         return;
                     };
-                    self.hand_over(next);
+                    self.hand_over(next, state);
                 }
             }
         }
     }
 
     /// The end of the slice that runs now. Fixed when first asked for, until the engine changes
-    /// hands or nobody waits.
-    fn deadline(&mut self) -> Ns {
-        let slice = self.settings.slice;
-        let start = self.compute.slice_start;
-        let now = self.now;
-        *self.compute.deadline.get_or_insert_with(|| {
+    /// hands or no other context waits.
+    fn deadline(&mut self, now: Ns, slice: Ns) -> Ns {
+        let start = self.slice_start;
+        *self.deadline.get_or_insert_with(|| {
             let renewed = now.saturating_sub(start) / slice;
             start.saturating_add(slice.saturating_mul(renewed + 1))
         })
     }
 
-    fn begin_slice(&mut self) {
-        self.compute.slice_start = self.now;
-        self.compute.deadline = None;
-        self.compute.idle = false;
+    fn begin_slice(&mut self, now: Ns) {
+        self.slice_start = now;
+        self.deadline = None;
+        self.idle = false;
     }
 
     /// Gives the engine to `next`, at the cost of a switch if another context had it.
-    fn hand_over(&mut self, next: Key) {
-        let cost = match self.compute.holder {
-            Some(holder) if holder != next => self.settings.switch,
+    fn hand_over(&mut self, next: SlabKey, state: &mut EngineState) {
+        let (now, trace) = (state.now(), state.settings().trace);
+        let cost = match self.holder {
+            Some(holder) if holder != next => state.settings().switch,
             _ => 0,
         };
-        self.compute.holder = Some(next);
-        self.begin_slice();
+        self.holder = Some(next);
+        self.begin_slice(now);
         if cost == 0 {
             return;
         }
-        let until = self.now.saturating_add(cost);
-        self.compute.doing = Doing::Switching { until };
-        self.usage.switches += 1;
-        self.usage.switching += cost;
-        if self.settings.trace {
-            self.outputs.push_back(Output::Switch {
+        let until = now.saturating_add(cost);
+        self.doing = Doing::Switching { until };
+        state.usage_mut().switches += 1;
+        state.usage_mut().switching += cost;
+        if trace {
+            state.push_output(Output::Switch {
                 to: ContextId(next),
-                start: self.now,
+                start: now,
                 end: until,
             });
         }
     }
 
-    /// Stops the running kernel at the end of its context's slice and sends the context to the back
-    /// of the line.
-    fn freeze(&mut self) {
-        let Doing::Running { op, since, .. } = self.compute.doing else {
-            return;
-        };
-        self.account_piece();
-        let (now, trace) = (self.now, self.settings.trace);
-        self.compute.doing = Doing::Nothing;
-        let Some(state) = self.ops.get_mut(op) else { return };
-        state.left = state.left.saturating_sub(now - since);
-        state.state = State::Frozen;
-        if trace {
-            state.segments.push((since, now));
-        }
-        let context = state.context;
-        if let Some(context) = self.contexts.get_mut(context) {
-            context.frozen = Some(op);
-        }
-        self.usage.preemptions += 1;
-        // The choice that follows sees a holder with work and a slice that is over, and sends it to
-        // the back of the line.
-    }
-
     /// Ends the running operation now.
-    pub(crate) fn end_running(&mut self) {
-        let Doing::Running { op, since, .. } = self.compute.doing else {
-            return;
-        };
-        self.account_piece();
-        self.compute.doing = Doing::Nothing;
-        if let Some(state) = self.ops.get_mut(op)
-            && !state.segments.is_empty()
-        {
-            state.segments.push((since, self.now));
+    pub(crate) fn end_running(&mut self, state: &mut EngineState) {
+        if let Doing::Running { op, since, .. } = self.doing {
+            self.doing = Doing::Nothing;
+            state.end_compute(op, since);
         }
-        self.end(op);
-    }
-
-    /// Books the piece that ran up to now.
-    fn account_piece(&mut self) {
-        let Doing::Running { op, since, .. } = self.compute.doing else {
-            return;
-        };
-        let ran = self.now - since;
-        self.usage.compute += ran;
-        if let Some(state) = self.ops.get(op)
-            && let Some(context) = self.contexts.get_mut(state.context)
-        {
-            context.usage.compute += ran;
-        }
-    }
-
-    fn has_ready(&self, context: Key) -> bool {
-        self.contexts
-            .get(context)
-            .is_some_and(|context| context.frozen.is_some() || !context.compute.is_empty())
     }
 
     /// Starts the frozen kernel of a context, else its best ready operation.
-    fn run_next_of(&mut self, context: Key) -> bool {
-        let Some(owner) = self.contexts.get_mut(context) else {
+    fn run_next_of(&mut self, context: SlabKey, state: &mut EngineState) -> bool {
+        let Some(op) = state.pop_compute(context) else {
             return false;
         };
-        let Some(key) = owner.frozen.take().or_else(|| owner.compute.pop()) else {
-            return false;
+        let Some(until) = state.run(op) else { return false };
+        self.doing = Doing::Running {
+            op,
+            since: state.now(),
+            until,
         };
-        let now = self.now;
-        let touches = match self.ops.get_mut(key) {
-            Some(op) if op.start.is_none() => std::mem::take(&mut op.touches),
-            _ => Vec::new(),
-        };
-        let stall = if touches.is_empty() { 0 } else { self.stall(&touches) };
-        let Some(op) = self.ops.get_mut(key) else { return false };
-        op.left = op.left.saturating_add(stall);
-        let first = op.start.is_none();
-        op.start.get_or_insert(now);
-        op.state = State::Running;
-        self.compute.doing = Doing::Running {
-            op: key,
-            since: now,
-            until: now.saturating_add(op.left),
-        };
-        let held = matches!(op.work, Work::Kernel { held: true, .. });
-        if first && held && !op.released {
-            self.announce(key);
-        }
         true
     }
 
-    /// Takes a context that is gone off the engine.
-    pub(crate) fn leave_compute(&mut self, context: Key) {
-        self.compute.line.leave(context);
-        if let Doing::Running { op, since, .. } = self.compute.doing
-            && self.ops.get(op).is_some_and(|op| op.context == context)
+    /// Takes a context that is gone off the engine. Its operations are still known.
+    pub(crate) fn leave(&mut self, context: SlabKey, state: &mut EngineState) {
+        let now = state.now();
+        self.line.leave(context);
+        if let Doing::Running { op, since, .. } = self.doing
+            && state.is_of(op, context)
         {
-            self.usage.compute += self.now - since;
-            self.compute.doing = Doing::Nothing;
+            state.usage_mut().compute += now - since;
+            self.doing = Doing::Nothing;
         }
-        if self.compute.holder == Some(context) {
-            // Nothing is left to be saved: whoever comes next pays nothing, and a switch towards
-            // the dead ends here.
-            self.compute.holder = None;
-            self.compute.deadline = None;
-            if let Doing::Switching { until } = self.compute.doing {
-                self.usage.switching -= until - self.now;
-                self.compute.doing = Doing::Nothing;
+        if self.holder == Some(context) {
+            // Nothing is left to be saved: the next context pays nothing, and a switch towards the
+            // dead ends here.
+            self.holder = None;
+            self.deadline = None;
+            if let Doing::Switching { until } = self.doing {
+                state.usage_mut().switching -= until - now;
+                self.doing = Doing::Nothing;
             }
         }
     }

@@ -1,92 +1,75 @@
-//! The two copy engines. Each runs one copy at a time, to its end; contexts take turns copy by
+//! The two copy engines. Each runs one copy at a time, to its end. Contexts take turns copy by
 //! copy, also in time-slice mode: copy engines are scheduled apart from the compute engine.
 
-use crate::Ns;
-use crate::engine::{Engine, State};
 use crate::ready::Line;
-use crate::slab::Key;
+use crate::slab::SlabKey;
+use crate::state::EngineState;
+use crate::time::Ns;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct CopyEngine {
+    index: usize,
     /// The copy that runs: which, since, until.
-    running: Option<(Key, Ns, Ns)>,
+    running: Option<(SlabKey, Ns, Ns)>,
     /// Contexts with ready copies.
-    pub(crate) line: Line,
+    line: Line,
 }
 
 impl CopyEngine {
+    pub(crate) fn new(index: usize) -> CopyEngine {
+        CopyEngine {
+            index,
+            running: None,
+            line: Line::default(),
+        }
+    }
+
     pub(crate) fn next_event(&self) -> Option<Ns> {
         self.running.map(|(_, _, until)| until)
     }
 
-    pub(crate) fn running_since(&self, key: Key) -> Option<Ns> {
+    pub(crate) fn running_since(&self, key: SlabKey) -> Option<Ns> {
         self.running.filter(|(op, _, _)| *op == key).map(|(_, since, _)| since)
     }
-}
 
-impl Engine {
-    /// Ends the copies that end now.
-    pub(crate) fn end_copies(&mut self) {
-        for index in 0..self.copies.len() {
-            let Some((op, since, until)) = self.copies[index].running else {
+    /// A context got a copy ready.
+    pub(crate) fn join(&mut self, context: SlabKey) {
+        self.line.join(context);
+    }
+
+    /// Ends the copy that ends now.
+    pub(crate) fn end_due(&mut self, state: &mut EngineState) {
+        if let Some((op, since, until)) = self.running
+            && until <= state.now()
+        {
+            self.running = None;
+            state.end_copy(self.index, op, since);
+        }
+    }
+
+    /// Starts the next copy if none runs.
+    pub(crate) fn choose(&mut self, state: &mut EngineState) {
+        while self.running.is_none() {
+            let Some(context) = self.line.next() else { return };
+            let Some((key, more)) = state.pop_copy(context, self.index) else {
                 continue;
             };
-            if until <= self.now {
-                self.copies[index].running = None;
-                self.account_copy(index, op, self.now - since);
-                self.end(op);
+            if more {
+                self.line.join(context);
             }
+            self.running = state.run(key).map(|until| (key, state.now(), until));
         }
     }
 
-    /// Starts the next copy on each idle copy engine.
-    pub(crate) fn choose_copies(&mut self) {
-        for index in 0..self.copies.len() {
-            while self.copies[index].running.is_none() {
-                let Some(context) = self.copies[index].line.next() else {
-                    break;
-                };
-                let Some(owner) = self.contexts.get_mut(context) else {
-                    continue;
-                };
-                let Some(key) = owner.copies[index].pop() else { continue };
-                if !owner.copies[index].is_empty() {
-                    self.copies[index].line.join(context);
-                }
-                let touches = self.ops.get_mut(key).map(|op| std::mem::take(&mut op.touches));
-                let stall = match touches {
-                    Some(touches) if !touches.is_empty() => self.stall(&touches),
-                    _ => 0,
-                };
-                let Some(op) = self.ops.get_mut(key) else { continue };
-                op.left = op.left.saturating_add(stall);
-                op.start = Some(self.now);
-                op.state = State::Running;
-                self.copies[index].running = Some((key, self.now, self.now.saturating_add(op.left)));
-            }
-        }
-    }
-
-    /// Takes a context that is gone off the copy engines. Called before its operations are
-    /// forgotten.
-    pub(crate) fn leave_copies(&mut self, context: Key) {
-        for index in 0..self.copies.len() {
-            self.copies[index].line.leave(context);
-            if let Some((op, since, _)) = self.copies[index].running
-                && self.ops.get(op).is_some_and(|op| op.context == context)
-            {
-                self.copies[index].running = None;
-                self.usage.copies[index] += self.now - since;
-            }
-        }
-    }
-
-    fn account_copy(&mut self, index: usize, op: Key, ran: Ns) {
-        self.usage.copies[index] += ran;
-        if let Some(op) = self.ops.get(op)
-            && let Some(context) = self.contexts.get_mut(op.context)
+    /// Takes a context that is gone off the engine. Its operations are still known.
+    pub(crate) fn leave(&mut self, context: SlabKey, state: &mut EngineState) {
+        self.line.leave(context);
+        if let Some((op, since, _)) = self.running
+            && state.is_of(op, context)
         {
-            context.usage.copies[index] += ran;
+            self.running = None;
+            let ran = state.now() - since;
+            state.usage_mut().copies[self.index] += ran;
         }
     }
 }

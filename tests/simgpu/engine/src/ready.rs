@@ -1,23 +1,23 @@
-//! Who is next: operations ready within a context, contexts in line for an engine.
+//! Orders of waiting: ready operations of a context, contexts in line for an engine.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::slab::Key;
+use crate::slab::SlabKey;
 
-/// The operations of one context that are ready for one engine: the lowest priority number first,
-/// among equals the first that became ready.
+/// The operations of one context that are ready for one engine, by priority number, then by time of
+/// becoming ready.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadyOps {
-    heap: BinaryHeap<Reverse<(i32, u64, Key)>>,
+    heap: BinaryHeap<Reverse<(i32, u64, SlabKey)>>,
 }
 
 impl ReadyOps {
-    pub(crate) fn push(&mut self, priority: i32, order: u64, op: Key) {
+    pub(crate) fn push(&mut self, priority: i32, order: u64, op: SlabKey) {
         self.heap.push(Reverse((priority, order, op)));
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Key> {
+    pub(crate) fn pop(&mut self) -> Option<SlabKey> {
         self.heap.pop().map(|Reverse((_, _, op))| op)
     }
 
@@ -26,25 +26,25 @@ impl ReadyOps {
     }
 }
 
-/// Contexts that wait for an engine, each at most once, in the order in which they came.
+/// Contexts that wait for an engine, each at most once, in order of arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Line {
-    contexts: VecDeque<Key>,
+    contexts: VecDeque<SlabKey>,
 }
 
 impl Line {
-    pub(crate) fn join(&mut self, context: Key) {
+    pub(crate) fn join(&mut self, context: SlabKey) {
         // The line is as long as there are busy contexts: a handful.
         if !self.contexts.contains(&context) {
             self.contexts.push_back(context);
         }
     }
 
-    pub(crate) fn next(&mut self) -> Option<Key> {
+    pub(crate) fn next(&mut self) -> Option<SlabKey> {
         self.contexts.pop_front()
     }
 
-    pub(crate) fn leave(&mut self, context: Key) {
+    pub(crate) fn leave(&mut self, context: SlabKey) {
         self.contexts.retain(|&other| other != context);
     }
 

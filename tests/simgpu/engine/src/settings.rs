@@ -1,45 +1,45 @@
 //! The engine's parameters. The defaults are the figures of
-//! `tests/simgpu/calibration/a100-like.toml`, where each has its source; a test there keeps them
-//! the same. Other GPUs' figures come from other files of that folder.
+//! `tests/simgpu/calibration/a100-like.toml`, which has their sources; a test there compares them.
+//! Its folder has other GPUs' figures.
 
 use crate::{Direction, Ns, Work};
 
 /// How contexts share the compute engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Contexts take turns of one slice; changing costs time. What a GPU does without MPS.
+    /// Contexts take turns of one slice; changing costs time: a GPU without MPS.
     #[default]
     TimeSlice,
-    /// Contexts take turns kernel by kernel, changing is free. What a GPU does under MPS with
-    /// kernels that fill it.
+    /// Contexts take turns kernel by kernel; changing is free: a GPU under MPS with kernels that
+    /// fill it.
     Mps,
 }
 
-/// What the engine is like.
+/// The engine's parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How contexts share the compute engine.
     pub mode: Mode,
-    /// How long a context keeps the compute engine while another one wants it.
+    /// Time for which a context keeps the compute engine while another one wants it.
     pub slice: Ns,
-    /// From one context's last instruction to the next context's first.
+    /// Time from one context's last instruction to the next context's first.
     pub switch: Ns,
-    /// From the submission to the earliest start on an idle device.
+    /// Time from the submission to the earliest start on an idle device.
     pub launch_latency: Ns,
-    /// What a copy costs before its first byte.
+    /// Time that a copy takes before its first byte.
     pub copy_latency: Ns,
-    /// Host to device, bytes a microsecond.
+    /// Rate from host to device, bytes a microsecond.
     pub to_device: u64,
-    /// Device to host, bytes a microsecond.
+    /// Rate from device to host, bytes a microsecond.
     pub to_host: u64,
-    /// Within the device, bytes a microsecond.
+    /// Rate within the device, bytes a microsecond.
     pub within_device: u64,
-    /// What a memset costs before its first byte.
+    /// Time that a memset takes before its first byte.
     pub memset_latency: Ns,
-    /// Memset, bytes a microsecond.
+    /// Rate of memsets, bytes a microsecond.
     pub memset: u64,
-    /// Remember the pieces of preempted kernels for [`crate::Output::Done`] and report switches as
-    /// [`crate::Output::Switch`].
+    /// Whether to keep the pieces of preempted kernels ([`crate::Output::Done`]) and report
+    /// switches ([`crate::Output::Switch`]).
     pub trace: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long `work` occupies its engine. Zero for work that occupies none.
+    /// Time for which `work` occupies its engine; zero for work that occupies none.
     pub fn duration(&self, work: Work) -> Ns {
         match work {
             Work::Kernel { duration, .. } => duration,
@@ -80,7 +80,7 @@ impl Settings {
     }
 }
 
-/// The time `bytes` take at `rate` bytes a microsecond, rounded up. A rate of zero counts as one.
+/// Time for `bytes` at `rate` bytes a microsecond, rounded up. A rate of zero counts as one.
 fn transfer(bytes: u64, rate: u64) -> Ns {
     let ns = (u128::from(bytes) * 1_000).div_ceil(u128::from(rate.max(1)));
     u64::try_from(ns).unwrap_or(u64::MAX)

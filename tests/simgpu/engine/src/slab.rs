@@ -1,23 +1,23 @@
-//! A store with stable keys. A key carries the generation of its place, so that a key of something
-//! gone never names something newer.
+//! A store with stable keys. A key carries the generation of its place, so a stale key never names
+//! something newer.
 
-/// Names a place and the generation of what it holds.
+/// Name of a place and of the generation of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct SlabKey {
     pub(crate) index: u32,
     generation: u32,
 }
 
-impl Key {
-    /// A key that names nothing in any store: generations begin at 1.
-    pub(crate) const NOTHING: Key = Key {
+impl SlabKey {
+    /// The key of nothing in any store: generations begin at 1.
+    pub(crate) const NOTHING: SlabKey = SlabKey {
         index: u32::MAX,
         generation: 0,
     };
 }
 
 #[derive(Debug, Clone)]
-struct Place<T> {
+struct SlabPlace<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -25,7 +25,7 @@ struct Place<T> {
 /// The store.
 #[derive(Debug, Clone)]
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    places: Vec<SlabPlace<T>>,
     free: Vec<u32>,
 }
 
@@ -37,37 +37,37 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    pub(crate) fn insert(&mut self, value: T) -> SlabKey {
         if let Some(index) = self.free.pop() {
             let place = &mut self.places[index as usize];
             place.value = Some(value);
-            return Key {
+            return SlabKey {
                 index,
                 generation: place.generation,
             };
         }
         // 2^32 places are more memory than any machine has.
         let index = self.places.len() as u32;
-        self.places.push(Place {
+        self.places.push(SlabPlace {
             generation: 1,
             value: Some(value),
         });
-        Key { index, generation: 1 }
+        SlabKey { index, generation: 1 }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: SlabKey) -> Option<T> {
         let place = self.places.get_mut(key.index as usize)?;
         if place.generation != key.generation {
             return None;
         }
         let value = place.value.take()?;
-        // Skips 0 at the wrap, so that `Key::NOTHING` stays nothing.
+        // Skips 0 at the wrap, so that `SlabKey::NOTHING` stays nothing.
         place.generation = place.generation.wrapping_add(1).max(1);
         self.free.push(key.index);
         Some(value)
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+    pub(crate) fn get(&self, key: SlabKey) -> Option<&T> {
         let place = self.places.get(key.index as usize)?;
         if place.generation != key.generation {
             return None;
@@ -75,7 +75,7 @@ impl<T> Slab<T> {
         place.value.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         let place = self.places.get_mut(key.index as usize)?;
         if place.generation != key.generation {
             return None;
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(slab.get(old), None);
         assert_eq!(slab.remove(old), None);
         assert_eq!(slab.get(new), Some(&'b'));
-        assert_eq!(slab.get(Key::NOTHING), None);
+        assert_eq!(slab.get(SlabKey::NOTHING), None);
         assert_eq!(slab.len(), 1);
     }
 }

@@ -1,29 +1,27 @@
-//! What can be submitted and what comes out.
+//! Work that can be submitted, and what comes out.
 
 use crate::memory::{Owner, Range};
-use crate::slab::Key;
+use crate::slab::SlabKey;
+use crate::time::Ns;
 
-/// A time or a duration in nanoseconds of the device.
-pub type Ns = u64;
-
-/// A context. Stale ids are recognised, never confused with a newer context.
+/// A context. A stale id never names a newer context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ContextId(pub(crate) Key);
+pub struct ContextId(pub(crate) SlabKey);
 
 /// A stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StreamId(pub(crate) Key);
+pub struct StreamId(pub(crate) SlabKey);
 
-/// A submitted operation. The id of an operation that has ended stays meaningful: it reads as done.
+/// A submitted operation. After the operation's end its id reads as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OpId(pub(crate) Key);
+pub struct OpId(pub(crate) SlabKey);
 
 impl OpId {
-    /// An operation that was done before anything was submitted.
-    pub const DONE: OpId = OpId(Key::NOTHING);
+    /// An operation that was done before any was submitted.
+    pub const DONE: OpId = OpId(SlabKey::NOTHING);
 }
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// To the device: copy engine 0.
@@ -39,98 +37,97 @@ pub enum Direction {
 pub enum Work {
     /// A kernel.
     Kernel {
-        /// How long it runs when it has the GPU.
+        /// Running time when the kernel has the GPU.
         duration: Ns,
-        /// It ends when [`crate::Engine::release`] says so, after `duration` at the latest: a
-        /// kernel that spins on a word of the host. [`Output::Reached`] tells its start.
+        /// Whether [`crate::Engine::release`] ends it, after `duration` at the latest: a kernel
+        /// that spins on a word of the host. [`Output::Reached`] tells its start.
         held: bool,
     },
     /// A copy.
     Copy {
-        /// Which way.
+        /// Direction.
         direction: Direction,
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// A memset; runs on the compute engine.
+    /// A memset, on the compute engine.
     Memset {
-        /// How much.
+        /// Size, bytes.
         bytes: u64,
     },
-    /// Takes no time; its end tells when everything before it in the stream had ended. An event.
+    /// An event: takes no time, and ends when everything before it in the stream has ended.
     Marker,
-    /// Managed memory moves. Ends when all of it has.
+    /// Moves managed memory. Ends when all of it has moved.
     Prefetch {
-        /// Whose.
+        /// Owner of the memory.
         owner: Owner,
-        /// Which.
+        /// The memory.
         range: Range,
-        /// Towards the host?
+        /// Whether it moves towards the host.
         to_host: bool,
     },
-    /// Managed memory's contents are given up. Takes no time.
+    /// Gives up the contents of managed memory. Takes no time.
     Discard {
-        /// Whose.
+        /// Owner of the memory.
         owner: Owner,
-        /// Which.
+        /// The memory.
         range: Range,
     },
     /// Ends when the other operation has ended.
     WaitFor(OpId),
-    /// Ends when [`crate::Engine::release`] says so. [`Output::Reached`] tells when the stream got
-    /// to it.
+    /// Ends by [`crate::Engine::release`]. [`Output::Reached`] tells when the stream got to it.
     Host,
 }
 
-/// A piece of a kernel that ran without interruption: from, to.
+/// An uninterrupted piece of a kernel: begin and end.
 pub type Segment = (Ns, Ns);
 
-/// Something that happened, in the order in which it happened.
+/// An event of the engine. They come out in the order in which they happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// An operation has ended.
     Done {
-        /// Which.
+        /// The operation.
         op: OpId,
-        /// What the caller called it.
+        /// The caller's number of it.
         tag: u64,
         /// Its context.
         context: ContextId,
-        /// When it began. For a wait and a host operation: when the stream got to it.
+        /// Begin. For a wait and a host operation: when the stream got to it.
         start: Ns,
-        /// When it ended.
+        /// End.
         end: Ns,
-        /// The pieces of a kernel that was preempted; empty for all others, and without
+        /// The pieces of a preempted kernel; empty for others, and without
         /// [`crate::Settings::trace`].
         segments: Vec<Segment>,
     },
-    /// An operation went with its context.
+    /// An operation ended with its context.
     Aborted {
-        /// Which.
+        /// The operation.
         op: OpId,
-        /// What the caller called it.
+        /// The caller's number of it.
         tag: u64,
-        /// When it had begun, if it had.
+        /// Begin, if it had begun.
         start: Option<Ns>,
-        /// When its context went.
+        /// End of its context.
         at: Ns,
     },
     /// A stream got to a host operation, or a held kernel began.
     Reached {
-        /// Which.
+        /// The operation.
         op: OpId,
-        /// What the caller called it.
+        /// The caller's number of it.
         tag: u64,
-        /// When.
+        /// Time.
         at: Ns,
     },
-    /// The compute engine changed hands; only with [`crate::Settings::trace`].
+    /// The compute engine changes hands; only with [`crate::Settings::trace`].
     Switch {
-        /// The context that has it now.
+        /// The context that gets it.
         to: ContextId,
-        /// When the change began.
+        /// Begin of the change.
         start: Ns,
-        /// When the new context could run.
+        /// Time from which the new context can run.
         end: Ns,
     },
 }

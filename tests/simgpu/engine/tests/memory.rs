@@ -5,7 +5,7 @@ mod bounded;
 
 use bounded::Bounded;
 use proptest::prelude::*;
-use simgpu_engine::memory::{BLOCK, MemoryError, MemorySettings, PAGE, Pager, Place, Range};
+use simgpu_engine::memory::{BLOCK_BYTES, MemoryError, MemorySettings, PAGE_BYTES, PagePlace, Pager, Range};
 
 /// Two owners with so many blocks each.
 const OWNERS: u32 = 2;
@@ -13,8 +13,8 @@ const BLOCKS: u64 = 12;
 
 fn settings(duplex: bool) -> MemorySettings {
     MemorySettings {
-        capacity: 8 * BLOCK,
-        host_limit: 20 * BLOCK,
+        capacity: 8 * BLOCK_BYTES,
+        host_limit: 20 * BLOCK_BYTES,
         duplex,
         ..MemorySettings::default()
     }
@@ -37,11 +37,15 @@ enum Call {
 }
 
 fn range() -> impl Strategy<Value = Range> {
-    let page = 0..BLOCKS * BLOCK / PAGE;
-    (page, prop_oneof![1..200_u64, 1..4 * BLOCK, PAGE..8 * BLOCK]).prop_map(|(page, len)| {
-        let start = page * PAGE;
-        Range::new(start, len.min(BLOCKS * BLOCK - start))
-    })
+    let page = 0..BLOCKS * BLOCK_BYTES / PAGE_BYTES;
+    (
+        page,
+        prop_oneof![1..200_u64, 1..4 * BLOCK_BYTES, PAGE_BYTES..8 * BLOCK_BYTES],
+    )
+        .prop_map(|(page, len)| {
+            let start = page * PAGE_BYTES;
+            Range::new(start, len.min(BLOCKS * BLOCK_BYTES - start))
+        })
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -55,16 +59,17 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, on)| Call::Advise(o, r, on)),
         1 => (owner.clone(), range(), any::<bool>()).prop_map(|(o, r, on)| Call::Prefer(o, r, on)),
         2 => (owner.clone(), range()).prop_map(|(o, r)| Call::Leave(o, r)),
-        1 => (1..4_u64).prop_map(|n| Call::TakePlain(n * BLOCK)),
-        1 => (1..4_u64).prop_map(|n| Call::GivePlain(n * BLOCK)),
+        1 => (1..4_u64).prop_map(|n| Call::TakePlain(n * BLOCK_BYTES)),
+        1 => (1..4_u64).prop_map(|n| Call::GivePlain(n * BLOCK_BYTES)),
         1 => owner.prop_map(Call::Remove),
         4 => (0..400_000_u64).prop_map(Call::Wait),
     ]
 }
 
 /// Every page of an owner.
-fn places(pager: &Pager, owner: u32) -> impl Iterator<Item = (u64, Place)> + '_ {
-    (0..BLOCKS * BLOCK / PAGE).filter_map(move |page| Some((page, pager.ledger().place(owner, page * PAGE)?)))
+fn places(pager: &Pager, owner: u32) -> impl Iterator<Item = (u64, PagePlace)> + '_ {
+    (0..BLOCKS * BLOCK_BYTES / PAGE_BYTES)
+        .filter_map(move |page| Some((page, pager.ledger().place(owner, page * PAGE_BYTES)?)))
 }
 
 fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
@@ -83,18 +88,19 @@ fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
     let (mut resident, mut allocated) = (0, 0);
     for owner in 0..OWNERS {
         let usage = pager.usage(owner);
-        let count =
-            |wanted: &[Place]| places(pager, owner).filter(|(_, place)| wanted.contains(place)).count() as u64 * PAGE;
-        assert_eq!(usage.allocated, places(pager, owner).count() as u64 * PAGE);
-        assert_eq!(usage.on_host, count(&[Place::Host, Place::Both]));
+        let count = |wanted: &[PagePlace]| {
+            places(pager, owner).filter(|(_, place)| wanted.contains(place)).count() as u64 * PAGE_BYTES
+        };
+        assert_eq!(usage.allocated, places(pager, owner).count() as u64 * PAGE_BYTES);
+        assert_eq!(usage.on_host, count(&[PagePlace::Host, PagePlace::Both]));
         // What is on its way counts as resident.
-        assert!(usage.resident >= count(&[Place::Device, Place::Both]));
+        assert!(usage.resident >= count(&[PagePlace::Device, PagePlace::Both]));
         if !pager.is_moving() {
-            assert_eq!(usage.resident, count(&[Place::Device, Place::Both]));
+            assert_eq!(usage.resident, count(&[PagePlace::Device, PagePlace::Both]));
         }
         for page in &written[owner as usize] {
-            let place = ledger.place(owner, page * PAGE);
-            assert_ne!(place, Some(Place::Nowhere), "page {page} of {owner} is lost");
+            let place = ledger.place(owner, page * PAGE_BYTES);
+            assert_ne!(place, Some(PagePlace::Nowhere), "page {page} of {owner} is lost");
         }
         resident += usage.resident;
         allocated += usage.allocated;
@@ -107,7 +113,7 @@ fn check(pager: &Pager, written: &[std::collections::BTreeSet<u64>]) {
 }
 
 fn pages(range: Range) -> std::ops::Range<u64> {
-    range.start / PAGE..range.end().div_ceil(PAGE)
+    range.start / PAGE_BYTES..range.end().div_ceil(PAGE_BYTES)
 }
 
 fn play(calls: &[Call], duplex: bool, waits: bool) {
@@ -132,13 +138,13 @@ fn play(calls: &[Call], duplex: bool, waits: bool) {
                 now = end;
                 // A touch of one block is found. Of several, one that was there already may have
                 // gone for another; prefetches under way take room too.
-                let one = range.start / BLOCK == (range.end() - 1) / BLOCK;
-                if quiet && one && pager.ledger().room() >= 2 * BLOCK {
+                let one = range.start / BLOCK_BYTES == (range.end() - 1) / BLOCK_BYTES;
+                if quiet && one && pager.ledger().room() >= 2 * BLOCK_BYTES {
                     assert!(pager.ledger().is_ready(owner, range, write));
                 }
                 if write {
                     let ledger = pager.ledger();
-                    let there = pages(range).filter(|page| ledger.place(owner, page * PAGE).is_some());
+                    let there = pages(range).filter(|page| ledger.place(owner, page * PAGE_BYTES).is_some());
                     written[owner as usize].extend(there);
                 }
             }
@@ -217,7 +223,7 @@ fn on_the_host(settings: MemorySettings, blocks: u64) -> Pager {
         },
         false,
     );
-    let all = Range::new(0, blocks * BLOCK);
+    let all = Range::new(0, blocks * BLOCK_BYTES);
     pager.allocate(0, all).unwrap();
     pager.touch(0, 0, all, true);
     pager.prefetch(pager.now(), 0, all, true);
@@ -232,19 +238,19 @@ fn on_the_host(settings: MemorySettings, blocks: u64) -> Pager {
 }
 
 /// What a block's transfer takes alone.
-const BLOCK_NS: u64 = (BLOCK * 1_000).div_ceil(41_700);
-const HALF_NS: u64 = (BLOCK * 500).div_ceil(41_700);
+const BLOCK_NS: u64 = (BLOCK_BYTES * 1_000).div_ceil(41_700);
+const HALF_NS: u64 = (BLOCK_BYTES * 500).div_ceil(41_700);
 
 #[test]
 fn a_dense_block_costs_two_batches_and_its_data() {
     let mut pager = on_the_host(settings(true), 4);
     let start = pager.now();
-    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
+    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK_BYTES), false);
     // 256 faults of 4 KiB are half a block; half a block is not denser than 51 %.
     assert_eq!(end - start, 4 * (30_219 + HALF_NS));
-    assert_eq!(pager.usage(0).faulted, 2 * BLOCK);
+    assert_eq!(pager.usage(0).faulted, 2 * BLOCK_BYTES);
     assert_eq!(
-        pager.touch(end, 0, Range::new(0, 2 * BLOCK), false),
+        pager.touch(end, 0, Range::new(0, 2 * BLOCK_BYTES), false),
         end,
         "what is there costs nothing"
     );
@@ -258,39 +264,39 @@ fn a_low_threshold_brings_a_block_with_its_first_batch() {
     };
     let mut pager = on_the_host(settings, 4);
     let start = pager.now();
-    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK), false);
+    let end = pager.touch(start, 0, Range::new(0, 2 * BLOCK_BYTES), false);
     assert_eq!(end - start, 2 * (30_219 + BLOCK_NS));
 }
 
 #[test]
 fn a_full_device_pays_for_the_block_that_came_first() {
     let mut pager = on_the_host(settings(true), 12);
-    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK), false);
+    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK_BYTES), false);
     // A hit is not seen by the driver: block 0 still goes first.
     let now = pager.touch(now, 0, Range::new(0, 1), false);
-    let end = pager.touch(now, 0, Range::new(8 * BLOCK, BLOCK / 2), false);
+    let end = pager.touch(now, 0, Range::new(8 * BLOCK_BYTES, BLOCK_BYTES / 2), false);
     assert_eq!(end - now, 30_219 + 77_000 + BLOCK_NS + HALF_NS);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Host));
-    assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
-    assert_eq!(pager.usage(0).evicted, BLOCK);
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Host));
+    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
+    assert_eq!(pager.usage(0).evicted, BLOCK_BYTES);
 }
 
 #[test]
 fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
     let mut pager = on_the_host(settings(true), 2);
-    let all = Range::new(0, 2 * BLOCK);
+    let all = Range::new(0, 2 * BLOCK_BYTES);
     pager.advise_read_mostly(pager.now(), 0, all, true);
     pager.prefetch(pager.now(), 0, all, false);
     pager.advance_to(pager.now() + 1_000_000);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
-    let now = pager.touch(pager.now(), 0, Range::new(BLOCK, BLOCK), true);
-    assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Both));
+    let now = pager.touch(pager.now(), 0, Range::new(BLOCK_BYTES, BLOCK_BYTES), true);
+    assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
     pager.leave(now, 0, all);
     pager.advance_to(now + 1_000_000);
     let usage = pager.usage(0);
     assert_eq!(
-        (usage.resident, usage.returned - 2 * BLOCK, usage.dropped),
-        (0, BLOCK, BLOCK)
+        (usage.resident, usage.returned - 2 * BLOCK_BYTES, usage.dropped),
+        (0, BLOCK_BYTES, BLOCK_BYTES)
     );
 }
 
@@ -299,23 +305,26 @@ fn what_is_mostly_read_leaves_for_nothing_until_it_is_written() {
 #[test]
 fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing() {
     let mut pager = on_the_host(settings(true), 2);
-    let all = Range::new(0, 2 * BLOCK);
+    let all = Range::new(0, 2 * BLOCK_BYTES);
     let now = pager.touch(pager.now(), 0, all, true);
     pager.advise_read_mostly(now, 0, all, true);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Device));
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Device));
     let before = pager.usage(0);
     pager.prefetch(now, 0, all, true);
     pager.advance_to(now + 1_000_000);
-    assert_eq!(pager.ledger().place(0, 0), Some(Place::Both));
-    assert_eq!(pager.usage(0).returned - before.returned, 2 * BLOCK);
+    assert_eq!(pager.ledger().place(0, 0), Some(PagePlace::Both));
+    assert_eq!(pager.usage(0).returned - before.returned, 2 * BLOCK_BYTES);
     // There is a copy already.
     let again = pager.now();
     let ticket = pager.prefetch(again, 0, all, true);
     assert_eq!(pager.next_ended().map(|(_, at)| at <= again), Some(true));
     assert_eq!(pager.next_ended(), Some((ticket, again)), "nothing to move");
     let usage = pager.usage(0);
-    assert_eq!((usage.resident, pager.ledger().used()), (2 * BLOCK, 2 * BLOCK));
-    assert_eq!(usage.on_host, 2 * BLOCK);
+    assert_eq!(
+        (usage.resident, pager.ledger().used()),
+        (2 * BLOCK_BYTES, 2 * BLOCK_BYTES)
+    );
+    assert_eq!(usage.on_host, 2 * BLOCK_BYTES);
 }
 
 /// The ways out: the copies collapse where the memory prefers to be.
@@ -323,19 +332,19 @@ fn a_prefetch_to_the_host_of_what_is_mostly_read_copies_once_and_frees_nothing()
 fn copies_collapse_to_the_preferred_location_and_else_to_the_host() {
     for device in [false, true] {
         let mut pager = on_the_host(settings(true), 2);
-        let all = Range::new(0, 2 * BLOCK);
+        let all = Range::new(0, 2 * BLOCK_BYTES);
         pager.prefer_device(pager.now(), 0, all, device);
         pager.advise_read_mostly(pager.now(), 0, all, true);
         pager.prefetch(pager.now(), 0, all, false);
         pager.advance_to(pager.now() + 1_000_000);
-        let now = pager.touch(pager.now(), 0, Range::new(BLOCK, BLOCK), true);
+        let now = pager.touch(pager.now(), 0, Range::new(BLOCK_BYTES, BLOCK_BYTES), true);
         let before = pager.usage(0);
         pager.advise_read_mostly(now, 0, all, false);
         // The written block has no copy to collapse with.
-        assert_eq!(pager.ledger().place(0, BLOCK), Some(Place::Device));
+        assert_eq!(pager.ledger().place(0, BLOCK_BYTES), Some(PagePlace::Device));
         let (place, resident, dropped) = match device {
-            false => (Place::Host, BLOCK, BLOCK),
-            true => (Place::Device, 2 * BLOCK, 0),
+            false => (PagePlace::Host, BLOCK_BYTES, BLOCK_BYTES),
+            true => (PagePlace::Device, 2 * BLOCK_BYTES, 0),
         };
         assert_eq!(pager.ledger().place(0, 0), Some(place));
         let usage = pager.usage(0);
@@ -353,7 +362,10 @@ fn copies_collapse_to_the_preferred_location_and_else_to_the_host() {
 #[test]
 fn a_collapse_makes_room() {
     let mut pager = on_the_host(settings(true), 12);
-    let (first, later) = (Range::new(0, 8 * BLOCK), Range::new(8 * BLOCK, 4 * BLOCK));
+    let (first, later) = (
+        Range::new(0, 8 * BLOCK_BYTES),
+        Range::new(8 * BLOCK_BYTES, 4 * BLOCK_BYTES),
+    );
     pager.advise_read_mostly(pager.now(), 0, first, true);
     pager.prefetch(pager.now(), 0, first, false);
     pager.advance_to(pager.now() + 1_000_000);
@@ -369,29 +381,33 @@ fn a_collapse_makes_room() {
 #[test]
 fn what_is_discarded_moves_nothing_either_way() {
     let mut pager = on_the_host(settings(true), 2);
-    let all = Range::new(0, 2 * BLOCK);
+    let all = Range::new(0, 2 * BLOCK_BYTES);
     let now = pager.touch(pager.now(), 0, all, true);
     pager.discard(now, 0, all);
     assert_eq!(pager.ledger().used(), 0);
     let before = pager.usage(0);
     pager.prefetch(now, 0, all, false);
     let usage = pager.usage(0);
-    assert_eq!((usage.resident, usage.prefetched), (2 * BLOCK, before.prefetched));
+    assert_eq!((usage.resident, usage.prefetched), (2 * BLOCK_BYTES, before.prefetched));
     assert_eq!(pager.touch(now, 0, all, true), now);
 }
 
 /// Swaps four blocks against four and answers how long that took.
 fn swap(duplex: bool) -> u64 {
     let mut pager = on_the_host(settings(duplex), 12);
-    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK), true);
-    pager.prefetch(now, 0, Range::new(0, 4 * BLOCK), true);
-    pager.prefetch(now, 0, Range::new(8 * BLOCK, 4 * BLOCK), false);
+    let now = pager.touch(pager.now(), 0, Range::new(0, 8 * BLOCK_BYTES), true);
+    pager.prefetch(now, 0, Range::new(0, 4 * BLOCK_BYTES), true);
+    pager.prefetch(now, 0, Range::new(8 * BLOCK_BYTES, 4 * BLOCK_BYTES), false);
     let mut end = now;
     while let Some(next) = pager.next_event() {
         pager.advance_to(next);
         end = next;
     }
-    assert!(pager.ledger().is_ready(0, Range::new(8 * BLOCK, 4 * BLOCK), true));
+    assert!(
+        pager
+            .ledger()
+            .is_ready(0, Range::new(8 * BLOCK_BYTES, 4 * BLOCK_BYTES), true)
+    );
     end - now
 }
 
@@ -412,11 +428,11 @@ fn a_kernel_starts_before_the_last_page_is_in() {
         let mut pager = on_the_host(settings(true), 8);
         pager.waits(waits);
         let now = pager.now();
-        pager.prefetch(now, 0, Range::new(0, 8 * BLOCK), false);
-        let first = pager.touch(now, 0, Range::new(0, BLOCK), false);
+        pager.prefetch(now, 0, Range::new(0, 8 * BLOCK_BYTES), false);
+        let first = pager.touch(now, 0, Range::new(0, BLOCK_BYTES), false);
         // The piece on the link is waited for; with faults also their handling, which takes less.
         assert_eq!(first - now, BLOCK_NS);
-        let last = pager.touch(first, 0, Range::new(7 * BLOCK, BLOCK), false);
+        let last = pager.touch(first, 0, Range::new(7 * BLOCK_BYTES, BLOCK_BYTES), false);
         if waits {
             assert_eq!(last - now, 8 * BLOCK_NS);
         } else {
@@ -429,10 +445,10 @@ fn a_kernel_starts_before_the_last_page_is_in() {
 #[test]
 fn managed_memory_ends_where_the_host_does() {
     let mut pager = Pager::new(settings(true), false);
-    assert_eq!(pager.allocate(0, Range::new(0, 20 * BLOCK)), Ok(()));
+    assert_eq!(pager.allocate(0, Range::new(0, 20 * BLOCK_BYTES)), Ok(()));
     assert_eq!(pager.allocate(1, Range::new(0, 1)), Err(MemoryError::HostFull));
     assert_eq!(pager.allocate(0, Range::new(0, 1)), Err(MemoryError::Taken));
-    pager.free(0, 0, Range::new(0, PAGE));
+    pager.free(0, 0, Range::new(0, PAGE_BYTES));
     assert_eq!(pager.allocate(1, Range::new(0, 1)), Ok(()));
 }
 
@@ -440,10 +456,10 @@ fn managed_memory_ends_where_the_host_does() {
 fn with_no_room_at_all_kernels_read_over_the_link() {
     let mut pager = on_the_host(settings(true), 2);
     let now = pager.take_plain(pager.now(), pager.ledger().room()).unwrap();
-    let end = pager.touch(now, 0, Range::new(0, BLOCK), true);
+    let end = pager.touch(now, 0, Range::new(0, BLOCK_BYTES), true);
     assert_eq!(end - now, 30_219 + BLOCK_NS);
     assert_eq!(
         (pager.ledger().used(), pager.ledger().place(0, 0)),
-        (0, Some(Place::Host))
+        (0, Some(PagePlace::Host))
     );
 }

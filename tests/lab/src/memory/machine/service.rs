@@ -19,7 +19,7 @@
 
 use serde::Serialize;
 
-use super::{BLOCK, Contender, PagingMachine, Setting, client};
+use super::{BLOCK_BYTES, Contender, PagingMachine, Setting, client};
 use crate::memory::contender::{LaunchRule, Side};
 use crate::memory::workload::Workload;
 use crate::random::Random;
@@ -155,7 +155,7 @@ impl PagingMachine {
         let fits = quiet.saturating_sub(self.now) as f64 * size / kernel.time.max(1) as f64;
         let mut end = rest.end();
         if fits < rest.len as f64 {
-            end = (rest.start + fits as u64) / BLOCK * BLOCK;
+            end = (rest.start + fits as u64) / BLOCK_BYTES * BLOCK_BYTES;
         }
         if end > rest.start {
             let part = super::Range::new(rest.start, end - rest.start);
@@ -163,7 +163,7 @@ impl PagingMachine {
                 .pager
                 .ledger()
                 .first_unready(task as u32, part, touch.access.writes());
-            end = ready.map_or(end, |block| (block * BLOCK).max(rest.start));
+            end = ready.map_or(end, |block| (block * BLOCK_BYTES).max(rest.start));
         }
         if end <= rest.start {
             self.step(task);
@@ -242,7 +242,7 @@ pub fn serve(
     let rule = side.rule();
     let mut machine = PagingMachine::new(contender, workload, setting);
     if let Some(weft) = &mut machine.weft {
-        weft.planner.leave_free(setting.memory.capacity / RESERVE / BLOCK);
+        weft.planner.leave_free(setting.memory.capacity / RESERVE / BLOCK_BYTES);
     }
     if let Some(weft) = &mut machine.weft {
         weft.planner.pin(client(SERVICE), true);

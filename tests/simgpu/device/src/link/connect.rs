@@ -1,8 +1,8 @@
 //! Finding the device, or starting it.
 //!
-//! Of many clients that find no device one takes the start lock and starts it; the others look for
-//! its socket every few milliseconds. The device itself holds a second lock for its life, so that
-//! two never serve one socket, whatever the clients do. No step waits without a bound.
+//! Of many clients without a device one takes the start lock and starts it; the others look for its
+//! socket every few milliseconds. The device holds a second lock for its life, so two never serve
+//! one socket. Every step has a bound.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -16,19 +16,32 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::{LinkError, Options};
-use crate::Config;
+use super::error::LinkError;
+use crate::config::Config;
 use crate::wire::{self, Answer, Request, Welcome};
 
-/// How long an attempt to attach may take altogether. A start takes some 10 ms; the rest is for a
-/// machine with 300 of them.
+/// Longest attempt to attach. A start takes some 10 ms; the rest is for a machine with 300 of them.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a started device may take to listen before it is started again.
+/// Time for a started device to listen before it is started again.
 const START: Duration = Duration::from_secs(3);
 
 /// The start lock's file beside the socket.
 const START_LOCK: &str = "start";
+
+/// How to find the device.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Socket of the device. `None`: [`default_socket`].
+    pub socket: Option<PathBuf>,
+    /// Program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
+    /// library or program that holds this code.
+    pub program: Option<PathBuf>,
+    /// Name of this client in the device's log. `None`: the process's name.
+    pub name: Option<String>,
+    /// Variables for a device that this client starts, beside the client's own.
+    pub variables: Vec<(&'static str, String)>,
+}
 
 /// The path `SOCKET.suffix`.
 pub(crate) fn beside(socket: &Path, suffix: &str) -> PathBuf {
@@ -38,7 +51,7 @@ pub(crate) fn beside(socket: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The socket that the environment names, or the default one.
+/// The environment's socket, or the default one.
 pub fn default_socket() -> PathBuf {
     if let Some(path) = std::env::var_os("SIMGPU_SOCKET").filter(|path| !path.is_empty()) {
         return PathBuf::from(path);
@@ -50,7 +63,7 @@ pub fn default_socket() -> PathBuf {
     base.join(format!("simgpu-{user}")).join("device.sock")
 }
 
-/// A new close-on-exec socket connected to the device at `path`.
+/// A close-on-exec socket connected to the device at `path`.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -73,8 +86,8 @@ pub(crate) fn attach(options: &Options) -> Result<(OwnedFd, Welcome, Vec<OwnedFd
         started: None,
         since: Instant::now(),
     };
-    // Short against the 10 ms a start takes, then longer: 300 clients that look every 2 ms would
-    // keep a core from it.
+    // Short against the 10 ms of a start, then longer: 300 clients that look every 2 ms would keep
+    // a core from it.
     let mut pause = Duration::from_millis(2);
     loop {
         let error = match try_attach(&path, &name) {
@@ -92,14 +105,14 @@ pub(crate) fn attach(options: &Options) -> Result<(OwnedFd, Welcome, Vec<OwnedFd
     }
 }
 
-/// One attempt. `None`: there was a device, but it was about to leave.
+/// One attempt. `None`: the device was about to leave.
 fn try_attach(path: &Path, name: &str) -> Result<Option<(OwnedFd, Welcome, Vec<OwnedFd>)>, LinkError> {
     let socket = match connect(path) {
         Ok(socket) => socket,
         Err(error)
             if error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(libc::ENAMETOOLONG) =>
         {
-            // No later attempt can be better: say at once what is wrong.
+            // No later attempt can succeed.
             return Err(LinkError::Unusable(format!(
                 "{} is no usable socket path: {error}",
                 path.display()
@@ -123,7 +136,7 @@ fn try_attach(path: &Path, name: &str) -> Result<Option<(OwnedFd, Welcome, Vec<O
     }
 }
 
-/// Starts the device when it is this client's turn to.
+/// Starts the device when it is this client's turn.
 struct Starter<'a> {
     path: &'a Path,
     options: &'a Options,
@@ -132,8 +145,7 @@ struct Starter<'a> {
     since: Instant,
 }
 
-/// The start lock, given back explicitly: a child that some other thread forked meanwhile holds a
-/// copy of the descriptor.
+/// The start lock, released explicitly: a child forked meanwhile holds a copy of the descriptor.
 struct StartLock(OwnedFd);
 
 impl Drop for StartLock {
@@ -158,8 +170,8 @@ impl Starter<'_> {
                 }
             }
         }
-        // Who holds the lock for so long may be dead, with a forked child that keeps its
-        // descriptor. Two starts do no harm: the device has a lock of its own.
+        // A holder for so long may be dead, with a forked child that keeps its descriptor. Two
+        // starts do no harm: the device has a lock of its own.
         if self.lock.is_some() || self.since.elapsed() >= START {
             self.start()?;
             self.started = Some(Instant::now());
@@ -188,7 +200,7 @@ impl Starter<'_> {
     }
 
     fn start(&self) -> Result<(), LinkError> {
-        // A configuration that the device would die of is told here, where somebody hears it.
+        // The device would die unheard of an unusable configuration.
         Config::from_environment().map_err(LinkError::Config)?;
         let program = match &self.options.program {
             Some(program) => program.clone(),
@@ -196,22 +208,22 @@ impl Starter<'_> {
         };
         let mut command = Command::new(&program);
         command.arg("serve").arg("--detach").arg("--socket").arg(self.path);
-        // The device is no job: whatever is preloaded into jobs must not come with it.
+        // The device is no job: what is preloaded into jobs must not come with it.
         command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
         command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command
             .spawn()
             .map_err(|error| LinkError::Unusable(format!("cannot start {}: {error}", program.display())))?;
-        // The program forks and its first process ends at once, so this waits a moment, and no
-        // zombie stays. A client that reaps children itself may have been faster.
+        // The program forks and its first process ends at once: this waits a moment and leaves no
+        // zombie. A client that reaps children itself may be faster.
         let _ = child.wait();
         Ok(())
     }
 }
 
-/// The program `simgpu-device`: as the environment says, else in `../bin` of or beside what holds
-/// this code.
+/// The program `simgpu-device`: by the environment, else in `../bin` of or beside what holds this
+/// code.
 fn find_program() -> Result<PathBuf, LinkError> {
     const NAME: &str = "simgpu-device";
     if let Some(path) = std::env::var_os("SIMGPU_DEVICE_BIN").filter(|path| !path.is_empty()) {
@@ -257,7 +269,7 @@ fn this_object() -> Option<PathBuf> {
     if path.is_absolute() {
         return Some(path.to_owned());
     }
-    // A program's name may be as it was typed.
+    // A program's name may be relative, as typed.
     std::env::current_exe().ok()
 }
 

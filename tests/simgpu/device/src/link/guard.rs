@@ -1,5 +1,5 @@
-//! Knows a child of fork from its parent, for the price of a load: a page that the kernel wipes in
-//! the child.
+//! Tells a child of fork from its parent for the price of a load: by a page that the kernel wipes
+//! in the child.
 
 use std::io;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Mapped whole pages; 4096 is the smallest page of any machine this runs on, the kernel rounds up.
+/// Size of the mapping: the smallest page of any machine; the kernel rounds up.
 const SIZE: usize = 4096;
 
 /// True in the process that made it, false in children of fork.

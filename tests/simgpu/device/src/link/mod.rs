@@ -1,22 +1,23 @@
 //! The client's end of the device: see [`Link`].
 //!
 //! * [`connect`]: finding or starting the device.
-//! * [`submit`]: contexts, streams, names, operations: what goes to the device.
+//! * [`submit`]: contexts, streams, names and operations, towards the device.
 //! * [`news`]: what comes back, and waiting for it.
-//! * [`guard`]: telling a forked child from its parent.
+//! * [`guard`]: telling a forked child from its parent. [`error`]: why something was not done.
 
 mod connect;
+mod error;
 mod guard;
 mod news;
 mod submit;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-pub use connect::default_socket;
+pub use connect::{Options, default_socket};
 pub(crate) use connect::{beside, connect as connect_to};
+pub use error::LinkError;
 
 use crate::lock::lock;
 use crate::op::{Advice, Effects, Ns};
@@ -26,85 +27,28 @@ use crate::shared::mapping::Mapping;
 use crate::shared::record::Record;
 use crate::wire::Welcome;
 use guard::ForkGuard;
-use news::{Hearing, Slot};
+use news::{Hearing, OpSlot};
 use submit::Outbox;
 
-/// How many operations a link may have outstanding over all its streams.
+/// Operations that a link may have outstanding over all its streams.
 pub const WINDOW: u64 = SLOTS as u64;
 
-/// Operations a stream may have outstanding before [`Link::submit`] waits: about what a real
-/// channel's ring takes.
+/// Operations that a stream may have outstanding before [`Link::submit`] waits: about the size of a
+/// real channel's ring.
 pub const STREAM_DEPTH: u64 = 1_024;
-
-/// Why the device did not do what it was asked.
-#[derive(Debug)]
-pub enum LinkError {
-    /// The configuration cannot be used.
-    Config(crate::ConfigError),
-    /// The device could not be started or reached in time.
-    Unreachable(String),
-    /// Something that no further attempt can mend: a program that is missing, a path that is no
-    /// path, a device that refuses.
-    Unusable(String),
-    /// The device died, or cut the link off. Everything on it is lost.
-    Lost,
-    /// The time was over first.
-    TimedOut,
-    /// A child of fork uses its parent's link.
-    Forked,
-    /// No device memory left.
-    OutOfMemory,
-    /// No such context, stream or operation.
-    Unknown,
-    /// An [`Effects`] call used a method that has to wait for effects.
-    Reentrant,
-}
-
-impl std::fmt::Display for LinkError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LinkError::Config(error) => error.fmt(f),
-            LinkError::Unreachable(what) => write!(f, "the simulated device cannot be reached: {what}"),
-            LinkError::Unusable(what) => f.write_str(what),
-            LinkError::Lost => f.write_str("the simulated device is gone"),
-            LinkError::TimedOut => f.write_str("the operation did not end in time"),
-            LinkError::Forked => f.write_str("a forked child cannot use its parent's device"),
-            LinkError::OutOfMemory => f.write_str("out of device memory"),
-            LinkError::Unknown => f.write_str("no such context, stream or operation"),
-            LinkError::Reentrant => f.write_str("an effect cannot wait for the device"),
-        }
-    }
-}
-
-impl std::error::Error for LinkError {}
-
-/// How to find the device.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The device's socket. `None`: [`default_socket`].
-    pub socket: Option<PathBuf>,
-    /// The program `simgpu-device`. `None`: `SIMGPU_DEVICE_BIN`, else in `../bin` of or beside the
-    /// library or program that holds this code.
-    pub program: Option<PathBuf>,
-    /// What the device calls this client in its log. `None`: the process's name.
-    pub name: Option<String>,
-    /// Variables that the device gets when this client starts it, beside the client's own.
-    pub variables: Vec<(&'static str, String)>,
-}
 
 /// A client's connection to the device. All methods may be called from any thread.
 ///
-/// * [`Link::submit`] costs a fraction of a microsecond and does not wake the device: work carries
-///   the time of its submission and is timed exactly whenever the device looks.
-/// * News of ended operations is taken by [`Link::poll`], [`Link::status`], [`Link::wait`],
-///   [`Link::wait_for_news`] (and a [`Link::submit`] that has to wait); these perform [`Effects`],
-///   one at a time, in the order in which the operations ended. An operation counts as done once
-///   its effect has been performed.
-/// * When the device dies, whoever waits gets [`LinkError::Lost`] within a tenth of a second, and
-///   so does every call after it.
-/// * A child of fork gets [`LinkError::Forked`] from everything that can fail, and nothing happens
-///   in the rest ([`Link::usable`]). It may drop the link.
-/// * Dropping the link gives back all that it had: its memory, contexts and running kernels, as the
+/// * [`Link::submit`] costs a fraction of a microsecond and does not wake the device. Work carries
+///   its time of submission, so it is timed exactly whenever the device looks.
+/// * [`Link::poll`], [`Link::status`], [`Link::wait`], [`Link::wait_for_news`] (and a
+///   [`Link::submit`] that waits) take news of ended operations. They perform [`Effects`] one at a
+///   time, in the order of the ends. An operation is done once its effect has been performed.
+/// * When the device dies, waiting threads get [`LinkError::Lost`] within a tenth of a second, and
+///   so does every later call.
+/// * A child of fork gets [`LinkError::Forked`] from all that can fail; the rest does nothing
+///   ([`Link::usable`]). It may drop the link.
+/// * Dropping the link returns all that it had (memory, contexts, running kernels), as the
 ///   process's death does.
 pub struct Link {
     guard: ForkGuard,
@@ -116,9 +60,9 @@ pub struct Link {
     welcome: Welcome,
     lost: AtomicBool,
     outbox: Mutex<Outbox>,
-    /// One asks for blocks at a time.
+    /// Held while asking for blocks: one thread at a time.
     asking: Mutex<()>,
-    slots: Box<[Slot]>,
+    slots: Box<[OpSlot]>,
     hearing: Hearing,
     effects: Arc<dyn Effects>,
 }
@@ -132,8 +76,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects to the device, starting it if there is none. Takes at most half a minute, and some
-    /// 10 ms when it has to start the device.
+    /// Connects to the device, starting it if there is none (some 10 ms). Takes at most half a
+    /// minute.
     pub fn open(options: &Options, effects: Arc<dyn Effects>) -> Result<Link, LinkError> {
         let broken = |error: std::io::Error| LinkError::Unusable(format!("the device's shared memory: {error}"));
         let guard = ForkGuard::new().map_err(broken)?;
@@ -157,7 +101,7 @@ impl Link {
             lost: AtomicBool::new(false),
             outbox: Mutex::default(),
             asking: Mutex::default(),
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|_| OpSlot::default()).collect(),
             hearing: Hearing::default(),
             effects,
         })
@@ -178,8 +122,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the device is gone, as far as this link has noticed: by a call that waited or asked.
-    /// Nothing on it will end then.
+    /// Whether a call that waited or asked found the device gone. Nothing on it will end then.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -189,7 +132,7 @@ impl Link {
         self.clock.dilation()
     }
 
-    /// The device's time. It runs while nobody uses it.
+    /// The device's time. It runs while the device is idle.
     pub fn now(&self) -> Ns {
         self.clock.device(wall_now())
     }
@@ -199,12 +142,12 @@ impl Link {
         self.welcome.pid
     }
 
-    /// Something a person should know about the device, such as a log that cannot be written.
+    /// A warning for people, such as of a log that cannot be written.
     pub fn warning(&self) -> Option<&str> {
         self.welcome.warning.as_deref()
     }
 
-    /// Takes device memory from what all processes share.
+    /// Takes device memory, which all processes share.
     pub fn reserve(&self, bytes: u64) -> Result<(), LinkError> {
         self.check()?;
         if self.board.reserve(self.welcome.client, bytes) {
@@ -214,15 +157,15 @@ impl Link {
         }
     }
 
-    /// Gives device memory back; at most what this link holds.
+    /// Returns device memory; at most what this link holds.
     pub fn release(&self, bytes: u64) {
         if self.usable() {
             self.board.release(self.welcome.client, bytes);
         }
     }
 
-    /// Makes addresses of this process managed memory, as long as the host can hold what all
-    /// processes have.
+    /// Makes addresses of this process managed memory, if the host can hold what all processes
+    /// have.
     pub fn manage(&self, start: u64, bytes: u64) -> Result<(), LinkError> {
         self.check()?;
         if !self.board.manage(self.welcome.client, bytes) {
@@ -258,9 +201,8 @@ impl Link {
         })
     }
 
-    /// Which pages of 64 KiB of this link's managed memory lie on the device alone, now: for each
-    /// block of 2 MiB from this number on a bit for each page, the lowest the first. Costs a round
-    /// trip to the device.
+    /// Which pages (64 KiB) of this link's managed memory lie on the device alone: for each of
+    /// `count` blocks (2 MiB) from `first` on one bit a page, the lowest first. Costs a round trip.
     pub fn on_device(&self, first: u64, count: usize) -> Result<Vec<u32>, LinkError> {
         self.check()?;
         if self.hearing.is_mine() {
@@ -278,12 +220,12 @@ impl Link {
         Ok(found)
     }
 
-    /// Free and total device memory, over all processes. Used is what contexts take for themselves,
-    /// what was reserved, and managed memory that is on the device.
+    /// Free and total device memory over all processes. Used are contexts' own memory,
+    /// reservations, and managed memory on the device.
     pub fn memory(&self) -> (u64, u64) {
         let total = self.board.total();
         if self.usable() && self.board.managed() > 0 {
-            // What is resident is as of the device's last look; a device that is gone cannot look.
+            // Residency is as of the device's last look; a device that is gone cannot look.
             let _ = self.refresh();
         }
         let used = u64::try_from(self.board.used() + self.board.resident()).unwrap_or(u64::MAX);
@@ -302,7 +244,7 @@ impl Link {
         }
     }
 
-    /// Whether the device is still there. Costs a system call; used when a wait has lasted.
+    /// Whether the device still lives. Costs a system call, so it is used when a wait has lasted.
     fn alive(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         if self.lane.is_cut_off() {
@@ -321,15 +263,15 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The copy of the socket that a forked child holds must not keep the device believing in
-        // this client; and a child's drop must not end the parent's link.
+        // A forked child's copy of the socket must not keep this client alive for the device, and a
+        // child's drop must not end the parent's link.
         if self.usable() {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }
 }
 
-/// What the device's tests need to lie with.
+/// What tests of lying clients need.
 #[cfg(test)]
 pub(crate) mod test_access {
     use super::{Lane, Link, OwnedFd};

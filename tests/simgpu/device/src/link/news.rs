@@ -1,15 +1,16 @@
 //! What comes back from the device: taking news, performing effects, waiting.
 //!
-//! News is taken by one thread at a time, which performs the effects. A thread that waits sleeps on
-//! the lane's bell, having told the device what for. No sleep is longer than [`SLICE`]; after each
-//! the device's life is checked.
+//! One thread at a time takes news and performs the effects. A waiting thread tells the device what
+//! for, and sleeps on the lane's bell. No sleep exceeds [`SLICE`]; after each the device's life is
+//! checked.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::{Link, LinkError};
+use super::Link;
+use super::error::LinkError;
 use crate::lock::lock;
 use crate::op::{Seq, Status, Stream, Times};
 use crate::shared::futex;
@@ -18,19 +19,19 @@ use crate::shared::lane::{ANY, News};
 /// The longest sleep before the device's life is checked.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// The same for a helper thread, which nobody waits for.
+/// Longest sleep of a helper thread, for which no thread waits.
 const HELPER_SLICE: Duration = Duration::from_millis(250);
 
-/// How long a thread sleeps that the device does not know of, because too many wait.
+/// Sleep of a thread that the device does not know, because too many wait.
 const UNKNOWN_WAITER: Duration = Duration::from_millis(1);
 
-/// Ended operations are booked in heaps of this size at most, so that a submitter that waits for
-/// room is not kept waiting by a long poll.
+/// Most ended operations booked at once, so a submitter that waits for room does not wait for a
+/// long poll.
 const HEAP: usize = 256;
 
-/// What the client knows of the operation in a slot.
+/// The client's view of the operation in a slot.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct OpSlot {
     seq: AtomicU64,
     token: AtomicU64,
     stream: AtomicU32,
@@ -40,8 +41,8 @@ pub(super) struct Slot {
     end: AtomicU64,
 }
 
-impl Slot {
-    /// A new operation uses the slot. The old one ended long ago.
+impl OpSlot {
+    /// Begins a new operation in the slot. The old one ended long ago.
     pub(super) fn begin(&self, seq: Seq, stream: Stream, token: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.token.store(token, Ordering::Relaxed);
@@ -50,11 +51,11 @@ impl Slot {
     }
 }
 
-/// Who takes news at present.
+/// The turn to take news.
 #[derive(Debug, Default)]
 pub(super) struct Hearing {
     turn: Mutex<()>,
-    /// The thread whose turn it is, 0: none.
+    /// The thread that has the turn, 0: none.
     thread: AtomicUsize,
 }
 
@@ -64,7 +65,7 @@ impl Hearing {
         self.thread.load(Ordering::Relaxed) == thread()
     }
 
-    /// This thread's turn if nobody else has it now. `None` otherwise.
+    /// Takes the turn if it is free.
     fn begin_at_once(&self) -> Option<Turn<'_>> {
         if self.is_mine() {
             return None;
@@ -81,7 +82,7 @@ impl Hearing {
         })
     }
 
-    /// Waits for this thread's turn. `None`: it has it already.
+    /// Waits for the turn. `None`: this thread has it.
     fn begin(&self) -> Option<Turn<'_>> {
         if self.is_mine() {
             return None;
@@ -107,15 +108,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A number that tells living threads apart: the address of something each has of its own.
+/// A number that tells living threads apart: the address of a thread-local.
 fn thread() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
     OWN.with(|own| std::ptr::from_ref(own).addr())
 }
 
 impl Link {
-    /// Takes what has ended, as far as the device has told, and performs its effects. Does not wake
-    /// the device.
+    /// Takes the news that the device has told and performs the effects. Does not wake the device.
     pub fn poll(&self) {
         if !self.usable() {
             return;
@@ -125,8 +125,8 @@ impl Link {
         }
     }
 
-    /// The same, unless another thread is at it, which may take as long as a large fill does: who
-    /// only asks does not wait for that. What is behind the fill has not ended before it.
+    /// [`Link::poll`], unless another thread has the turn. That may last as long as a large fill;
+    /// nothing behind the fill has ended before it.
     fn poll_at_once(&self) {
         if self.usable()
             && let Some(turn) = self.hearing.begin_at_once()
@@ -175,7 +175,7 @@ impl Link {
         }
     }
 
-    /// What is known without asking the device or taking news: cheap, and `Pending` may be out of
+    /// What is known without asking the device or taking news: cheap, but `Pending` may be out of
     /// date.
     pub fn known(&self, seq: Seq) -> Status {
         if seq == Seq::NONE {
@@ -200,9 +200,8 @@ impl Link {
         Status::Done(times)
     }
 
-    /// What is known about an operation that this link submitted, up to date with the device's
-    /// present: an operation whose time has come is never `Pending`. Asks the device only where the
-    /// answer may have changed.
+    /// State of an operation of this link as of now: one whose time has come is never `Pending`.
+    /// Asks the device only if the answer may have changed.
     pub fn status(&self, seq: Seq) -> Status {
         if !self.usable() {
             return Status::Lost;
@@ -220,7 +219,7 @@ impl Link {
         }
     }
 
-    /// Whether the device has said that nothing of this link can have ended by now.
+    /// Whether nothing of this link can have ended by now, by the device's word.
     fn surely_pending(&self) -> bool {
         // In this order: see the device's `publish_bound`.
         let taken = self.lane.bound_count.load(Ordering::SeqCst);
@@ -248,7 +247,7 @@ impl Link {
         })
     }
 
-    /// Waits until anything of this link has ended.
+    /// Waits until any operation of this link has ended.
     pub(super) fn wait_for_any(&self) -> Result<(), LinkError> {
         let before = self.lane.heard_so_far();
         self.wait_until(ANY, None, || (self.lane.heard_so_far() != before).then_some(()))
@@ -283,7 +282,7 @@ impl Link {
             let bell = self.lane.bell.load(Ordering::SeqCst);
             if !asked {
                 self.ask();
-                // Who is known to the device will be rung for; who is not asks again.
+                // The device rings for threads that it knows; others ask again.
                 asked = announced;
             }
             self.poll();
@@ -301,13 +300,13 @@ impl Link {
             futex::sleep_while(&self.lane.bell, bell, left.min(slice));
             if before.elapsed() >= SLICE {
                 self.alive();
-                // Not needed with a device that works; costs little and mends a lost ring.
+                // Needless with a device that works; it mends a lost ring cheaply.
                 asked = false;
             }
         }
     }
 
-    /// Has the device bring everything up to now and tell it.
+    /// Has the device tell everything up to now.
     pub(super) fn refresh(&self) -> Result<(), LinkError> {
         let request = self.lane.refresh.fetch_add(1, Ordering::SeqCst) + 1;
         loop {
@@ -328,8 +327,8 @@ impl Link {
     }
 
     /// For a client's helper thread: sleeps until a `prompt` operation has news or `timeout` is
-    /// over, then takes what has ended and performs its effects. News that came since this thread's
-    /// last call is never slept through. [`LinkError::Lost`]: there will be no more news.
+    /// over, then takes the news. News since this thread's last call is never slept through.
+    /// [`LinkError::Lost`]: there will be no more.
     pub fn wait_for_news(&self, timeout: Duration) -> Result<(), LinkError> {
         if !self.usable() {
             return Err(LinkError::Forked);

@@ -1,14 +1,14 @@
 //! What goes to the device: contexts, streams, names, operations.
 //!
-//! One lock, the outbox's, orders a client's submissions. It is never held while waiting: a full
-//! stream, lane or window is waited for without it, so that other threads can do what ends the
-//! wait.
+//! The outbox's lock orders a client's submissions. It is never held while waiting for a stream,
+//! the lane or the window, so other threads can do what ends the wait.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::MutexGuard;
 
-use super::{Link, LinkError, STREAM_DEPTH};
+use super::error::LinkError;
+use super::{Link, STREAM_DEPTH};
 use crate::lock::lock;
 use crate::op::{Ctx, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
@@ -16,25 +16,25 @@ use crate::shared::lane::{SLOTS, SUBMISSIONS};
 use crate::shared::record::Record;
 use crate::wire::{self, Request};
 
-/// A stream remembers every so-many-th of its operations, so that a submission that has to wait can
-/// wait for room rather than for each single end.
+/// Every so-many-th operation of a stream is remembered, so that a submission can wait for room
+/// rather than for each end.
 const MARK_EVERY: u64 = 256;
 
-/// How often the device is asked to look while its ring of submissions is more than half full.
+/// Submissions between two requests to the device while its ring is more than half full.
 const ASK_EVERY: u64 = 512;
 
-/// The submitting side's state.
+/// State of the submitting side.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Operations submitted so far.
     count: u64,
     /// Slots of ended operations, the longest ended first: its times are forgotten first.
     free: VecDeque<u16>,
-    /// Slots never used so far begin here.
+    /// First slot never used so far.
     fresh: usize,
     contexts: HashSet<u32>,
     next_context: u32,
-    /// By id; ids count up and are not used twice.
+    /// By id; ids are not used twice.
     streams: Vec<Option<Box<StreamState>>>,
     names: HashMap<String, u32>,
 }
@@ -44,7 +44,7 @@ struct StreamState {
     ctx: Ctx,
     outstanding: u64,
     submitted: u64,
-    /// The seqs at every [`MARK_EVERY`]th submission, oldest first.
+    /// The seqs of every [`MARK_EVERY`]th submission, oldest first.
     marks: VecDeque<Seq>,
 }
 
@@ -96,12 +96,12 @@ impl Link {
         self.empty_context()
     }
 
-    /// The memory of a context made with [`Link::empty_context`].
+    /// Takes the memory of a context made with [`Link::empty_context`].
     pub fn fill_context(&self) -> Result<(), LinkError> {
         self.reserve(self.welcome.context_memory)
     }
 
-    /// Gives it back.
+    /// Returns the memory of [`Link::fill_context`].
     pub fn drain_context(&self) {
         self.release(self.welcome.context_memory);
     }
@@ -120,8 +120,8 @@ impl Link {
         Ok(ctx)
     }
 
-    /// Ends a context with all its streams and work, at once; operations that had not ended are
-    /// told as ended at that time. Memory reserved for what was in it is the caller's to release.
+    /// Ends a context with its streams and work at once; its operations are told as ended now.
+    /// Memory reserved in it is the caller's to release.
     pub fn close_context(&self, ctx: Ctx) -> Result<(), LinkError> {
         self.check()?;
         {
@@ -159,7 +159,7 @@ impl Link {
         Ok(stream)
     }
 
-    /// Takes no more work for the stream; what it has still runs, then the stream is gone.
+    /// Closes a stream: it takes no more work, and goes when its work has ended.
     pub fn close_stream(&self, stream: Stream) -> Result<(), LinkError> {
         self.check()?;
         {
@@ -172,8 +172,8 @@ impl Link {
         self.tell(&Record::CloseStream(stream))
     }
 
-    /// The id of a name; the same name has the same id. Costs a message to the device the first
-    /// time: ask once a kernel, not once a launch.
+    /// The id of a name. The first use costs a message to the device: ask once a kernel, not once a
+    /// launch.
     pub fn name(&self, name: &str) -> NameId {
         if !self.usable() || name.is_empty() {
             return NameId::NONE;
@@ -189,8 +189,8 @@ impl Link {
             id,
             name: name.to_owned(),
         };
-        // Under the lock: the message is on its way before any launch that uses the id. If it
-        // cannot be sent the device is gone, which the next wait will tell.
+        // Under the lock, so the message precedes any launch that uses the id. If it cannot be sent
+        // the device is gone, as the next wait will tell.
         let _ = wire::send(&self.socket, &message, &[]);
         NameId(id)
     }
@@ -201,7 +201,7 @@ impl Link {
         self.submit_touching(stream, op, extra, &[])
     }
 
-    /// The same for an operation that uses managed memory.
+    /// [`Link::submit`] for an operation that uses managed memory.
     pub fn submit_touching(&self, stream: Stream, op: Op, extra: Extra, touches: &[Touch]) -> Result<Seq, LinkError> {
         self.check()?;
         let prompt = extra.prompt
@@ -215,7 +215,7 @@ impl Link {
                 let mut outbox = self.outbox();
                 match self.room(&mut outbox, stream, touches.len())? {
                     None => {
-                        // Under the one lock, so that nothing comes between them and the operation.
+                        // Under the one lock, so nothing comes between them and the operation.
                         for touch in touches {
                             self.lane.submit(&Record::Touch(*touch).words(wall_now()));
                         }
@@ -243,7 +243,7 @@ impl Link {
         }
     }
 
-    /// Whether a submission to `stream` fits, and if not, what is full.
+    /// What is too full for a submission to `stream`, if anything.
     fn room(&self, outbox: &mut Outbox, stream: Stream, touches: usize) -> Result<Option<Full>, LinkError> {
         let has_slot = outbox.has_slot();
         let state = outbox.stream(stream).ok_or(LinkError::Unknown)?;
@@ -282,7 +282,7 @@ impl Link {
         if let Some(place) = self.slots.get(seq.slot()) {
             place.begin(seq, stream, extra.token);
         }
-        // The stamp is taken under the lock, so that stamps in a lane never fall.
+        // Stamped under the lock, so stamps in a lane never fall.
         self.lane
             .submit(&Record::Submit { stream, seq, op, extra }.words(wall_now()));
         let backlog = self.lane.backlog();
@@ -292,8 +292,7 @@ impl Link {
         Ok(seq)
     }
 
-    /// The client has done its part of an [`Op::Host`], or a held kernel shall end. For anything
-    /// else, nothing happens.
+    /// Ends an [`Op::Host`] or a held kernel. Does nothing for others.
     pub fn host_done(&self, seq: Seq) -> Result<(), LinkError> {
         self.check()?;
         self.tell(&Record::HostDone(seq))?;

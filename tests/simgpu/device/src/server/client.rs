@@ -1,27 +1,27 @@
-//! What the device knows of one client.
+//! The device's view of one client.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
-use simgpu_engine::{ContextId, OpId, StreamId};
+use simgpu_engine::{ContextId, Engine, Ns, OpId, StreamId};
 
-use super::ByNumber;
 use crate::op::{Seq, Touch};
-use crate::shared::lane::{Lane, SLOTS};
+use crate::shared::lane::{Lane, News, SLOTS};
 use crate::shared::mapping::Mapping;
 
-/// Contexts a client may have. No real process has more than a few.
-pub(super) const CONTEXTS: usize = 256;
+/// Most contexts of a client. No real process has more than a few.
+pub(super) const MAX_CONTEXTS: usize = 256;
 
-/// Streams a client may have open. Real drivers get slow long before.
-pub(super) const STREAMS: usize = 65_536;
+/// Most open streams of a client. Real drivers get slow long before.
+pub(super) const MAX_STREAMS: usize = 65_536;
 
-/// Names a client may have told.
-pub(super) const NAMES: usize = 262_144;
+/// Most names of a client.
+pub(super) const MAX_NAMES: usize = 262_144;
 
-/// Ranges that one operation may name. A launch has 4 KiB of parameters, 512 pointers.
-pub(super) const TOUCHES: usize = 512;
+/// Most ranges of one operation. The parameters of a launch hold 512 pointers.
+pub(super) const MAX_TOUCHES: usize = 512;
 
 /// The operation that last used a slot.
 #[derive(Debug, Clone, Copy)]
@@ -31,20 +31,20 @@ pub(super) struct SlotUse {
     pub(super) pending: bool,
 }
 
-/// See the module.
+/// The device's view of one client.
 pub(super) struct Client {
     pub(super) lane: Mapping<Lane>,
     pub(super) socket: OwnedFd,
-    /// Readable when the process has ended, even if a forked child keeps a copy of the socket.
+    /// Readable after the process's end, even if a forked child keeps a copy of the socket.
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) pid: u32,
     pub(super) name: String,
-    /// Names it told: its id to the device's.
+    /// The client's id of a name to the device's.
     pub(super) names: HashMap<u32, u32>,
-    pub(super) contexts: ByNumber<ContextId>,
-    pub(super) streams: ByNumber<(StreamId, u32)>,
+    pub(super) contexts: HashMap<u32, ContextId>,
+    pub(super) streams: HashMap<u32, (StreamId, u32)>,
     pub(super) slots: Vec<SlotUse>,
-    /// The greatest seq so far.
+    /// Greatest seq so far.
     pub(super) last: Seq,
     pub(super) outstanding: usize,
     /// Prompt operations that may not have ended, oldest first.
@@ -53,15 +53,15 @@ pub(super) struct Client {
     pub(super) taken: u64,
     /// News told.
     pub(super) told: u64,
-    /// The last refresh that was served.
+    /// Last refresh that was served.
     pub(super) refreshed: u64,
-    /// Told something since its waiters were last looked at.
+    /// Whether it got news since its waiters were last looked at.
     pub(super) has_news: bool,
-    /// Something prompt has news.
+    /// Whether a prompt operation has news.
     pub(super) has_prompt_news: bool,
     /// What the next operation uses.
     pub(super) touches: Vec<Touch>,
-    /// Why it is to be cut off.
+    /// Reason to cut it off.
     pub(super) cut: Option<String>,
 }
 
@@ -141,5 +141,35 @@ impl Client {
         if self.cut.is_none() {
             self.cut = Some(why.to_owned());
         }
+    }
+
+    /// Tells the client something. A client that does not take its news is condemned.
+    pub(super) fn tell(&mut self, news: News) {
+        if self.lane.tell(self.told, news) {
+            self.told += 1;
+            self.has_news = true;
+        } else {
+            self.condemn("news it does not take");
+        }
+    }
+
+    /// Writes down until when nothing of this client can end, so that it need not ask again and
+    /// again.
+    pub(super) fn publish_bound(&mut self, engine: &Engine) {
+        let mut bound = Ns::MAX;
+        for op in self.heads(engine) {
+            bound = bound.min(engine.earliest_end(op).unwrap_or(0));
+        }
+        // In this order: a reader of the new count sees the new bound or none.
+        self.lane.bound.store(0, Ordering::SeqCst);
+        self.lane.bound_count.store(self.taken, Ordering::SeqCst);
+        self.lane.bound.store(bound, Ordering::SeqCst);
+    }
+
+    fn heads(&self, engine: &Engine) -> Vec<OpId> {
+        self.streams
+            .values()
+            .filter_map(|(stream, _)| engine.head_of(*stream))
+            .collect()
     }
 }

@@ -1,31 +1,22 @@
-//! Who comes and goes: the listening socket, the clients' sockets and processes, the bell.
-//!
-//! Nothing here blocks: sockets are read only when they have something, and a client that does not
-//! take its answer is dropped.
+//! The listening socket, the sockets of visitors and clients, the clients' processes, the bell: one
+//! epoll set. Nothing here blocks, and nothing is read here.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, epoll};
 use rustix::net::SocketFlags;
-use rustix::process::PidfdFlags;
 
-use super::Device;
-use super::client::{Client, NAMES};
-use crate::shared::board::{CLIENTS, wall_now};
-use crate::shared::lane::Lane;
-use crate::shared::mapping::Mapping;
-use crate::wire::{self, Answer, Request, Welcome};
+use crate::shared::board::wall_now;
 
 /// Visitors (connected, not attached) at once; more wait in the socket's queue.
-const VISITORS: usize = 512;
+const MAX_VISITORS: usize = 512;
 
-/// How long a visitor may say nothing, wall nanoseconds. One that hangs must not keep the device
-/// alive.
-const SILENCE: u64 = 10_000_000_000;
+/// Longest silence of a visitor, wall ns. One that hangs must not keep the device alive.
+const SILENCE_NS: u64 = 10_000_000_000;
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -33,12 +24,25 @@ const VISITOR: u64 = 1 << 32;
 const CLIENT: u64 = 2 << 32;
 const PROCESS: u64 = 3 << 32;
 
-/// See the module.
+/// Something with news at the door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// The listening socket: a client connects.
+    Listener,
+    /// A visitor's socket.
+    Visitor(u32),
+    /// A client's socket.
+    Client(usize),
+    /// A client's process has ended.
+    Ended(usize),
+}
+
+/// The epoll set and its sockets, see the module.
 pub(super) struct Door {
     epoll: OwnedFd,
     listener: OwnedFd,
     bell: OwnedFd,
-    /// Each with the wall time at which it came.
+    /// Each with its wall time of arrival.
     visitors: HashMap<u32, (OwnedFd, u64)>,
     next_visitor: u32,
     /// Visitors that asked for the status.
@@ -51,7 +55,7 @@ impl Door {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let new = epoll::EventData::new_u64;
         epoll::add(&epoll, &listener, new(LISTENER), epoll::EventFlags::IN)?;
-        // Edge-triggered: each ring wakes once, and nobody has to read the bell.
+        // Edge-triggered: each ring wakes once, and the bell needs no reading.
         epoll::add(&epoll, &bell, new(BELL), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Door {
             epoll,
@@ -71,17 +75,18 @@ impl Door {
         self.visitors.is_empty()
     }
 
-    /// Sends silent visitors away; says when to look again (wall time), if there are any left.
+    /// Drops silent visitors. Answers when to check again (wall time), if any are left.
     pub(super) fn next_check(&mut self, now: u64) -> Option<u64> {
         // Closing a socket takes it out of the epoll set.
-        self.visitors.retain(|_, (_, came)| came.saturating_add(SILENCE) > now);
+        self.visitors
+            .retain(|_, (_, came)| came.saturating_add(SILENCE_NS) > now);
         let oldest = self.visitors.values().map(|(_, came)| *came).min()?;
-        Some(oldest.saturating_add(SILENCE))
+        Some(oldest.saturating_add(SILENCE_NS))
     }
 
-    /// Lets all in who stand outside.
-    fn accept(&mut self) {
-        while self.visitors.len() < VISITORS {
+    /// Accepts all that wait in the socket's queue.
+    pub(super) fn accept(&mut self) {
+        while self.visitors.len() < MAX_VISITORS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
                 return;
@@ -94,190 +99,72 @@ impl Door {
             }
         }
     }
-}
 
-impl Device {
-    /// Handles what sockets and processes have to say. Gives back the clients that are gone.
-    ///
-    /// One batch: what there is beyond it is still there in the next turn, which then comes at
-    /// once. (Asking for more here would bring the same events again: those who are gone stay
-    /// readable until they are lost.)
-    pub(super) fn look_at_the_door(&mut self) -> Vec<usize> {
-        let mut gone = Vec::new();
+    /// The bell, which clients ring to wake the device.
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// One batch of news of sockets and processes. The rest is still there the next time, which
+    /// then comes at once. (Another batch now would repeat events: clients that are gone stay
+    /// readable until they are forgotten.)
+    pub(super) fn callers(&self) -> Vec<Caller> {
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 256];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let events: Vec<epoll::Event> = match epoll::wait(&self.door.epoll, &mut space, Some(&at_once)) {
-            Ok((events, _)) => events.to_vec(),
-            Err(_) => return gone,
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {
+            return Vec::new();
         };
-        for event in events {
+        let caller = |event: &epoll::Event| {
             let data = event.data.u64();
             let number = data as u32;
             match data & !u64::from(u32::MAX) {
-                VISITOR => self.hear_visitor(number),
-                CLIENT if self.hear_client(number as usize) => {}
-                CLIENT | PROCESS => gone.push(number as usize),
-                _ if data == LISTENER => self.door.accept(),
-                _ => {}
+                VISITOR => Some(Caller::Visitor(number)),
+                CLIENT => Some(Caller::Client(number as usize)),
+                PROCESS => Some(Caller::Ended(number as usize)),
+                _ if data == LISTENER => Some(Caller::Listener),
+                _ => None,
             }
-        }
-        gone.sort_unstable();
-        gone.dedup();
-        gone
+        };
+        events.iter().filter_map(caller).collect()
     }
 
-    fn hear_visitor(&mut self, number: u32) {
-        let Some((socket, _)) = self.door.visitors.remove(&number) else {
-            return;
-        };
-        let _ = epoll::delete(&self.door.epoll, &socket);
-        let request = match wire::receive::<Request>(&socket) {
-            Ok(Some((request, _))) => request,
-            // Left, or talks nonsense: closing is the answer.
-            _ => return,
-        };
-        match request {
-            Request::Status => self.door.questions.push(socket),
-            Request::Attach { version, name } => {
-                if let Err(why) = self.attach(&socket, version, name) {
-                    let _ = wire::send(&socket, &Answer::Refused(why), &[]);
-                }
-            }
-            Request::Name { .. } => {}
-        }
+    /// Takes the socket of a visitor that has something to say.
+    pub(super) fn take_visitor(&mut self, number: u32) -> Option<OwnedFd> {
+        let (socket, _) = self.visitors.remove(&number)?;
+        let _ = epoll::delete(&self.epoll, &socket);
+        Some(socket)
     }
 
-    fn attach(&mut self, socket: &OwnedFd, version: u32, name: String) -> Result<(), String> {
-        if version != wire::VERSION {
-            return Err(format!(
-                "client of version {version}, device of version {}",
-                wire::VERSION
-            ));
-        }
-        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|error| error.to_string())?;
-        let user = rustix::process::getuid();
-        if peer.uid != user && !peer.uid.is_root() && !super::start::for_all_users() {
-            return Err(format!("the device belongs to user {}", user.as_raw()));
-        }
-        let number = match self.clients.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.clients.len() < CLIENTS => {
-                self.clients.push(None);
-                self.clients.len() - 1
-            }
-            None => return Err(format!("{CLIENTS} clients are attached, there is no room for more")),
-        };
-        let error = |error: io::Error| error.to_string();
-        let (lane, lane_fd) = Mapping::<Lane>::create("simgpu-lane").map_err(error)?;
-        lane.initialise();
-        let socket = socket.try_clone().map_err(error)?;
-        let pidfd = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+    /// Keeps the socket of a visitor that asked for the status.
+    pub(super) fn push_question(&mut self, socket: OwnedFd) {
+        self.questions.push(socket);
+    }
+
+    /// The sockets of all visitors that asked for the status.
+    pub(super) fn take_questions(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.questions)
+    }
+
+    /// Watches the socket of a client, and its process where possible.
+    pub(super) fn watch(&self, number: usize, socket: &OwnedFd, pidfd: Option<&OwnedFd>) -> io::Result<()> {
         let data = epoll::EventData::new_u64;
         epoll::add(
-            &self.door.epoll,
-            &socket,
+            &self.epoll,
+            socket,
             data(CLIENT | number as u64),
             epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
-        )
-        .map_err(|error| error.to_string())?;
-        if let Some(pidfd) = &pidfd {
-            let _ = epoll::add(
-                &self.door.epoll,
-                pidfd,
-                data(PROCESS | number as u64),
-                epoll::EventFlags::IN,
-            );
+        )?;
+        if let Some(pidfd) = pidfd {
+            let _ = epoll::add(&self.epoll, pidfd, data(PROCESS | number as u64), epoll::EventFlags::IN);
         }
-        let welcome = Answer::Welcome(Welcome {
-            client: number,
-            context_memory: self.config.device.context_memory,
-            pid: std::process::id(),
-            warning: self.log.as_ref().and_then(|log| log.trouble().map(str::to_owned)),
-        });
-        // Before the client knows its place: it may reserve memory before this goes on.
-        self.board.release_all(number);
-        let fds = [lane_fd.as_fd(), self.board_fd.as_fd(), self.door.bell.as_fd()];
-        wire::send(&socket, &welcome, &fds).map_err(error)?;
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        if let Some(place) = self.clients.get_mut(number) {
-            *place = Some(Client::new(lane, socket, pidfd, pid, name));
-        }
-        self.counters.attached += 1;
         Ok(())
     }
 
-    /// Reads all that a client has sent. False: it is gone.
-    pub(super) fn hear_client(&mut self, number: usize) -> bool {
-        loop {
-            let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
-                return true;
-            };
-            match wire::receive::<Request>(&client.socket) {
-                Ok(Some((Request::Name { id, name }, _))) => {
-                    if client.names.len() >= NAMES {
-                        client.condemn("too many names");
-                        return true;
-                    }
-                    let known = self.names.intern(wire::cut_name(&name));
-                    client.names.insert(id, known);
-                }
-                Ok(Some(_)) => {
-                    client.condemn("a request out of place");
-                    return true;
-                }
-                Ok(None) => return false,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
-                Err(error) => {
-                    client.condemn(&format!("a message that is none: {error}"));
-                    return true;
-                }
-            }
+    /// Ends [`Door::watch`].
+    pub(super) fn forget(&self, socket: &OwnedFd, pidfd: Option<&OwnedFd>) {
+        let _ = epoll::delete(&self.epoll, socket);
+        if let Some(pidfd) = pidfd {
+            let _ = epoll::delete(&self.epoll, pidfd);
         }
-    }
-
-    /// Forgets a client and all that it had.
-    pub(super) fn lose(&mut self, number: usize) {
-        let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
-            return;
-        };
-        // A condemned client that still lives hears of it at once.
-        client.lane.cut_off();
-        crate::shared::futex::ring(&client.lane.bell);
-        crate::shared::futex::ring(&client.lane.prompt_bell);
-        let _ = rustix::net::shutdown(&client.socket, rustix::net::Shutdown::Both);
-        let contexts: Vec<_> = client.contexts.drain().map(|(_, context)| context).collect();
-        for context in contexts {
-            let _ = self.engine.remove_context(context);
-        }
-        let now = self.engine.now();
-        if let Some(pager) = self.engine.memory_mut() {
-            pager.remove(now, number as u32);
-        }
-        // Its operations come out of the engine as aborted; they must find it still there.
-        self.collect();
-        self.board.release_all(number);
-        if let Some(client) = self.clients.get_mut(number).and_then(Option::take) {
-            let _ = epoll::delete(&self.door.epoll, &client.socket);
-            if let Some(pidfd) = &client.pidfd {
-                let _ = epoll::delete(&self.door.epoll, pidfd);
-            }
-        }
-    }
-
-    /// Answers those who asked for the status. The text goes in a file of its own: with many
-    /// clients it is longer than a message.
-    pub(super) fn answer_questions(&mut self) {
-        for socket in std::mem::take(&mut self.door.questions) {
-            // Who asked and cannot be answered finds the connection closed.
-            let _ = self.answer(&socket);
-        }
-    }
-
-    fn answer(&self, socket: &OwnedFd) -> io::Result<()> {
-        let file = rustix::fs::memfd_create("simgpu-status", rustix::fs::MemfdFlags::CLOEXEC)?;
-        let mut file = std::fs::File::from(file);
-        file.write_all(self.status().to_string().as_bytes())?;
-        wire::send_bytes(socket, b"status", &[file.as_fd()])
     }
 }

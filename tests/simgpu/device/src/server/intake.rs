@@ -1,79 +1,39 @@
-//! What goes into the engine: the clients' records, in the order of their time stamps.
+//! What goes into the engine: the clients' records by their time stamps.
 //!
-//! A record is an allegation. What an honest client cannot write condemns the client that wrote it;
-//! the engine never sees it.
+//! A record is an allegation. One that no honest client writes condemns its client and never
+//! reaches the engine.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use simgpu_engine::memory::{Pager, Range};
 use simgpu_engine::{Ns, OpId, Touch as EngineTouch, Work};
 
-use super::client::{CONTEXTS, STREAMS, TOUCHES};
-use super::{Device, Meta};
+use super::DeviceProcess;
+use super::client::{MAX_CONTEXTS, MAX_STREAMS, MAX_TOUCHES};
+use super::in_flight::Meta;
 use crate::op::{Advice, Extra, NameId, Op, Seq, Stream, Touch};
 use crate::shared::board::wall_now;
 use crate::shared::lane::SUBMISSIONS;
 use crate::shared::record::Record;
 
-/// How long a held kernel runs that says nothing else: the time after which the spinning kernels of
-/// real auto-tuners give up.
-const HELD: Ns = 100_000_000;
+/// Default time of a held kernel: after it the spinning kernels of real auto-tuners give up.
+const HELD_KERNEL_NS: Ns = 100_000_000;
 
-/// The largest range of managed memory that a record may name, bytes: more than any host has,
-/// little enough to be walked through.
-const LARGEST_RANGE: u64 = 1 << 42;
+/// Largest range of managed memory in a record, bytes: more than any host has, little enough to
+/// walk through.
+const MAX_RANGE_BYTES: u64 = 1 << 42;
 
-/// Records of a client after which it is told that there is room again.
+/// Records of a client after which it is told that there is room.
 const MAKE_ROOM_EVERY: u64 = 256;
 
-/// The names of all clients, each kept once.
-#[derive(Debug)]
-pub(super) struct Names {
-    by_name: HashMap<Box<str>, u32>,
-    /// The names, and each as JSON text.
-    names: Vec<(Box<str>, Box<str>)>,
-}
-
-impl Default for Names {
-    fn default() -> Names {
-        let mut names = Names {
-            by_name: HashMap::new(),
-            names: Vec::new(),
-        };
-        names.intern("");
-        names
-    }
-}
-
-impl Names {
-    pub(super) fn intern(&mut self, name: &str) -> u32 {
-        if let Some(&id) = self.by_name.get(name) {
-            return id;
-        }
-        let id = self.names.len() as u32;
-        let json = serde_json::Value::from(name).to_string();
-        self.names.push((name.into(), json.into()));
-        self.by_name.insert(name.into(), id);
-        id
-    }
-
-    pub(super) fn name(&self, id: u32) -> &str {
-        self.names.get(id as usize).map_or("", |(name, _)| name)
-    }
-
-    pub(super) fn json(&self, id: u32) -> &str {
-        self.names.get(id as usize).map_or("\"\"", |(_, json)| json)
-    }
-}
-
-impl Device {
-    /// Takes all records that are there, brings the engine to now and collects what happened.
+impl DeviceProcess {
+    /// Takes all present records, brings the engine to now and collects what happened.
     pub(super) fn take_in(&mut self) {
         let mut now = wall_now();
-        // What each client had written when this began: one that writes without end does not keep
-        // the device here.
+        // What each client had written at the begin: one that writes without end does not keep the
+        // device here.
         let mut limits = Vec::with_capacity(self.clients.len());
         let mut heap = BinaryHeap::new();
         for (number, client) in self.clients.iter_mut().enumerate() {
@@ -96,7 +56,7 @@ impl Device {
             let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else {
                 continue;
             };
-            // Read again, once, and only this copy is used from here on.
+            // Read again, once; only this copy is used from here on.
             let words = client.lane.peek(client.taken);
             client.taken += 1;
             let taken = client.taken;
@@ -108,8 +68,8 @@ impl Device {
                 Ok((record, mut stamp)) => {
                     if stamp > now {
                         now = wall_now();
-                        // Stamps are taken before they are written, so one that is still to come is
-                        // a lie; it counts as now.
+                        // Stamps are taken before they are written, so one in the future is a lie;
+                        // it counts as now.
                         stamp = stamp.min(now);
                     }
                     let at = self.clock.device(stamp);
@@ -145,7 +105,7 @@ impl Device {
         }
     }
 
-    /// The clients that have been condemned; the device counts them.
+    /// The condemned clients; they are counted.
     pub(super) fn take_cut(&mut self) -> Vec<usize> {
         let mut cut = Vec::new();
         for (number, client) in self.clients.iter().enumerate() {
@@ -173,7 +133,7 @@ impl Device {
                 Ok(())
             }
             Record::OpenContext(ctx) => {
-                if client.contexts.len() >= CONTEXTS || client.contexts.contains_key(&ctx.0) {
+                if client.contexts.len() >= MAX_CONTEXTS || client.contexts.contains_key(&ctx.0) {
                     return Err("a context that cannot be opened");
                 }
                 self.engine.advance_to(at);
@@ -191,7 +151,7 @@ impl Device {
                 Ok(())
             }
             Record::OpenStream { ctx, stream, priority } => {
-                if client.streams.len() >= STREAMS || client.streams.contains_key(&stream.0) {
+                if client.streams.len() >= MAX_STREAMS || client.streams.contains_key(&stream.0) {
                     return Err("a stream that cannot be opened");
                 }
                 let context = *client.contexts.get(&ctx.0).ok_or("a stream of no context")?;
@@ -240,7 +200,7 @@ impl Device {
                 Ok(())
             }
             Record::Touch(touch) => {
-                if client.touches.len() >= TOUCHES {
+                if client.touches.len() >= MAX_TOUCHES {
                     return Err("an operation that uses more than there are parameters");
                 }
                 range(touch.start, touch.bytes)?;
@@ -257,8 +217,8 @@ impl Device {
         Some(body(self.engine.memory_mut()?, now))
     }
 
-    /// Has the ledger know how much memory there is that cannot move, and the board how much
-    /// managed memory is on the device.
+    /// Tells the ledger how much memory cannot move, and the board how much managed memory is on
+    /// the device.
     pub(super) fn balance(&mut self) {
         let plain = u64::try_from(self.board.used()).unwrap_or(u64::MAX);
         let now = self.engine.now();
@@ -302,7 +262,7 @@ impl Device {
             Op::Kernel(launch) if launch.held => {
                 meta.prompt = true;
                 Work::Kernel {
-                    duration: launch.duration.unwrap_or(HELD),
+                    duration: launch.duration.unwrap_or(HELD_KERNEL_NS),
                     held: true,
                 }
             }
@@ -349,8 +309,7 @@ impl Device {
                 return Err("work for no stream");
             }
         };
-        // From here on what the engine says about the operation finds it booked: outputs are
-        // collected after all records.
+        // Booked before outputs are collected, which is after all records.
         if !client.begin(seq, id) {
             return Err("an operation numbered wrongly");
         }
@@ -360,7 +319,7 @@ impl Device {
         Ok(())
     }
 
-    /// The device's id of a client's name. The message with the name may still be in the socket.
+    /// The device's id of a client's name, whose message may still be in the socket.
     fn name_of(&mut self, number: usize, name: NameId) -> u32 {
         if name == NameId::NONE {
             return 0;
@@ -371,7 +330,7 @@ impl Device {
                 return known;
             }
             if attempt == 0 {
-                // The socket's end, if this reads it, stays readable: the door will see it.
+                // If this reads the socket's end, it stays readable: the door will see it.
                 self.hear_client(number);
             }
         }
@@ -381,7 +340,7 @@ impl Device {
 
 /// A range that a client names.
 fn range(start: u64, bytes: u64) -> Result<Range, &'static str> {
-    if bytes > LARGEST_RANGE || start.checked_add(bytes).is_none() {
+    if bytes > MAX_RANGE_BYTES || start.checked_add(bytes).is_none() {
         return Err("a range beyond any device");
     }
     Ok(Range::new(start, bytes))

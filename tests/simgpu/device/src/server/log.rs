@@ -1,17 +1,16 @@
-//! What reached the device, as a file: `SIMGPU_LOG`. One JSON object a line, in the order in which
-//! operations ended.
+//! The log, `SIMGPU_LOG`: one JSON object a line for what reached the device, in the order of the
+//! operations' ends.
 //!
 //! ```json
 //! {"t":5000,"end":47000,"submitted":0,"pid":17,"process":"python","ctx":0,"stream":1,"seq":3,"op":"kernel","name":"axpy","grid":[4,1,1],"block":[256,1,1],"shared":0,"bytes":null,"direction":null,"graph":null}
 //! ```
 //!
-//! Times are device nanoseconds. `op` is kernel, copy, memset, event, wait or host; with
-//! `log_switches` in the configuration also switch. A kernel that was stopped for another context
-//! has `"slices":[[from,to],…]`; one that went with its context while it ran has `"aborted":true`.
-//! What had not begun by then has no line.
+//! Times are device ns. `op` is kernel, copy, memset, event, wait or host; with `log_switches` also
+//! switch. A kernel that was stopped for another context has `"slices":[[from,to],…]`. One that
+//! went with its context while it ran has `"aborted":true`; what had not begun by then has no line.
 //!
 //! The file is appended to, and written out before the device sleeps and before it answers a status
-//! request. If it cannot be written the device goes on without, and the status says so.
+//! request. If it cannot be written the device goes on without it, and the status says so.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -22,12 +21,12 @@ use std::path::{Path, PathBuf};
 use simgpu_engine::{Direction, Ns};
 
 use super::client::Client;
-use super::outlet::Meta;
+use super::in_flight::Meta;
 use crate::config::Config;
 use crate::op::Op;
 
-/// Text kept before it is written.
-const BUFFER: usize = 256 << 10;
+/// Text kept before it is written, bytes.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub(super) enum Fate {
     Aborted,
 }
 
-/// See the module.
+/// The log, see the module.
 pub(super) struct Log {
     path: PathBuf,
     file: Option<File>,
@@ -69,7 +68,7 @@ impl Log {
         }
     }
 
-    /// Why the log is not complete.
+    /// Reason for which the log is incomplete.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -172,13 +171,13 @@ impl Log {
     fn end_line(&mut self) {
         self.text.push_str("}\n");
         self.lines += 1;
-        if self.text.len() >= BUFFER {
+        if self.text.len() >= BUFFER_BYTES {
             self.flush();
         }
     }
 
-    /// Writes out what there is. A log that cannot be written is given up: half a line would spoil
-    /// what follows.
+    /// Writes out the text. A log that cannot be written is given up: half a line would spoil the
+    /// rest.
     pub(super) fn flush(&mut self) {
         if self.text.is_empty() {
             return;

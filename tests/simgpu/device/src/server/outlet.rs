@@ -1,72 +1,28 @@
-//! What comes out of the engine: news for the clients, lines for the log, and the time of the next
+//! What comes out of the engine: news for the clients, lines of the log, the time of the next
 //! wake-up.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
 
-use simgpu_engine::memory::{BLOCK, Ledger, PAGE, Place};
-use simgpu_engine::{Ns, OpId, Output};
+use simgpu_engine::memory::{BLOCK_BYTES, Ledger, PAGE_BYTES, PagePlace};
+use simgpu_engine::{Ns, Output};
 
-use super::Device;
+use super::DeviceProcess;
 use super::client::Client;
+use super::in_flight::Meta;
 use super::log::Fate;
-use crate::op::{Op, Seq};
+use crate::op::Seq;
 use crate::shared::futex;
 use crate::shared::lane::{ANY, News};
 
-/// Prompt operations of a client that are looked at for the next wake-up: the oldest. Later ones
-/// are due later, save for other streams.
+/// Oldest prompt operations of a client that count for the next wake-up. Later ones are due later,
+/// save for other streams.
 const PROMPTS: usize = 64;
 
-/// While there are more, the device wakes at least so often (device time).
-const PROMPT_BEAT: Ns = 1_000_000;
+/// With more of them the device wakes at least so often (device time).
+const PROMPT_BEAT_NS: Ns = 1_000_000;
 
-/// What the device keeps of an operation while it is in the engine.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Meta {
-    pub(super) client: u32,
-    pub(super) seq: Seq,
-    pub(super) ctx: u32,
-    pub(super) stream: u32,
-    pub(super) submitted: Ns,
-    pub(super) op: Op,
-    /// The device's id of the name.
-    pub(super) name: u32,
-    pub(super) graph: u64,
-    pub(super) prompt: bool,
-}
-
-/// Metas by tag.
-#[derive(Debug, Default)]
-pub(super) struct Metas {
-    all: Vec<Option<Meta>>,
-    free: Vec<u32>,
-}
-
-impl Metas {
-    pub(super) fn put(&mut self, meta: Meta) -> u64 {
-        if let Some(free) = self.free.pop() {
-            if let Some(place) = self.all.get_mut(free as usize) {
-                *place = Some(meta);
-            }
-            return u64::from(free);
-        }
-        self.all.push(Some(meta));
-        self.all.len() as u64 - 1
-    }
-
-    pub(super) fn take(&mut self, tag: u64) -> Option<Meta> {
-        let meta = self.all.get_mut(tag as usize)?.take()?;
-        self.free.push(tag as u32);
-        Some(meta)
-    }
-
-    fn get(&self, tag: u64) -> Option<Meta> {
-        self.all.get(tag as usize).copied().flatten()
-    }
-}
-
-impl Device {
+impl DeviceProcess {
     /// Empties the engine's outputs into lanes and log.
     pub(super) fn collect(&mut self) {
         while let Some(output) = self.engine.next_output() {
@@ -132,15 +88,13 @@ impl Device {
         }
     }
 
-    /// Wakes those who wait for what has happened, and says when the device should look next: the
-    /// earliest time at which something can have ended that somebody waits for. `None`: nobody
-    /// waits for anything that will end by itself.
+    /// Wakes threads whose news has come. Answers the earliest time at which something awaited can
+    /// have ended; `None`: nothing awaited will end by itself.
     pub(super) fn give_out(&mut self) -> Option<Ns> {
         let next_event = self.engine.next_event_time();
         let mut wake: Option<Ns> = None;
         let mut at = |time: Option<Ns>| {
-            // Between now and the next event nothing ends, and before its own bound the operation
-            // does not.
+            // Nothing ends before the next event, nor an operation before its own bound.
             if let (Some(next), Some(time)) = (next_event, time)
                 && time != Ns::MAX
             {
@@ -187,50 +141,19 @@ impl Device {
                 at(engine.earliest_end(*op));
             }
             if client.prompts.len() > PROMPTS {
-                at(Some(engine.now() + PROMPT_BEAT));
+                at(Some(engine.now() + PROMPT_BEAT_NS));
             }
         }
         wake
     }
 }
 
-impl Client {
-    fn tell(&mut self, news: News) {
-        if self.lane.tell(self.told, news) {
-            self.told += 1;
-            self.has_news = true;
-        } else {
-            self.condemn("news it does not take");
-        }
-    }
-
-    /// Writes down until when nothing of this client can end, so that it need not ask again and
-    /// again.
-    fn publish_bound(&mut self, engine: &simgpu_engine::Engine) {
-        let mut bound = Ns::MAX;
-        for op in self.heads(engine) {
-            bound = bound.min(engine.earliest_end(op).unwrap_or(0));
-        }
-        // In this order: a reader that sees the new count sees the new bound or none.
-        self.lane.bound.store(0, Ordering::SeqCst);
-        self.lane.bound_count.store(self.taken, Ordering::SeqCst);
-        self.lane.bound.store(bound, Ordering::SeqCst);
-    }
-
-    fn heads(&self, engine: &simgpu_engine::Engine) -> Vec<OpId> {
-        self.streams
-            .values()
-            .filter_map(|(stream, _)| engine.head_of(*stream))
-            .collect()
-    }
-}
-
-/// Which pages of a client's block lie on the device alone: a bit each.
+/// Bits of the pages of a client's block that lie on the device alone.
 fn on_device(ledger: &Ledger, owner: u32, block: u64) -> u32 {
-    let Some(start) = block.checked_mul(BLOCK) else {
+    let Some(start) = block.checked_mul(BLOCK_BYTES) else {
         return 0;
     };
-    (0..BLOCK / PAGE)
-        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE)) == Some(Place::Device))
+    (0..BLOCK_BYTES / PAGE_BYTES)
+        .filter(|page| ledger.place(owner, start.saturating_add(page * PAGE_BYTES)) == Some(PagePlace::Device))
         .fold(0, |pages, page| pages | 1 << page)
 }

@@ -1,5 +1,5 @@
-//! Becoming the device: the lock that makes it the only one of its socket, the socket, and cutting
-//! the ties to whoever started it.
+//! Becoming the device: the lock that makes it the only one of its socket, the socket, and leaving
+//! the starter's session.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,21 +14,21 @@ use rustix::process::Resource;
 
 use crate::link::beside;
 
-/// The queue of clients that connect while the device is busy: three times the processes of the
-/// largest test that starts them at once.
+/// Clients that may connect while the device is busy: three times the processes of the largest test
+/// that starts them at once.
 const BACKLOG: i32 = 1024;
 
-/// The device's own lock beside the socket; held for its life. The file stays: removing a lock file
-/// lets two processes hold "it".
+/// Suffix of the device's own lock, held for its life. The file stays: after a removal two
+/// processes could hold it.
 const LOCK: &str = "lock";
 
-/// Whether all users of the machine may use the device (`SIMGPU_USERS=all`), as they may a real
-/// one; else its own user and root.
+/// Whether all users may use the device (`SIMGPU_USERS=all`), as a real one; else its user and
+/// root.
 pub(super) fn for_all_users() -> bool {
     std::env::var_os("SIMGPU_USERS").is_some_and(|users| users == "all")
 }
 
-/// A socket that listens, and nobody else's.
+/// A listening socket, owned by this device alone.
 pub struct Started {
     pub(super) listener: OwnedFd,
     pub(super) socket: PathBuf,
@@ -36,8 +36,8 @@ pub struct Started {
 
 /// Takes the socket's lock and listens. `None`: another device serves the socket.
 ///
-/// With `detach`, the calling process ends here (successfully) and a child of its own goes on, in a
-/// session of its own. To be called before any thread is started.
+/// With `detach`, the calling process ends here with success, and a child goes on in a session of
+/// its own. To be called before any thread is started.
 pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     if let Some(directory) = socket.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -57,7 +57,7 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     }
     // Held until the process ends, however it ends.
     std::mem::forget(lock);
-    // Whoever holds the lock owns the path; what is there is a dead device's.
+    // The lock's holder owns the path: what is there is a dead device's.
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -68,16 +68,15 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    // Nobody but the user may connect, from the first moment on, unless it is to be as a real
-    // device is.
+    // Only the user may connect, from the first moment on, unless all users may.
     let hidden = if for_all_users() { 0o111 } else { 0o177 };
     let mask = rustix::process::umask(Mode::from_bits_truncate(hidden));
     let bound = rustix::net::bind(&listener, &SocketAddrUnix::new(socket)?);
     rustix::process::umask(mask);
     bound?;
     rustix::net::listen(&listener, BACKLOG)?;
-    // Two descriptors a client: the usual limit of 1024 would be reached with half of the clients
-    // there is room for. The usual hard limit is far higher; if not, so be it.
+    // Two descriptors a client: the usual soft limit of 1024 would do for half of the clients. The
+    // hard limit is usually far higher.
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
     let _ = rustix::process::setrlimit(Resource::Nofile, files);
@@ -89,7 +88,7 @@ pub fn prepare(socket: &Path, detach: bool) -> io::Result<Option<Started>> {
     }))
 }
 
-/// Leaves the process that started the program, its session and whatever files it had open.
+/// Leaves the starter's process, session and open files.
 fn detach() -> io::Result<()> {
     // SAFETY: the process has one thread (see `prepare`), so the child has all that it needs.
     let child = unsafe { libc::fork() };

@@ -3,14 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::Device;
+use super::DeviceProcess;
 
-impl Device {
+impl DeviceProcess {
     /// The device's state as of the last turn.
     pub(super) fn status(&self) -> Value {
         let usage = self.engine.usage();
-        // What the ledger of managed memory saw at most at any time: whoever asks now and then
-        // would miss it.
+        // Peaks of the ledger: samples now and then would miss them.
         let most = self.engine.memory().map(|pager| {
             let (ledger, settings) = (pager.ledger(), pager.ledger().settings());
             let peaks = ledger.peaks();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Device, prepare};
+use super::{DeviceProcess, prepare};
 use crate::link::{connect_to, test_access};
 use crate::op::{Ctx, Direction, Stream};
 use crate::shared::lane::{ANY, SUBMISSIONS};
@@ -31,7 +31,7 @@ impl Running {
         let mut config = Config::default();
         config.device.linger_ms = 50;
         let started = prepare(&directory.path().join("device.sock"), false).unwrap().unwrap();
-        let device = std::thread::spawn(move || Device::new(config, started)?.run());
+        let device = std::thread::spawn(move || DeviceProcess::new(config, started)?.run());
         Running {
             directory,
             device: Some(device),

@@ -1,14 +1,14 @@
-//! The board: what all clients of a device see.
+//! The board: memory that all clients of a device see.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use simgpu_engine::Ns;
 
-/// Clients a device takes at once. The word each has on the board makes 8 KiB.
-pub(crate) const CLIENTS: usize = 1024;
+/// Clients a device takes at once.
+pub(crate) const MAX_CLIENTS: usize = 1024;
 
-/// See the module.
+/// The shared memory, see the module.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Board {
@@ -18,23 +18,23 @@ pub(crate) struct Board {
     dilation: AtomicU64,
     /// Device memory, bytes.
     total: AtomicU64,
-    /// Counts the times a client wanted the device to look.
+    /// Number of requests for the device to look.
     attention: AtomicU32,
-    /// 1 while the device sleeps or is about to: who wants it then rings its bell.
+    /// 1 while the device sleeps or is about to: requests then ring its bell.
     sleeping: AtomicU32,
-    /// Device memory each client holds. The sum over all is what is used, so there is no second
-    /// number that a killed client could leave behind wrong.
-    held: [AtomicU64; CLIENTS],
+    /// Device memory of each client, bytes. Used is the sum: there is no second number that a
+    /// killed client could leave wrong.
+    held: [AtomicU64; MAX_CLIENTS],
     /// Host memory for managed memory, bytes.
     host: AtomicU64,
-    /// Managed memory each client has allocated, all of which the host must be able to hold.
-    managed: [AtomicU64; CLIENTS],
-    /// Of it, what is on the device; the device writes it.
-    resident: [AtomicU64; CLIENTS],
+    /// Managed memory of each client, bytes, all of which the host must be able to hold.
+    managed: [AtomicU64; MAX_CLIENTS],
+    /// The part of it on the device; the device writes it.
+    resident: [AtomicU64; MAX_CLIENTS],
 }
 
 impl Board {
-    /// Writes what stays. The device calls it once, before anybody else maps the board.
+    /// Writes the constants. The device calls it once, before any client maps the board.
     pub(crate) fn initialise(&self, epoch: u64, dilation: f64, total: u64, host: u64) {
         self.host.store(host, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Board {
         }
     }
 
-    /// Asks the device to look. True: it sleeps and its bell must be rung.
+    /// Asks the device to look. True: it sleeps, ring its bell.
     pub(crate) fn ask(&self) -> bool {
         // SeqCst on both sides: either the device sees the new count before it sleeps, or this sees
         // that it sleeps.
@@ -57,27 +57,27 @@ impl Board {
         self.sleeping.load(Ordering::SeqCst) != 0
     }
 
-    /// For the device: how often it was asked.
+    /// For the device: number of requests.
     pub(crate) fn asked(&self) -> u32 {
         self.attention.load(Ordering::SeqCst)
     }
 
-    /// For the device: it is about to sleep, or has woken up.
+    /// For the device: whether it is about to sleep.
     pub(crate) fn set_sleeping(&self, sleeping: bool) {
         self.sleeping.store(sleeping.into(), Ordering::SeqCst);
     }
 
-    /// Takes memory for a client, if the device has it.
+    /// Takes device memory for a client, if there is enough.
     pub(crate) fn reserve(&self, client: usize, bytes: u64) -> bool {
         take(&self.held, client, bytes, self.total())
     }
 
-    /// The same for managed memory.
+    /// Takes managed memory for a client, if the host can hold it.
     pub(crate) fn manage(&self, client: usize, bytes: u64) -> bool {
         take(&self.managed, client, bytes, self.host.load(Ordering::Relaxed))
     }
 
-    /// Gives managed memory back, at most what the client has.
+    /// Returns managed memory, at most what the client has.
     pub(crate) fn unmanage(&self, client: usize, bytes: u64) {
         give(&self.managed, client, bytes);
     }
@@ -92,19 +92,19 @@ impl Board {
         sum(&self.resident)
     }
 
-    /// For the device: says how much of a client's managed memory is on it.
+    /// For the device: sets how much of a client's managed memory is on it.
     pub(crate) fn set_resident(&self, client: usize, bytes: u64) {
         if let Some(place) = self.resident.get(client) {
             place.store(bytes, Ordering::SeqCst);
         }
     }
 
-    /// Gives a client's memory back, at most what it holds.
+    /// Returns a client's memory, at most what it holds.
     pub(crate) fn release(&self, client: usize, bytes: u64) {
         give(&self.held, client, bytes);
     }
 
-    /// For the device: gives back all that a client holds.
+    /// For the device: returns all that a client holds.
     pub(crate) fn release_all(&self, client: usize) {
         for words in [&self.held, &self.managed, &self.resident] {
             if let Some(mine) = words.get(client) {
@@ -121,7 +121,7 @@ impl Board {
         self.total.load(Ordering::Acquire)
     }
 
-    /// What all clients hold. Wider than 64 bits: a client may have written anything into its word.
+    /// Sum over all clients. Wider than 64 bits: a client may have written anything into its word.
     pub(crate) fn used(&self) -> u128 {
         sum(&self.held)
     }
@@ -139,7 +139,7 @@ fn give(words: &[AtomicU64], client: usize, bytes: u64) {
     }
 }
 
-/// Takes bytes of what all words may have together.
+/// Takes bytes within the limit of all words together.
 fn take(words: &[AtomicU64], client: usize, bytes: u64, total: u64) -> bool {
     let Some(mine) = words.get(client) else {
         return false;
@@ -147,9 +147,9 @@ fn take(words: &[AtomicU64], client: usize, bytes: u64, total: u64) -> bool {
     if bytes > total {
         return false;
     }
-    // Two that reserve at the same instant may both see too much and both step back though one
-    // fits. So a refusal is tried again, a few times at once, then after letting others run: one of
-    // them may have been stopped between its two steps.
+    // Two reservations at one instant may both see too much and step back though one fits. So a
+    // refusal is tried again, at once and then after letting others run: another may have been
+    // stopped between its two steps.
     for attempt in 0..64u32 {
         mine.fetch_add(bytes, Ordering::SeqCst);
         if sum(words) <= u128::from(total) {
@@ -165,7 +165,7 @@ fn take(words: &[AtomicU64], client: usize, bytes: u64, total: u64) -> bool {
     false
 }
 
-/// Translates between wall time and device time.
+/// Translation between wall time and device time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Clock {
     epoch: u64,
@@ -173,7 +173,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The device time at a reading of the wall clock. Never falls when the reading rises.
+    /// Device time at a reading of the wall clock. Rises with the reading.
     pub(crate) fn device(&self, wall: u64) -> Ns {
         // An f64 holds whole nanoseconds exactly for 104 days.
         (wall.saturating_sub(self.epoch) as f64 / self.dilation) as Ns
@@ -189,7 +189,7 @@ impl Clock {
     }
 }
 
-/// The wall clock: `CLOCK_MONOTONIC`, the same in every process of a machine.
+/// The wall clock: `CLOCK_MONOTONIC`, equal in every process of a machine.
 pub(crate) fn wall_now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64)
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(board.used(), 40);
         board.release_all(1);
         assert_eq!(board.used(), 0);
-        assert!(!board.reserve(CLIENTS, 1), "no such client");
+        assert!(!board.reserve(MAX_CLIENTS, 1), "no such client");
         assert!(!board.reserve(0, u64::MAX));
     }
 

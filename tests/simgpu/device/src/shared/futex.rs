@@ -1,4 +1,4 @@
-//! Waiting on a word that processes share. Never without a bound.
+//! Bounded waits on a word that processes share.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ pub(crate) fn sleep_while(word: &AtomicU32, seen: u32, timeout: Duration) {
     let _ = wait(word, Flags::empty(), seen, Some(&timeout));
 }
 
-/// Changes the word and wakes all who sleep on it.
+/// Changes the word and wakes all threads that sleep on it.
 pub(crate) fn ring(word: &AtomicU32) {
     word.fetch_add(1, Ordering::SeqCst);
     let _ = wake(word, Flags::empty(), i32::MAX as u32);

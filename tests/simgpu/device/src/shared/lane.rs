@@ -1,9 +1,8 @@
-//! A lane: the memory one client shares with the device.
+//! A lane: the memory that one client shares with the device.
 //!
-//! Two rings with one writer and one reader each (the client's threads take a lock of their own):
-//! submissions towards the device, news back. Indices only grow; a ring's place is the index modulo
-//! its size. A writer publishes its index last, so a client killed in the middle of a record never
-//! published it.
+//! Two rings, submissions towards the device and news back, each with one writer and one reader
+//! (the client's threads take a lock). Indices only grow; a place is the index modulo the ring's
+//! size. A writer publishes its index last, so a torn record of a killed client is never published.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,11 +12,11 @@ use simgpu_engine::Ns;
 use super::record::{WORDS, Words};
 use crate::op::Seq;
 
-/// Tells a lane of this layout from other memory: "simLANE1" as little-endian bytes.
+/// Tells a lane of this layout from other memory: "simLANE1", little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"simLANE1");
 
-/// Submissions a lane holds. At 2 us a launch the device may sleep 8 ms before it is asked to look
-/// (at half).
+/// Submissions a lane holds.
+// At 2 us a launch the device may sleep 8 ms before it is asked to look (at half).
 pub(crate) const SUBMISSIONS: usize = 4096;
 
 /// Bits of a [`Seq`] that name the client's slot; the rest counts submissions.
@@ -26,18 +25,17 @@ pub(crate) const SLOT_BITS: u32 = 15;
 /// Operations a client may have outstanding over all its streams.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 
-/// News a lane holds: an operation has at most two (reached, ended), so that an honest client's
-/// news always fit.
+/// News that a lane holds: an operation has at most two (reached, ended), so an honest client's
+/// always fit.
 pub(crate) const NEWS: usize = 2 * SLOTS;
 
-/// Threads of a client that can wait at once with the device knowing for what. More wait by asking
-/// every millisecond.
+/// Threads of a client whose waits the device knows at once. More wait by asking every millisecond.
 pub(crate) const WAITERS: usize = 64;
 
-/// Blocks of 2 MiB of which a client is told at once where their pages lie.
+/// Most blocks in one answer about where pages lie.
 pub(crate) const BLOCKS: usize = 512;
 
-/// What a waiter writes that wants any news at all.
+/// Wanted by a thread that waits for any news.
 pub(crate) const ANY: u64 = u64::MAX;
 
 impl Seq {
@@ -50,7 +48,7 @@ impl Seq {
         self.0 as usize & (SLOTS - 1)
     }
 
-    /// How many operations the link had submitted with this one: 1, 2, 3 …
+    /// Number of operations submitted with this one: 1, 2, 3 …
     pub fn count(self) -> u64 {
         self.0 >> SLOT_BITS
     }
@@ -63,8 +61,7 @@ pub(crate) enum News {
     Reached { seq: Seq, at: Ns },
 }
 
-/// In the word with the seq: the operation was reached, not ended. A seq's count never gets this
-/// far.
+/// Bit in the word with the seq: reached, not ended. A seq's count never gets this far.
 const REACHED: u64 = 1 << 63;
 
 #[repr(C, align(64))]
@@ -79,18 +76,18 @@ struct Submission([AtomicU64; WORDS]);
 #[derive(Debug)]
 struct NewsItem([AtomicU64; 3]);
 
-/// See the module.
+/// The shared memory, see the module.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub(crate) struct Lane {
     magic: AtomicU64,
     /// 1: the device cut the client off.
     cut: AtomicU32,
-    /// Rung when something a thread waits for happened.
+    /// Rung when something has happened for which a thread waits.
     pub(crate) bell: AtomicU32,
     /// Rung when a prompt operation has news.
     pub(crate) prompt_bell: AtomicU32,
-    /// How many threads wait.
+    /// Number of waiting threads.
     pub(crate) waiting: AtomicU32,
     /// What each waits for: a seq, [`ANY`], or 0.
     waiters: [AtomicU64; WAITERS],
@@ -98,15 +95,14 @@ pub(crate) struct Lane {
     pub(crate) refresh: AtomicU64,
     /// The last request that was served.
     pub(crate) refreshed: AtomicU64,
-    /// Nothing submitted up to `bound_count` ends before this device time unless the client itself
-    /// releases something.
+    /// Device time before which nothing submitted up to `bound_count` ends, unless the client
+    /// itself releases something.
     pub(crate) bound: AtomicU64,
     pub(crate) bound_count: AtomicU64,
-    /// The blocks that the client wants to know of with its next request for news: the first one's
-    /// number, and how many.
+    /// Blocks to be told of with the next news: number of the first, and count.
     first_block: AtomicU64,
     asked_blocks: AtomicU64,
-    /// The device's answer: of each, one bit a page that lies on the device alone.
+    /// The device's answer: for each block one bit a page that lies on the device alone.
     on_device: [AtomicU32; BLOCKS],
     submitted: Index,
     taken: Index,
@@ -159,11 +155,11 @@ impl Lane {
             .wrapping_sub(self.taken.0.load(Ordering::Acquire))
     }
 
-    /// The next piece of news, if there is one. One thread at a time.
+    /// Takes the next piece of news. One thread at a time.
     pub(crate) fn hear(&self) -> Option<News> {
         let index = self.heard.0.load(Ordering::Relaxed);
         let unheard = self.told.0.load(Ordering::Acquire).wrapping_sub(index);
-        // More than fit are none: the indices make no sense.
+        // More than fit: the indices are invalid.
         if unheard == 0 || unheard > NEWS as u64 {
             return None;
         }
@@ -178,24 +174,24 @@ impl Lane {
         })
     }
 
-    /// With the next request for news the device says of these blocks which pages it alone has.
-    /// None: of no block.
+    /// Asks which pages of these blocks the device alone has, with the next request for news. A
+    /// count of 0 asks for none.
     pub(crate) fn ask_blocks(&self, first: u64, count: usize) {
         self.first_block.store(first, Ordering::SeqCst);
         self.asked_blocks.store(count.min(BLOCKS) as u64, Ordering::SeqCst);
     }
 
-    /// What the device answered, in the order of the blocks.
+    /// The device's answer, in the order of the blocks.
     pub(crate) fn answered_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.on_device.iter().map(|pages| pages.load(Ordering::SeqCst))
     }
 
-    /// How much news was heard so far.
+    /// Number of news heard so far.
     pub(crate) fn heard_so_far(&self) -> u64 {
         self.heard.0.load(Ordering::Acquire)
     }
 
-    /// Tells the device what this thread waits for. `None`: too many wait already.
+    /// Tells the device what this thread waits for. `None`: too many wait.
     pub(crate) fn begin_waiting(&self, wanted: u64) -> Option<usize> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let free = self.waiters.iter().position(|waiter| {
@@ -227,7 +223,7 @@ impl Lane {
         }
     }
 
-    /// How many records the client says it has written. More than fit is a lie.
+    /// Number of records that the client claims to have written. More than fit is a lie.
     pub(crate) fn written(&self) -> u64 {
         self.submitted.0.load(Ordering::Acquire)
     }

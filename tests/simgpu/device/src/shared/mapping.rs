@@ -21,7 +21,7 @@ unsafe impl Shared for super::lane::Lane {}
 // SAFETY: the same.
 unsafe impl Shared for super::board::Board {}
 
-/// A mapped `T`.
+/// A mapped `T`, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping<T: Shared> {
     at: NonNull<T>,
@@ -34,7 +34,7 @@ unsafe impl<T: Shared> Send for Mapping<T> {}
 unsafe impl<T: Shared> Sync for Mapping<T> {}
 
 impl<T: Shared> Mapping<T> {
-    /// Makes zeroed shared memory of exactly this size, sealed so that nobody can change the size.
+    /// Makes zeroed shared memory of exactly this size, sealed against changes of it.
     pub(crate) fn create(name: &str) -> io::Result<(Mapping<T>, OwnedFd)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, size_of::<T>() as u64)?;
@@ -42,8 +42,7 @@ impl<T: Shared> Mapping<T> {
         Ok((Mapping::of(&fd)?, fd))
     }
 
-    /// Maps memory that [`Mapping::create`] made. Refuses memory of another size, or whose size may
-    /// change.
+    /// Maps memory that [`Mapping::create`] made. Refuses another size, and a size that may change.
     pub(crate) fn of(fd: impl AsFd) -> io::Result<Mapping<T>> {
         let stat = rustix::fs::fstat(&fd)?;
         let seals = rustix::fs::fcntl_get_seals(&fd)?;
@@ -65,7 +64,7 @@ impl<T: Shared> Mapping<T> {
             )
         }?;
         let at = NonNull::new(at.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // mmap aligns to a page; a type that wants more cannot be shared this way.
+        // mmap aligns to a page; a type that needs more cannot be shared this way.
         const { assert!(align_of::<T>() <= 4096) };
         Ok(Mapping { at })
     }

@@ -1,7 +1,6 @@
-//! Submissions as words: what a client writes into its lane and what the device makes of them.
+//! Submissions as words: what a client writes into its lane, and what the device reads.
 //!
-//! A record is ten words; kinds use as many as they need. Reading one never fails badly: words that
-//! make no sense are [`Malformed`].
+//! A record is ten words, of which a kind uses some. Words without sense are [`Malformed`].
 #![forbid(unsafe_code)]
 
 use crate::op::{Advice, Ctx, Direction, Extra, Launch, NameId, Op, Seq, Stream, Touch};
@@ -16,7 +15,7 @@ pub(crate) type Words = [u64; WORDS];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What a client tells the device.
+/// A message of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     /// An operation.
@@ -26,7 +25,7 @@ pub(crate) enum Record {
         op: Op,
         extra: Extra,
     },
-    /// A host operation is done or a held kernel shall end.
+    /// A host operation is done, or a held kernel shall end.
     HostDone(Seq),
     OpenContext(Ctx),
     CloseContext(Ctx),
@@ -36,7 +35,7 @@ pub(crate) enum Record {
         priority: i32,
     },
     CloseStream(Stream),
-    /// Managed memory begins to be, or ends.
+    /// Managed memory begins or ends.
     Manage {
         start: u64,
         bytes: u64,
@@ -49,7 +48,7 @@ pub(crate) enum Record {
         advice: Advice,
         on: bool,
     },
-    /// The next operation submitted uses this too.
+    /// Memory that the next operation uses.
     Touch(Touch),
 }
 
@@ -72,9 +71,9 @@ const TOUCH: u64 = 16;
 const PREFER_DEVICE: u64 = 17;
 
 // Flags beside the kind in word 0.
-const PROMPT: u64 = 1 << 8;
-const HELD: u64 = 1 << 9;
-const TIMED: u64 = 1 << 10;
+const PROMPT: u64 = 0x100;
+const HELD: u64 = 0x200;
+const TIMED: u64 = 0x400;
 const DIRECTION: u32 = 16;
 
 // Words: 0 kind, flags, stream; 1 seq; 2 wall time (written by the ring); 3 the kind's number; 4
@@ -181,7 +180,7 @@ impl Record {
         words
     }
 
-    /// What the words say: the record and its wall time. The token stays with the client.
+    /// The record of these words, and its wall time. The token stays with the client.
     pub(crate) fn read(words: &Words) -> Result<(Record, u64), Malformed> {
         let first = words[0];
         let seq = Seq(words[1]);

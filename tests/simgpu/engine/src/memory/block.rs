@@ -10,7 +10,7 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) owner: Owner,
-    /// Its address over the block size.
+    /// Address over the block size.
     pub(super) number: u64,
     /// Pages that are allocated.
     pub(super) valid: u32,
@@ -18,15 +18,14 @@ pub(super) struct Block {
     pub(super) device: u32,
     /// Pages on the host.
     pub(super) host: u32,
-    /// Pages on their way to the device; they have their room there already, and still lie on the
-    /// host if they lay there.
+    /// Pages on their way to the device. They have their room there, and still lie on the host if
+    /// they did.
     pub(super) arriving: u32,
     /// Pages that a queued prefetch will bring to the device.
     pub(super) queued: u32,
     /// Pages advised as mostly read.
     pub(super) read_mostly: u32,
-    /// Pages whose preferred location is the device. Of all others the host's copy stays where
-    /// copies collapse.
+    /// Pages whose preferred location is the device. Others collapse to the host's copy.
     pub(super) prefers_device: u32,
     /// Neighbours in the order of eviction.
     pub(super) before: u32,
@@ -55,15 +54,15 @@ impl Block {
         self.device | self.arriving
     }
 
-    /// Pages whose host copy a device's write makes stale.
+    /// Pages whose host copy becomes stale when the device writes.
     pub(super) fn shared(&self) -> u32 {
         self.device & self.host
     }
 }
 
-/// What the density prefetcher adds to faulted pages: for each the largest part of the block of
-/// which more than `threshold` per cent is there or faulted. `there` are the pages on the device,
-/// `valid` those that may be brought.
+/// What the density prefetcher adds: for each faulted page the largest part of the block of which
+/// more than `threshold` per cent is there or faulted. `there` are the pages on the device, `valid`
+/// those that may be brought.
 pub(super) fn widen(faulted: u32, there: u32, valid: u32, threshold: u32) -> u32 {
     if threshold >= 100 {
         return 0;
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn pages_one_after_the_other_double_their_part() {
-        // One page at a time from the front, threshold 51: faults at pages 0, 1, 2, 4, 8 and 16.
+        // One page at a time from the front, threshold 51.
         let (mut there, mut faults) = (0_u32, Vec::new());
         while there != u32::MAX {
             let page = (!there).trailing_zeros();
@@ -110,7 +109,7 @@ mod tests {
     fn a_low_threshold_brings_the_block_at_once_and_a_high_one_nothing() {
         assert_eq!(widen(1 << 9, 0, u32::MAX, 1), !(1 << 9));
         assert_eq!(widen(1 << 9, 0, u32::MAX, 100), 0);
-        // What is not allocated is not brought, and does not count as missing.
+        // Unallocated pages are neither brought nor missing.
         assert_eq!(widen(1, 0, 0b11, 49), 0b10);
     }
 }

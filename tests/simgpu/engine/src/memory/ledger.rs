@@ -1,24 +1,24 @@
-//! Residency without time: who has what where, and what each change moved.
+//! Residency without time, and what each change moves.
 //!
-//! What holds after every call: `used` is the room that pages on the device, on their way to it and
-//! on their way from it take, and is at most the room there is (but while plain memory is being
-//! made room for); each owner's usage is the sum over its blocks; a block is in the order of
-//! eviction exactly if it takes room on the device.
+//! What holds after every call: `used` is the room of pages on the device and on their way to or
+//! from it. It is at most [`Ledger::room`], except while room is being made for plain memory. An
+//! owner's usage is the sum over its blocks. A block is in the order of eviction exactly if it
+//! takes room on the device.
 
 use super::block::{Block, NONE, widen};
-use super::order::Order;
-use super::range::{PAGE, Part, bytes, mask};
+use super::order::EvictionOrder;
+use super::range::{BlockPart, PAGE_BYTES, bytes, mask};
 use super::table::{Cursor, Table};
 use super::{MemorySettings, Owner, OwnerUsage, Range};
 
-/// Why a call was refused. The ledger is unchanged then.
+/// Reason for refusing a call. The ledger is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryError {
-    /// The host could not hold all managed memory any more.
+    /// The host cannot hold that much managed memory.
     HostFull,
     /// The device has not that much for memory that cannot move.
     DeviceFull,
-    /// Some of it is allocated already, or it has no bytes.
+    /// BlockPart of the range is allocated already, or the range is empty.
     Taken,
 }
 
@@ -34,25 +34,25 @@ impl std::fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// Where a page lies.
+/// Location of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PagePlace {
     /// Never touched, or discarded.
     Nowhere,
     /// On the host alone.
     Host,
     /// On the device alone.
     Device,
-    /// The same on both.
+    /// On both, with equal content.
     Both,
 }
 
-/// What handling one block's faults brings and moves.
+/// What handling one block's faults moves, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fault {
     /// Copied to the device.
     pub copied: u64,
-    /// Came to be there with no copy.
+    /// Came to be there without a copy.
     pub created: u64,
 }
 
@@ -62,19 +62,19 @@ struct OwnerState {
     usage: OwnerUsage,
 }
 
-/// See the module.
+/// Residency of all owners' managed memory, see the module.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pub(super) settings: MemorySettings,
     pub(super) blocks: Vec<Block>,
     free: Vec<u32>,
     owners: Vec<Option<OwnerState>>,
-    pub(super) order: Order,
+    pub(super) order: EvictionOrder,
     /// Room taken on the device, bytes.
     used: u64,
     /// Device memory that cannot move.
     plain: u64,
-    /// Of that, what room has been made for, so that its owner has it.
+    /// Of that, memory for which room has been made.
     plain_there: u64,
     allocated: u64,
     /// Managed bytes on the host, of all owners.
@@ -82,14 +82,14 @@ pub struct Ledger {
     peaks: Peaks,
 }
 
-/// The most that there ever was at once, bytes.
+/// Greatest values so far, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Peaks {
-    /// Room that managed pages and memory that cannot move took on the device.
+    /// Room on the device of managed pages and of memory that cannot move.
     pub device: u64,
-    /// Managed bytes that lay on the host.
+    /// Managed memory on the host.
     pub host: u64,
-    /// Managed bytes allocated.
+    /// Managed memory allocated.
     pub allocated: u64,
 }
 
@@ -101,7 +101,7 @@ impl Ledger {
             blocks: Vec::new(),
             free: Vec::new(),
             owners: Vec::new(),
-            order: Order::new(),
+            order: EvictionOrder::new(),
             used: 0,
             plain: 0,
             plain_there: 0,
@@ -111,12 +111,12 @@ impl Ledger {
         }
     }
 
-    /// The most that there ever was.
+    /// Greatest values so far.
     pub fn peaks(&self) -> Peaks {
         self.peaks
     }
 
-    /// Something came to be on the device or the host, or was allocated.
+    /// Updates the greatest values.
     fn rise(&mut self) {
         let peaks = &mut self.peaks;
         peaks.device = peaks.device.max(self.used + self.plain_there);
@@ -124,14 +124,14 @@ impl Ledger {
         peaks.allocated = peaks.allocated.max(self.allocated);
     }
 
-    /// So much more of an owner's lies on the host.
+    /// Adds an owner's bytes on the host.
     fn more_on_host(&mut self, owner: Owner, bytes: u64) {
         self.usage_mut(owner).on_host += bytes;
         self.on_host += bytes;
         self.rise();
     }
 
-    /// So much less of an owner's lies on the host.
+    /// Subtracts an owner's bytes on the host.
     fn less_on_host(&mut self, owner: Owner, bytes: u64) {
         self.usage_mut(owner).on_host -= bytes;
         self.on_host -= bytes;
@@ -142,27 +142,27 @@ impl Ledger {
         &self.settings
     }
 
-    /// Managed bytes that take room on the device, those on their way included.
+    /// Room that managed memory takes on the device, bytes; memory on its way counts.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Room for managed pages.
+    /// Room for managed pages, bytes.
     pub fn room(&self) -> u64 {
         self.settings.capacity.saturating_sub(self.plain)
     }
 
-    /// Device memory that cannot move.
+    /// Device memory that cannot move, bytes.
     pub fn plain(&self) -> u64 {
         self.plain
     }
 
-    /// Managed bytes allocated, of all owners.
+    /// Managed bytes allocated by all owners.
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// What is counted for an owner.
+    /// Counts of an owner.
     pub fn usage(&self, owner: Owner) -> OwnerUsage {
         let state = self.owners.get(owner as usize).and_then(Option::as_ref);
         state.map(|state| state.usage).unwrap_or_default()
@@ -184,14 +184,13 @@ impl Ledger {
         Some(&self.owners.get(owner as usize)?.as_ref()?.table)
     }
 
-    /// The place in `blocks` of an owner's block.
+    /// Index in `blocks` of an owner's block.
     pub(super) fn find(&self, owner: Owner, number: u64) -> Option<u32> {
         self.table(owner)?.get(number)
     }
 
-    /// Each block of a range that has pages allocated: its place, and of the range its part and
-    /// allocated pages.
-    pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, Part, u32)> + '_ {
+    /// The allocated blocks of a range: index, part of the range, allocated pages in it.
+    pub(super) fn each(&self, owner: Owner, range: Range) -> impl Iterator<Item = (u32, BlockPart, u32)> + '_ {
         let table = self.table(owner);
         let mut cursor = Cursor::default();
         range.parts().filter_map(move |part| {
@@ -201,7 +200,7 @@ impl Ledger {
         })
     }
 
-    /// Allocates managed memory: whole pages, which lie nowhere as yet. Takes its room on the host.
+    /// Allocates managed memory: whole pages, which lie nowhere yet. Takes their room on the host.
     pub fn allocate(&mut self, owner: Owner, range: Range) -> Result<(), MemoryError> {
         if range.len == 0 || self.each(owner, range).next().is_some() {
             return Err(MemoryError::Taken);
@@ -223,8 +222,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Has what lies nowhere lie on the host: its owner's host may have filled it, which nobody
-    /// sees.
+    /// Puts pages that lie nowhere on the host: its owner may have written them there unseen.
     pub fn fill_from_host(&mut self, owner: Owner, range: Range) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -232,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// The same for pages of a block.
+    /// [`Ledger::fill_from_host`] for pages of a block.
     pub(super) fn fill_block(&mut self, at: u32, pages: u32) {
         let block = &mut self.blocks[at as usize];
         let new = pages & block.valid & !block.host & !block.held();
@@ -257,7 +255,7 @@ impl Ledger {
         at
     }
 
-    /// Frees managed memory; what of the range is not allocated is passed over.
+    /// Frees managed memory; unallocated parts are skipped.
     pub fn free(&mut self, owner: Owner, range: Range) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -289,7 +287,7 @@ impl Ledger {
         self.owners[owner as usize] = None;
     }
 
-    /// Has pages lie nowhere. Answers how many bytes lay somewhere.
+    /// Makes pages lie nowhere. Answers how many bytes lay somewhere.
     fn lose(&mut self, at: u32, pages: u32) -> u64 {
         let block = &mut self.blocks[at as usize];
         let held = block.held() & pages;
@@ -307,15 +305,15 @@ impl Ledger {
         lay
     }
 
-    /// Takes a block out of the order of eviction if it takes no room any more.
+    /// Takes a block that takes no room out of the order of eviction.
     fn keep_order(&mut self, at: u32) {
         if self.blocks[at as usize].held() == 0 {
             self.order.remove(&mut self.blocks, at);
         }
     }
 
-    /// Gives contents up: the pages lie nowhere until they are touched or prefetched again. Answers
-    /// how many bytes lay somewhere.
+    /// Discards contents: the pages lie nowhere until touched or prefetched again. Answers how many
+    /// bytes lay somewhere.
     pub fn discard(&mut self, owner: Owner, range: Range) -> u64 {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         let lost = parts.into_iter().map(|(at, pages)| self.lose(at, pages)).sum();
@@ -323,9 +321,9 @@ impl Ledger {
         lost
     }
 
-    /// Advises a range as mostly read, or not. What lies on both places stays there. Without the
-    /// advice copies collapse: to the device's where that is the preferred location, else to the
-    /// host's, which leaves the device without being copied.
+    /// Advises a range as read-mostly, or not. Pages on both places stay. Without the advice copies
+    /// collapse: to the device's if that is the preferred location, else to the host's; the
+    /// device's is then dropped.
     pub fn advise_read_mostly(&mut self, owner: Owner, range: Range, on: bool) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -343,7 +341,7 @@ impl Ledger {
         }
     }
 
-    /// Has a range prefer the device, or not. Moves nothing.
+    /// Sets whether a range prefers the device. Moves nothing.
     pub fn prefer_device(&mut self, owner: Owner, range: Range, on: bool) {
         let parts: Vec<(u32, u32)> = self.each(owner, range).map(|(at, _, pages)| (at, pages)).collect();
         for (at, pages) in parts {
@@ -352,7 +350,7 @@ impl Ledger {
         }
     }
 
-    /// Drops the host's copies of pages that lie on both places.
+    /// Drops the host's copies of pages that lie on both.
     pub(super) fn forget_host(&mut self, at: u32, pages: u32) {
         let block = &mut self.blocks[at as usize];
         let gone = block.host & pages;
@@ -361,8 +359,7 @@ impl Ledger {
         self.less_on_host(owner, bytes(gone));
     }
 
-    /// Whether a kernel finds all of a range on the device; for a write also, whether no copy on
-    /// the host has to go first.
+    /// Whether a kernel finds all of a range on the device, for a write without host copies.
     pub fn is_ready(&self, owner: Owner, range: Range, write: bool) -> bool {
         self.each(owner, range).all(|(at, _, pages)| {
             let block = &self.blocks[at as usize];
@@ -370,10 +367,10 @@ impl Ledger {
         })
     }
 
-    /// The number of the first block of a range for which [`Ledger::is_ready`] does not hold: its
-    /// address over the block size.
+    /// Number (address over the block size) of a range's first block that is not ready, see
+    /// [`Ledger::is_ready`].
     pub fn first_unready(&self, owner: Owner, range: Range, write: bool) -> Option<u64> {
-        let unready = |(at, part, pages): (u32, Part, u32)| {
+        let unready = |(at, part, pages): (u32, BlockPart, u32)| {
             let block = &self.blocks[at as usize];
             let ready = block.device & pages == pages && !(write && block.host & pages != 0);
             (!ready).then_some(part.number)
@@ -383,23 +380,25 @@ impl Ledger {
 
     /// Bytes of a range that are not on the device.
     pub fn missing(&self, owner: Owner, range: Range) -> u64 {
-        let missing = |(at, _, pages): (u32, Part, u32)| bytes(pages & !self.blocks[at as usize].device);
+        let missing = |(at, _, pages): (u32, BlockPart, u32)| bytes(pages & !self.blocks[at as usize].device);
         self.each(owner, range).map(missing).sum()
     }
 
-    /// Where the page of an address lies. `None`: it is not allocated.
-    pub fn place(&self, owner: Owner, address: u64) -> Option<Place> {
-        let (at, part, _) = self.each(owner, Range::new(address / PAGE * PAGE, PAGE)).next()?;
+    /// Location of the page at an address. `None`: it is not allocated.
+    pub fn place(&self, owner: Owner, address: u64) -> Option<PagePlace> {
+        let (at, part, _) = self
+            .each(owner, Range::new(address / PAGE_BYTES * PAGE_BYTES, PAGE_BYTES))
+            .next()?;
         let block = &self.blocks[at as usize];
         Some(match (block.device & part.pages != 0, block.host & part.pages != 0) {
-            (false, false) => Place::Nowhere,
-            (false, true) => Place::Host,
-            (true, false) => Place::Device,
-            (true, true) => Place::Both,
+            (false, false) => PagePlace::Nowhere,
+            (false, true) => PagePlace::Host,
+            (true, false) => PagePlace::Device,
+            (true, true) => PagePlace::Both,
         })
     }
 
-    /// Takes device memory that cannot move. There may be too little room for what is there then:
+    /// Takes device memory that cannot move. If there is too little room then,
     /// [`super::Pager::take_plain`] evicts.
     pub(super) fn take_plain(&mut self, size: u64) -> Result<(), MemoryError> {
         if self.plain.saturating_add(size) > self.settings.capacity {
@@ -409,7 +408,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Room for it has been made.
+    /// Notes that its room has been made.
     pub(super) fn plain_came(&mut self) {
         self.plain_there = self.plain;
         self.rise();
@@ -420,15 +419,14 @@ impl Ledger {
         self.plain_there = self.plain_there.min(self.plain);
     }
 
-    /// The block that goes next, but for one; none that something is on its way to.
+    /// The block to evict next, except one. Blocks that await arrivals stay.
     pub(super) fn victim(&self, but: u32) -> Option<u32> {
         self.order
             .iter(&self.blocks)
             .find(|at| *at != but && self.blocks[*at as usize].arriving == 0)
     }
 
-    /// Takes room on the device for pages that are not there, and answers how many bytes must be
-    /// copied.
+    /// Takes room on the device for absent pages. Answers how many bytes must be copied.
     pub(super) fn begin_arrival(&mut self, at: u32, pages: u32) -> u64 {
         let block = &mut self.blocks[at as usize];
         let pages = pages & block.valid & !block.held();
@@ -444,7 +442,7 @@ impl Ledger {
         copied
     }
 
-    /// Pages that were on their way are there.
+    /// Notes that pages have arrived.
     pub(super) fn end_arrival(&mut self, at: u32, pages: u32) {
         let block = &mut self.blocks[at as usize];
         let pages = pages & block.arriving;
@@ -454,9 +452,8 @@ impl Ledger {
         self.forget_host(at, stale);
     }
 
-    /// Has pages leave the device: those that the host has too are dropped, the others are on their
-    /// way, and keep their room until [`Ledger::end_departure`]. Answers how many bytes those are,
-    /// and how many were dropped.
+    /// Has pages leave the device. Those that the host has are dropped; the others keep their room
+    /// until [`Ledger::end_departure`]. Answers the bytes of both kinds: to copy, dropped.
     pub(super) fn begin_departure(&mut self, at: u32, pages: u32) -> (u64, u64) {
         let block = &mut self.blocks[at as usize];
         let pages = pages & block.device;
@@ -474,8 +471,7 @@ impl Ledger {
         (bytes(copied), bytes(dropped))
     }
 
-    /// Has the host have copies of pages that stay on the device. Answers how many bytes must be
-    /// copied.
+    /// Copies pages to the host that stay on the device. Answers how many bytes must be copied.
     pub(super) fn duplicate(&mut self, at: u32, pages: u32) -> u64 {
         let block = &mut self.blocks[at as usize];
         let new = pages & block.device & !block.host;
@@ -485,12 +481,12 @@ impl Ledger {
         bytes(new)
     }
 
-    /// Room that leaving pages took is free.
+    /// Frees the room of pages that have left.
     pub(super) fn end_departure(&mut self, size: u64) {
         self.used -= size;
     }
 
-    /// Pages that a kernel used over the link: they are the host's now.
+    /// Notes pages that a kernel used over the link: they are the host's now.
     pub(super) fn stay_on_host(&mut self, at: u32, pages: u32) {
         let block = &mut self.blocks[at as usize];
         let new = pages & !block.host & !block.held();
@@ -500,8 +496,8 @@ impl Ledger {
         self.more_on_host(owner, bytes(new));
     }
 
-    /// Which pages a batch with room for so many faults of 4 KiB takes of a block, in the order of
-    /// addresses, and how many faults they are.
+    /// The pages of a block, by address, that fit a batch with room for `room` faults of 4 KiB, and
+    /// their number of faults.
     pub(super) fn faulting(&self, range: Range, number: u64, missing: u32, room: u32) -> (u32, u32) {
         let (mut pages, mut faults, mut left) = (0, 0, missing);
         while left != 0 {
@@ -517,13 +513,13 @@ impl Ledger {
         (pages, faults)
     }
 
-    /// What the driver brings for faulted pages.
+    /// The pages that the driver brings for faulted pages.
     pub(super) fn widened(&self, at: u32, faulted: u32) -> u32 {
         let block = &self.blocks[at as usize];
         faulted | widen(faulted, block.held(), block.valid, self.settings.threshold)
     }
 
-    /// Brings pages at once and answers what that was.
+    /// Brings pages at once. Answers what that moved.
     pub(super) fn fault_in(&mut self, at: u32, pages: u32) -> Fault {
         let before = self.blocks[at as usize].held();
         let copied = self.begin_arrival(at, pages);

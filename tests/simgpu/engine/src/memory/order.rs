@@ -1,18 +1,18 @@
-//! The order of eviction: a list through the blocks that take room on the device, the one that
-//! arrived longest ago first.
+//! The order of eviction: a list through the blocks that take room on the device, oldest arrival
+//! first.
 
 use super::block::{Block, NONE};
 
 /// The list's ends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct EvictionOrder {
     pub(super) first: u32,
     last: u32,
 }
 
-impl Order {
-    pub(super) fn new() -> Order {
-        Order {
+impl EvictionOrder {
+    pub(super) fn new() -> EvictionOrder {
+        EvictionOrder {
             first: NONE,
             last: NONE,
         }
@@ -40,7 +40,7 @@ impl Order {
         blocks[at as usize].behind = NONE;
     }
 
-    /// Puts a block last: it has just arrived.
+    /// Puts a block that has just arrived last.
     pub(super) fn touch(&mut self, blocks: &mut [Block], at: u32) {
         if self.last == at {
             return;
@@ -54,7 +54,7 @@ impl Order {
         self.last = at;
     }
 
-    /// The blocks, the next to go first.
+    /// The blocks, the next to leave first.
     pub(super) fn iter<'a>(&self, blocks: &'a [Block]) -> impl Iterator<Item = u32> + 'a {
         let mut at = self.first;
         std::iter::from_fn(move || {

@@ -1,26 +1,26 @@
-//! The ledger in virtual time: what prefetches have the link do when, and how long a kernel stands
-//! still for pages that are not there.
+//! The ledger in virtual time: when prefetches move over the link, and how long a kernel stands
+//! still for missing pages.
 //!
-//! Each direction of the link moves one piece (what a prefetch asked for of one block) at a time,
-//! in the order asked for. A piece towards the device waits for room while something is leaving or
-//! is to leave; if nothing is, the driver evicts a block as it does for a fault. Faults do not
-//! queue: their data goes next.
+//! Each direction of the link moves one piece (a prefetch's part of one block) at a time, in the
+//! order of requests. A piece towards the device waits while something leaves or is to leave.
+//! Otherwise the driver evicts a block for it, as for a fault. Faults do not queue: their data goes
+//! next.
 //!
-//! What holds: [`Pager::touch`] and [`Pager::take_plain`] let time pass to where they end, so the
-//! pager's clock can be ahead of its caller's; what a caller asks for at an earlier time then
-//! counts from the pager's. Ends of prefetches are told with the time at which they happened.
+//! [`Pager::touch`] and [`Pager::take_plain`] let time pass to their end, so the pager's clock can
+//! be ahead of its caller's. What a caller asks for at an earlier time then counts from the
+//! pager's.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::range::{PAGES, bytes};
 use super::{Ledger, MemoryError, MemorySettings, Owner, OwnerUsage, Range};
-use crate::Ns;
+use crate::time::{Ns, earlier};
 
-/// Names a prefetch.
+/// A prefetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// Towards the device, and away from it: places in the arrays below.
+/// Towards the device, and away from it: indices of the arrays below.
 const IN: usize = 0;
 const OUT: usize = 1;
 
@@ -30,11 +30,11 @@ struct Piece {
     owner: Owner,
     number: u64,
     pages: u32,
-    /// The prefetch it belongs to; none where the driver makes room.
+    /// Its prefetch; `None` where the driver makes room.
     ticket: Option<Ticket>,
-    /// Blocks that went for it, see [`Pager::want_room`].
+    /// Blocks evicted for it, see [`Pager::want_room`].
     displaced: u32,
-    /// It leaves the device whatever was advised of it.
+    /// Whether it leaves the device even if read-mostly.
     leaves: bool,
 }
 
@@ -42,38 +42,37 @@ struct Piece {
 #[derive(Debug, Clone, Copy)]
 struct Moving {
     piece: Piece,
-    /// What leaves; towards the device nothing is to be given back.
+    /// Bytes whose room becomes free; 0 towards the device.
     bytes: u64,
     until: Ns,
 }
 
-/// See the module.
+/// The ledger in virtual time, see the module.
 #[derive(Debug, Clone)]
 pub struct Pager {
     ledger: Ledger,
     now: Ns,
     queues: [VecDeque<Piece>; 2],
     moving: [Option<Moving>; 2],
-    /// Until when faults have a direction.
+    /// Time until which faults have each direction.
     taken: [Ns; 2],
-    /// Which direction moved last: on a one-way link they take turns.
+    /// The direction that moved last: on a one-way link they take turns.
     last: usize,
     tickets: u64,
-    /// Pieces to go, by prefetch.
+    /// Number of pieces not moved yet, by prefetch.
     open: HashMap<Ticket, u64>,
     ended: VecDeque<(Ticket, Ns)>,
-    /// Whether kernels wait for pages that a prefetch will bring, rather than fault on them: a
-    /// launch that waits for its prefetch's event.
+    /// Whether kernels wait for pages of queued prefetches rather than fault on them, as a launch
+    /// that waits for its prefetch's event.
     waits: bool,
-    /// How long each direction moved data.
+    /// Time for which each direction moved data.
     busy: [Ns; 2],
-    /// Blocks that the driver evicted to make room, where somebody wants to know.
+    /// Blocks evicted to make room, if wanted.
     evictions: Option<Vec<(Owner, u64)>>,
 }
 
 impl Pager {
-    /// An empty device at time zero, whose kernels wait for queued prefetches or fault ahead of
-    /// them.
+    /// An empty device at time zero. `waits`: whether kernels wait for queued prefetches.
     pub fn new(settings: MemorySettings, waits: bool) -> Pager {
         Pager {
             ledger: Ledger::new(settings),
@@ -91,12 +90,12 @@ impl Pager {
         }
     }
 
-    /// From here on kernels wait for queued prefetches, or fault ahead of them.
+    /// Sets whether kernels wait for queued prefetches or fault ahead of them.
     pub fn waits(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// Where everything lies.
+    /// The ledger.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -106,29 +105,27 @@ impl Pager {
         self.now
     }
 
-    /// What is counted for an owner.
+    /// Counts of an owner.
     pub fn usage(&self, owner: Owner) -> OwnerUsage {
         self.ledger.usage(owner)
     }
 
-    /// How long each direction moved data: towards the device, towards the host.
+    /// Time for which each direction moved data: towards the device, towards the host.
     pub fn busy(&self) -> [Ns; 2] {
         self.busy
     }
 
-    /// From here on it is kept which blocks the driver evicts to make room;
-    /// [`Pager::take_evictions`] has them.
+    /// Keeps evicted blocks for [`Pager::take_evictions`] from here on.
     pub fn keep_evictions(&mut self) {
         self.evictions.get_or_insert_default();
     }
 
-    /// Blocks that the driver has evicted to make room since this was last asked: whose, and their
-    /// addresses over the block size.
+    /// Blocks evicted to make room since the last call: owner, address over the block size.
     pub fn take_evictions(&mut self) -> Vec<(Owner, u64)> {
         self.evictions.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether anything waits to move or moves.
+    /// Whether anything moves or waits to move.
     pub fn is_moving(&self) -> bool {
         self.moving.iter().any(Option::is_some) || self.queues.iter().any(|queue| !queue.is_empty())
     }
@@ -143,14 +140,13 @@ impl Pager {
         self.ledger.fill_from_host(owner, range);
     }
 
-    /// Has so much device memory be taken that cannot move, and evicts what is in the way. At most
-    /// the capacity counts.
+    /// Sets how much device memory cannot move, up to the capacity, and evicts what is in the way.
     pub fn set_plain(&mut self, at: Ns, size: u64) {
         self.advance_to(at);
         let plain = self.ledger.plain();
         if size > plain {
             let size = size.min(self.ledger.settings().capacity);
-            // It fits by what was just said; what is evicted delays nobody but prefetches.
+            // It fits, as checked above. The evictions delay only prefetches.
             let _ = self.take_plain(at, size - plain);
         } else if size < plain {
             self.give_plain(at, plain - size);
@@ -164,7 +160,7 @@ impl Pager {
         self.begin();
     }
 
-    /// Forgets an owner, its memory and its prefetches, which end now.
+    /// Forgets an owner and its memory. Its prefetches end now.
     pub fn remove(&mut self, at: Ns, owner: Owner) {
         self.advance_to(at);
         for direction in [IN, OUT] {
@@ -184,7 +180,7 @@ impl Pager {
     pub fn advise_read_mostly(&mut self, at: Ns, owner: Owner, range: Range, on: bool) {
         self.advance_to(at);
         self.ledger.advise_read_mostly(owner, range, on);
-        // Copies that collapsed have left room.
+        // Collapsed copies have left room.
         self.begin();
     }
 
@@ -212,22 +208,21 @@ impl Pager {
         Ok(end)
     }
 
-    /// Gives such memory back.
+    /// Returns memory taken by [`Pager::take_plain`].
     pub fn give_plain(&mut self, at: Ns, size: u64) {
         self.advance_to(at);
         self.ledger.give_plain(size);
         self.begin();
     }
 
-    /// Puts a prefetch at the end of its direction's queue. Towards the host, memory that is mostly
-    /// read is copied where the host has no copy, and stays on the device.
+    /// Appends a prefetch to its direction's queue. Towards the host, read-mostly memory is copied
+    /// where the host has none, and stays on the device.
     pub fn prefetch(&mut self, at: Ns, owner: Owner, range: Range, to_host: bool) -> Ticket {
         self.enqueue(at, owner, range, to_host, false)
     }
 
-    /// Has a range leave the device, as a prefetch towards the host, but what is mostly read leaves
-    /// too. That is what takes a caller of the driver three steps: with the host as preferred
-    /// location, end the advice (copies collapse), prefetch what the device alone has, and advise
+    /// Has a range leave the device, read-mostly memory too. A caller of the driver needs three
+    /// steps for that: prefer the host, end the advice (copies collapse) and prefetch, advise
     /// again.
     pub fn leave(&mut self, at: Ns, owner: Owner, range: Range) -> Ticket {
         self.enqueue(at, owner, range, true, true)
@@ -248,7 +243,7 @@ impl Pager {
             } else {
                 !block.device
             } & pages;
-            // What is there already may be gone by its turn if anything moves before it.
+            // Pages that are there may have left by their turn if anything moves before them.
             if todo != 0 || !idle || !pieces.is_empty() {
                 pieces.push((
                     at,
@@ -284,7 +279,7 @@ impl Pager {
         self.ended.pop_front()
     }
 
-    /// When something happens next if nothing more is asked for.
+    /// Time of the next event if nothing more is asked for.
     pub fn next_event(&self) -> Option<Ns> {
         let mut next: Option<Ns> = None;
         for direction in [IN, OUT] {
@@ -295,12 +290,12 @@ impl Pager {
                 }
                 None => None,
             };
-            next = crate::engine::earlier(next, event);
+            next = earlier(next, event);
         }
         next
     }
 
-    /// Until when faults keep a direction from moving pieces.
+    /// Time until which faults keep a direction from moving pieces.
     fn free_at(&self, direction: usize) -> Ns {
         if self.ledger.settings.duplex {
             self.taken[direction]
@@ -388,7 +383,7 @@ impl Pager {
             (leaving, _) = self.ledger.begin_departure(at, piece.pages & !stays);
             let copied = leaving + self.ledger.duplicate(at, stays);
             if piece.ticket.is_some() {
-                // What lay nowhere is made on the host.
+                // Pages that lay nowhere are made on the host.
                 self.ledger.fill_block(at, piece.pages);
             }
             let usage = self.ledger.usage_mut(piece.owner);
@@ -433,21 +428,19 @@ impl Pager {
         true
     }
 
-    /// A piece finds the device full: what is leaving makes room, or else a block goes. Answers
-    /// whether anything changed.
+    /// Makes room for a piece that finds the device full: waits for what is leaving, else evicts a
+    /// block. Answers whether anything changed.
     ///
-    /// Faults may take the room that was made, and lose it again to the next attempt: each block
-    /// that goes leaves room for a page at least, so a piece that had as many go as it can have
-    /// pages is given up. Without that a kernel and a prefetch on a device with hardly any room
-    /// take it from each other for ever.
+    /// Faults may take that room, and lose it to the piece's next attempt. Each evicted block
+    /// leaves room for at least a page, so a piece with as many evictions as it can have pages is
+    /// given up. Otherwise a kernel and a prefetch could take scarce room from each other for ever.
     fn want_room(&mut self, at: u32, piece: Piece) -> bool {
         if self.moving[OUT].is_some() || !self.queues[OUT].is_empty() {
             return false;
         }
         let victim = self.ledger.victim(at).filter(|_| piece.displaced < PAGES);
         let Some(victim) = victim else {
-            // Nothing can go: the prefetch stays undone, as the driver leaves one that finds no
-            // memory.
+            // Nothing can leave: the prefetch stays undone, as with the driver.
             self.queues[IN].pop_front();
             self.ledger.blocks[at as usize].queued &= !piece.pages;
             self.end_piece(piece);
@@ -470,15 +463,15 @@ impl Pager {
         true
     }
 
-    /// A kernel touches a range, in the order of addresses, from `at` on. Answers when it has all
-    /// of it, with faults handled and prefetches waited for.
+    /// A kernel touches a range from `at` on, by ascending addresses. Answers when it has all of
+    /// it, after faults and awaited prefetches.
     pub fn touch(&mut self, at: Ns, owner: Owner, range: Range, write: bool) -> Ns {
         self.advance_to(at);
         if self.ledger.is_ready(owner, range, write) {
             return at;
         }
         let mut time = at.max(self.now);
-        // Faults that the batch being gathered has room for.
+        // Faults for which the present batch has room.
         let mut room = 0;
         let parts: Vec<_> = self.ledger.each(owner, range).collect();
         for (at, part, pages) in parts {
@@ -516,8 +509,7 @@ impl Pager {
     fn await_arrival(&mut self, time: Ns, at: u32, missing: u32) -> Ns {
         let mut time = time;
         if !self.waits {
-            // The fault finds the page on its way: it costs its handling, side by side with what is
-            // left of the transfer.
+            // The fault costs its handling, in parallel with the rest of the transfer.
             let owner = self.ledger.blocks[at as usize].owner;
             self.ledger.usage_mut(owner).faults += 1;
             time += self.ledger.settings.fault_batch;
@@ -530,7 +522,7 @@ impl Pager {
                 return time;
             }
             let Some(next) = self.next_event() else {
-                // Nothing will bring them: a queue that is empty has nothing queued.
+                // Nothing will bring them: an empty queue has nothing queued.
                 self.ledger.blocks[at as usize].queued = 0;
                 return time;
             };
@@ -539,8 +531,8 @@ impl Pager {
         }
     }
 
-    /// The driver handles a batch's faults in one block. Answers when, and whether the pages came:
-    /// where nothing can make room, the kernel reads them over the link.
+    /// Handles a batch's faults in one block. Answers when, and whether the pages came. Where
+    /// nothing can make room, the kernel reads them over the link.
     fn handle(&mut self, time: Ns, at: u32, faulted: u32) -> (Ns, bool) {
         let time = time + self.ledger.settings.fault_batch;
         self.advance_to(time);
@@ -564,7 +556,7 @@ impl Pager {
         (time, true)
     }
 
-    /// Evicts until `need` bytes fit, one block after the other. Answers when they do.
+    /// Evicts block by block until `need` bytes fit. Answers when they do.
     fn make_room(&mut self, time: Ns, need: u64, but: u32) -> Ns {
         let mut time = time;
         while self.ledger.used() + need > self.ledger.room() {

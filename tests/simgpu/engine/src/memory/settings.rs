@@ -1,5 +1,5 @@
-//! What memory and the link to the host are like. The defaults are those of `rtx5080-like.toml` in
-//! the calibration folder, where each has its source.
+//! Parameters of memory and of the link to the host. The defaults are those of `rtx5080-like.toml`
+//! in the calibration folder, which has their sources.
 
 use crate::Ns;
 
@@ -8,24 +8,23 @@ use crate::Ns;
 pub struct MemorySettings {
     /// Device memory for managed pages, bytes.
     pub capacity: u64,
-    /// Host memory for managed pages, bytes. All managed memory together can be allocated up to
-    /// this.
+    /// Host memory for managed pages, bytes: the most that can be allocated.
     pub host_limit: u64,
-    /// Prefetch towards the device with the other direction idle, bytes a microsecond.
+    /// Rate of prefetches towards the device with the other direction idle, bytes a microsecond.
     pub to_device: u64,
-    /// Prefetch towards the host with the other direction idle, bytes a microsecond.
+    /// Rate of prefetches towards the host with the other direction idle, bytes a microsecond.
     pub to_host: u64,
-    /// Both directions at once, their sum, bytes a microsecond.
+    /// Sum of both rates while both directions move, bytes a microsecond.
     pub both_ways: u64,
-    /// Whether the two directions run at once. If not, one piece at a time moves, either way.
+    /// Whether the two directions run at once; otherwise one piece moves at a time.
     pub duplex: bool,
-    /// What each block of a batch of faults costs before its data moves.
+    /// Cost of each block of a batch of faults before its data moves, ns.
     pub fault_batch: Ns,
     /// Faults of 4 KiB that the driver handles at once.
     pub batch_faults: u32,
-    /// What the driver pays for evicting a block to make room, beside its data.
+    /// Cost of evicting a block to make room, without its data, ns.
     pub evict_block: Ns,
-    /// The density prefetcher's threshold, per cent; 100 and more switches it off.
+    /// The density prefetcher's threshold, per cent; from 100 on it is off.
     pub threshold: u32,
 }
 
@@ -47,12 +46,11 @@ impl Default for MemorySettings {
 }
 
 impl MemorySettings {
-    /// How long a piece takes in one direction while the other one is idle or busy.
+    /// Time of a piece in one direction, with the other one idle or busy.
     pub(super) fn transfer(&self, to_host: bool, bytes: u64, other_busy: bool) -> Ns {
         let alone = if to_host { self.to_host } else { self.to_device };
         let rate = if other_busy && self.duplex {
-            // The sum is shared in proportion to what each direction does alone, and neither gets
-            // faster by the other's company.
+            // The sum is shared in proportion to the directions' own rates; neither gets faster.
             let sum = u128::from(self.to_device) + u128::from(self.to_host);
             alone.min((u128::from(self.both_ways) * u128::from(alone) / sum.max(1)) as u64)
         } else {

@@ -1,7 +1,5 @@
-//! From an owner's address to its block.
-//!
-//! A directory of chunks of 512 blocks (1 GiB of addresses), since addresses are sparse and ranges
-//! go on from block to block.
+//! From an owner's address to its block: a directory of chunks of 512 blocks (1 GiB), since
+//! addresses are sparse and ranges span neighbouring blocks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +13,7 @@ pub(super) struct Table {
     chunks: BTreeMap<u64, Box<[u32]>>,
 }
 
-/// Remembers the chunk of the last question.
+/// The chunk of the last look-up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor<'a> {
     chunk: Option<(u64, &'a [u32])>,
@@ -26,7 +24,7 @@ impl Table {
         self.get_near(number, &mut Cursor::default())
     }
 
-    /// The block of a number; quick where the last question was near.
+    /// The block of a number; quick near the last look-up.
     pub(super) fn get_near<'a>(&'a self, number: u64, cursor: &mut Cursor<'a>) -> Option<u32> {
         let which = number / CHUNK;
         let chunk = match cursor.chunk {

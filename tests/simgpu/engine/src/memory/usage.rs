@@ -1,19 +1,19 @@
-//! What is counted for each owner, bytes but where it says otherwise.
+//! Counts of an owner: bytes, except where noted.
 
 /// One owner's memory and traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnerUsage {
     /// Managed memory allocated.
     pub allocated: u64,
-    /// On the device now, what is on its way there included.
+    /// On the device or on its way there.
     pub resident: u64,
-    /// On the host now; what lies on both counts on both.
+    /// On the host; pages on both count on both.
     pub on_host: u64,
-    /// Batches of faults, counted once for each block.
+    /// Number of batches of faults, per block.
     pub faults: u64,
-    /// Copied to the device because a kernel touched it.
+    /// Copied to the device by a kernel's touch.
     pub faulted: u64,
-    /// Came to be on the device at a kernel's first touch: nothing was copied.
+    /// Created on the device by a kernel's first touch, without a copy.
     pub created: u64,
     /// Copied to the device by prefetches.
     pub prefetched: u64,
@@ -21,8 +21,8 @@ pub struct OwnerUsage {
     pub returned: u64,
     /// Copied to the host because the device was full.
     pub evicted: u64,
-    /// Left the device without a copy, since the host had the same.
+    /// Left the device without a copy, as the host had one.
     pub dropped: u64,
-    /// Given up by discards while it lay on the device or the host.
+    /// Discarded while on the device or the host.
     pub discarded: u64,
 }

@@ -1,38 +1,13 @@
-//! The list of probes, in the order in which they run: most valuable first.
+//! The probes, in the order in which they run (most valuable first), and the roles of peers.
 #![forbid(unsafe_code)]
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use crate::bench::Bench;
+use crate::peer::Role;
+use crate::probe::{Group, Probe};
 use crate::{calibration, memory, selftest};
 
-/// Which command runs a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// `weft-gpu-probe calibration`
-    Calibration,
-    /// `weft-gpu-probe memory`
-    Memory,
-    /// `weft-gpu-probe selftest`
-    Selftest,
-}
-
-/// One probe: runs in a process of its own, so that nothing it does to the driver reaches another
-/// one.
-pub struct Probe {
-    /// How it is called, and what its lines say under `probe`.
-    pub name: &'static str,
-    /// Which command runs it.
-    pub group: Group,
-    /// What it measures.
-    pub about: &'static str,
-    /// The most seconds it may take; its process is ended then.
-    pub seconds: u64,
-    /// What it does.
-    pub run: fn(&Bench) -> Result<()>,
-}
-
-/// All of them.
+/// All probes.
 pub const PROBES: &[Probe] = &[
     calibration::context::PROBE,
     calibration::launch::PROBE,
@@ -74,4 +49,14 @@ pub fn chosen(group: Group, only: &[String]) -> Result<Vec<&'static Probe>> {
         .into_iter()
         .filter(|probe| only.is_empty() || only.iter().any(|name| name == probe.name))
         .collect())
+}
+
+/// What a peer does whose role is `name`.
+pub fn role(name: &str) -> Result<Box<dyn Role>> {
+    match name {
+        "idle" => Ok(Box::new(calibration::context::Idle::default())),
+        "stamps" => Ok(Box::new(calibration::switch::Stamps::default())),
+        "swapper" => Ok(Box::new(memory::swap::Swapper::default())),
+        _ => bail!("no role {name}"),
+    }
 }
