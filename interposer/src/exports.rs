@@ -102,7 +102,7 @@ extern "C" fn bind(at: u32) -> *const () {
             Some(real) => match trace::hooks::hook(at).or_else(|| hooks::hook(at)) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),
-                None if deferral::on() && deferred::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
+                None if deferral::on() && entry.queue.waits() => stub(queue_stubs::run, at).into_inner().cast_const(),
                 None => real.cast_const(),
             },
         },

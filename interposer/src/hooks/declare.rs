@@ -18,7 +18,7 @@ macro_rules! hooks {
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
                 // Nothing overtakes a deferred launch.
-                if const { !$crate::deferred::by_itself(stringify!($name)) }
+                if const { $crate::driver::symbols::queue_rule::$name.waits() }
                     && $crate::deferred::busy()
                     && let Some(error) = $crate::deferred::before($crate::driver::symbols::index::$name)
                 {
