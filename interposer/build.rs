@@ -59,6 +59,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )?;
     }
     writeln!(out, "}}")?;
+    writeln!(
+        out,
+        "/// How many arguments each symbol has.\n#[allow(non_upper_case_globals, dead_code, missing_docs)]\npub mod argument_count {{"
+    )?;
+    for entry in &table {
+        writeln!(out, "pub const {}: u8 = {};", entry.symbol, entry.args)?;
+    }
+    writeln!(out, "}}")?;
 
     writeln!(
         out,
