@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
-use weft_symbols::{Class, Entry, Flavour};
+use weft_symbols::{Class, Entry, Flavour, QueueRule};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut table = weft_symbols::table()?;
@@ -46,6 +46,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "}}")?;
 
+    // By name, so that a hook reads its own in a const.
+    writeln!(
+        out,
+        "/// What each symbol does about deferred launches.\n#[allow(non_upper_case_globals, dead_code, missing_docs)]\npub mod queue_rule {{\nuse weft_symbols::QueueRule;"
+    )?;
+    for entry in &table {
+        writeln!(
+            out,
+            "pub const {}: QueueRule = QueueRule::{:?};",
+            entry.symbol, entry.queue
+        )?;
+    }
+    writeln!(out, "}}")?;
+    writeln!(
+        out,
+        "/// How many arguments each symbol has.\n#[allow(non_upper_case_globals, dead_code, missing_docs)]\npub mod argument_count {{"
+    )?;
+    for entry in &table {
+        writeln!(out, "pub const {}: u8 = {};", entry.symbol, entry.args)?;
+    }
+    writeln!(out, "}}")?;
+
     writeln!(
         out,
         "/// The table, sorted by symbol.\npub static ENTRIES: [Entry; COUNT] = ["
@@ -56,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(
             out,
             "Entry {{ symbol: c\"{}\", base: \"{}\", since: {}, per_thread: {per_thread}, class: Class::{:?}, args: {}, \
-             stream: {}, size: {}, op: {}, moves: {} }},",
+             stream: {}, size: {}, queue: QueueRule::{:?}, op: {}, moves: {} }},",
             entry.symbol,
             entry.base,
             entry.since,
@@ -64,6 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             entry.args,
             position(entry.stream),
             position(entry.size),
+            entry.queue,
             op(entry),
             moves(entry),
         )?;
@@ -176,6 +199,7 @@ fn passed_on(name: &'static str) -> Entry<'static> {
         args: 0,
         stream: None,
         size: None,
+        queue: QueueRule::Empties,
     }
 }
 

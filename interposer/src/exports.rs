@@ -21,7 +21,7 @@ use crate::client::{backing_mode, deferral};
 use crate::driver::abi::CuResult;
 use crate::driver::loader::{self, Driver};
 use crate::driver::symbols::{self, COUNT, ENTRIES, Exported, REAL, absent, look_up};
-use crate::{deferred, hooks, internal_error, thread, throttle, trace};
+use crate::{deferred, hooks, internal_error, thread, throttle};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
@@ -99,10 +99,10 @@ extern "C" fn bind(at: u32) -> *const () {
         Driver::Open(library) => match look_up(at, library) {
             None => absent as *const (),
             Some(real) if hooks::off() && entry.class != Class::Lookup => real.cast_const(),
-            Some(real) => match trace::hooks::hook(at).or_else(|| hooks::hook(at)) {
+            Some(real) => match hooks::hook(at) {
                 Some(hook) => hook,
                 None if entry.class.is_ordered() => stub(ordered_stubs::run, at).into_inner().cast_const(),
-                None if deferral::on() && deferred::waits(at) => stub(queue_stubs::run, at).into_inner().cast_const(),
+                None if deferral::on() && entry.queue.waits() => stub(queue_stubs::run, at).into_inner().cast_const(),
                 None => real.cast_const(),
             },
         },

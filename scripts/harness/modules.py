@@ -68,6 +68,7 @@ class Crate:
             self.text[parts] = without_tests(file.read_text())
         self.imports = {module: self.imported(module) for module in self.files}
         self.items = {module: set(ITEM.findall(text)) for module, text in self.text.items()}
+        self.paths = {module: self.paths_used(module) for module in self.files}
         self.uses = {module: self.used(module) for module in self.files}
 
     def absolute(self, module, path):
@@ -104,6 +105,10 @@ class Crate:
 
     def used(self, module):
         """The modules that this one really uses."""
+        return {self.owner(path) for path in self.paths[module]} - {module}
+
+    def paths_used(self, module):
+        """The paths into this crate that a module uses, from the root."""
         modules = {child[-1]: child for child in self.files if child and child[:-1] == module}
         paths_used = []
         for name, target, public in self.imports[module]:
@@ -117,7 +122,24 @@ class Crate:
         for first, rest in re.findall(r"(?<![\w:])(\w+)((?:\s*::\s*\w+)+)", body):
             if first in modules:
                 paths_used.append(modules[first] + tuple(re.sub(r"\s", "", rest).split("::")[1:]))
-        return {self.owner(path) for path in paths_used if path is not None} - {module}
+        return {path for path in paths_used if path is not None}
+
+    def room_uses(self):
+        """(file, room) for each use of another room: a module below the root, with its children.
+
+        A room counts by its name in a path, and by what a re-export in that path leads to.
+        """
+        found = set()
+        for module in filter(None, self.files):
+            for path in self.paths[module]:
+                rooms = {path[:1], self.owner(path)[:1]}
+                found |= {(module, room[0]) for room in rooms if room and room in self.rooms}
+        return sorted((self.files[module], room) for module, room in found if room != module[0])
+
+    @property
+    def rooms(self):
+        """The modules below the root."""
+        return {module[:1] for module in self.files if module}
 
     def file_circles(self):
         """Circles of more files than are allowed, each a sorted list of paths."""

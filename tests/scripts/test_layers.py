@@ -79,7 +79,52 @@ class Crates(unittest.TestCase):
         self.assertEqual(crate.uses[("a",)], {("b", "c")})
 
 
+    def test_rooms_are_read_in_every_form(self):
+        crate = self.crate(
+            lib="mod a; mod b; mod c; mod d; mod e;",
+            a__mod="use crate::{b::{x, y}, c};\nfn f() { c::z() } // crate::nothing",
+            a__in="macro_rules! m { () => { $crate::d::y } } use super::super::e::E;",
+            b="pub use crate::d::D;",
+            c="pub fn z() -> crate::b::D {}",
+            d="pub struct D;",
+            e="pub struct E;",
+        )
+        self.assertEqual(
+            crate.room_uses(),
+            [
+                ("a/in.rs", "d"),
+                ("a/in.rs", "e"),
+                ("a/mod.rs", "b"),
+                ("a/mod.rs", "c"),
+                ("b.rs", "d"),
+                ("c.rs", "b"),
+                ("c.rs", "d"),
+            ],
+            "by name, and by what a re-export leads to",
+        )
+
+
 class Rules(unittest.TestCase):
+    def test_a_room_uses_rooms_below_it(self):
+        def said(floors, uses, rooms=("low", "high")):
+            return list(layers.room_breaches("x", floors, set(rooms), uses))
+
+        self.assertEqual(said([["low"], ["high"]], [("high/a.rs", "low"), ("high.rs", "low")]), [])
+        self.assertEqual(said([["low", "high"]], [("high.rs", "low"), ("low.rs", "high")]), [])
+        self.assertIn("low.rs uses high", said([["low"], ["high"]], [("low.rs", "high")])[0])
+        self.assertIn(
+            "low/a.rs uses high",
+            said([["base"], ["low", "high"]], [("low/a.rs", "high")], ("base", "low", "high"))[0],
+        )
+        self.assertIn("high stands on no floor", said([["low"]], [])[0])
+        self.assertIn("no such room", said([["low"], ["high"], ["gone"]], [])[0])
+
+    def test_the_rooms_of_the_interposer_are_read(self):
+        source = SCRIPTS.parent / "interposer" / "src"
+        uses = modules.Crate(source).room_uses()
+        self.assertGreater(len(uses), 200, f"{len(uses)} uses of other rooms were read")
+        self.assertIn(("throttle/mod.rs", "trace"), uses)
+
     def test_a_dependency_against_the_order_is_a_breach(self):
         crates = {"low": (None, []), "high": (None, ["low"])}
         self.assertEqual(list(layers.crate_breaches([["low"], ["high"]], crates)), [])

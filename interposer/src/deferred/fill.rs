@@ -3,26 +3,17 @@
 //! Training jobs zero memory every ten launches or so. If that emptied the queue, it would never
 //! hold more than ten.
 
+use weft_symbols::QueueRule;
+
 use super::deferred_launch::current;
 use super::validated;
 use crate::driver::abi::{CuContext, CuDevicePtr, CuResult, CuStream};
 use crate::driver::calls;
 use crate::driver::stream::PER_THREAD_STREAM;
 use crate::driver::symbols::StreamOp;
-use crate::driver::symbols::{self, Entry, Moves};
+use crate::driver::symbols::{self, Moves};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::throttle;
-
-/// Names without version; arguments: target, value or source, amount, stream.
-const NAMES: [&str; 4] = [
-    "cuMemcpyDtoDAsync",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-    "cuMemsetD8Async",
-];
-
-/// First CUDA version with 64-bit addresses.
-const WIDE: u32 = 3_020;
 
 /// A fill or copy as the client makes it.
 #[derive(Debug, Clone, Copy)]
@@ -44,15 +35,13 @@ pub struct Ready {
     context: CuContext,
 }
 
-/// Whether a call of this symbol may be deferred.
-pub fn is_one(entry: &Entry) -> bool {
-    NAMES.contains(&entry.base) && entry.since >= WIDE && entry.args == 4 && entry.stream == 3
-}
-
 impl Fill {
     /// A call of symbol `at`, if it may be deferred. `stream`: as plain entry points take it.
     pub fn new(at: usize, words: [usize; 4], bytes: u64, stream: CuStream, capturing: bool) -> Option<Fill> {
-        let entry = symbols::ENTRIES.get(at).filter(|entry| is_one(entry))?;
+        let entry = symbols::ENTRIES.get(at)?;
+        if entry.queue != QueueRule::Deferrable {
+            return None;
+        }
         let Moves::Bytes(_, unit) = entry.moves else {
             return None;
         };
@@ -151,7 +140,7 @@ mod tests {
 
     #[test]
     fn calls_of_these_names_with_wide_addresses_are_left_behind() {
-        let named = |symbol| is_one(&symbols::ENTRIES[symbols::find(symbol).unwrap()]);
+        let named = |symbol| Fill::new(symbols::find(symbol).unwrap(), [0x1000, 0, 4, 0], 4, 0, false).is_some();
         for symbol in [
             c"cuMemsetD8Async",
             c"cuMemsetD16Async",

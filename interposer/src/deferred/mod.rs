@@ -8,8 +8,10 @@
 //!
 //! What holds:
 //! * CUDA's order. While the queue is [`busy`], every other call first empties it ([`settle`]).
-//!   Exceptions: [`harmless`] calls, which cannot tell the difference, and attributes set again to
-//!   their last value. Launches of all threads and streams keep their order.
+//!   Exceptions by the symbol table's [`QueueRule`]: sync-free calls, which cannot tell the
+//!   difference, and attributes set again to their last value. Private driver tables
+//!   (`cuGetExportTable`) are handed out unchanged: [`tables`].
+//!   Launches of all threads and streams keep their order.
 //! * Only calls expected to succeed are deferred: kernels launched before in this shape and context
 //!   ([`validated`]) with known parameter layout ([`deferred_launch`]), and behind them fills and
 //!   device copies within allocations ([`mod@fill`]). The stream is neither captured nor a thread's
@@ -33,7 +35,6 @@ mod deferred_op;
 mod drain;
 mod fifo;
 mod fill;
-mod sync_free;
 pub mod tables;
 mod validated;
 
@@ -43,10 +44,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 
 use weft_protocol::Ns;
+use weft_symbols::QueueRule;
 
 pub use self::deferred_launch::Launch;
 pub use self::fill::Fill;
-pub use self::sync_free::harmless;
 pub use self::validated::Named;
 use crate::client::clock;
 use crate::client::deferral::on;
@@ -203,69 +204,18 @@ pub fn settle() -> Option<CuResult> {
     drain::failure()
 }
 
-/// Whether a call of this symbol waits for the queue. Launches do so themselves.
-pub fn waits(at: usize) -> bool {
-    ENTRIES
-        .get(at)
-        .is_some_and(|entry| !harmless(entry.base) && !by_itself(entry.base))
-}
-
-/// Whether this function's hook handles the queue itself. Const: such a hook contains no check.
-pub const fn by_itself(name: &str) -> bool {
-    const fn starts(name: &[u8], with: &[u8]) -> bool {
-        if name.len() < with.len() {
-            return false;
-        }
-        let mut at = 0;
-        while at < with.len() {
-            let (Some(a), Some(b)) = (name.split_at(at).1.first(), with.split_at(at).1.first()) else {
-                return false;
-            };
-            if *a != *b {
-                return false;
-            }
-            at += 1;
-        }
-        true
-    }
-    let name = name.as_bytes();
-    // Cooperative launches are never deferred; of those on several devices weft may not know the
-    // first.
-    let other = starts(name, b"cuLaunchHostFunc") || starts(name, b"cuLaunchCooperative");
-    (starts(name, b"cuLaunch") && !other)
-        || starts(name, b"cuGraphLaunch")
-        || starts(name, b"cuStreamQuery")
-        || starts(name, b"cuFuncSetAttribute")
-        || starts(name, b"cuKernelSetAttribute")
-}
-
 /// Empties the queue before a hooked call of symbol `at`. An error replaces the call.
 #[cold]
 #[inline(never)]
 pub fn before(at: usize) -> Option<CuResult> {
-    let entry = ENTRIES.get(at).filter(|_| waits(at))?;
-    if ends_something(entry.base) {
-        guarded(drain::empty);
-        return None;
+    match ENTRIES.get(at)?.queue {
+        QueueRule::Empties | QueueRule::Deferrable => settle(),
+        QueueRule::GivesBack => {
+            guarded(drain::empty);
+            None
+        }
+        QueueRule::Itself | QueueRule::SyncFree => None,
     }
-    settle()
-}
-
-/// Whether a call of this name ends something or gives it back. It is made despite an earlier
-/// failure, because a refusal would leak the resource. The error waits for another call.
-pub fn ends_something(base: &str) -> bool {
-    [
-        "Destroy",
-        "Detach",
-        "Free",
-        "Unload",
-        "Release",
-        "Reset",
-        "Unregister",
-        "Unmap",
-    ]
-    .iter()
-    .any(|end| base.contains(end))
 }
 
 /// Answers whether a stream's work has ended: "not ready" while the queue holds some of it, `None`
@@ -411,10 +361,11 @@ pub fn forget() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::symbols;
 
     #[test]
     fn everything_waits_but_what_is_harmless_and_what_sees_to_it_itself() {
-        let waiting = |name: &std::ffi::CStr| waits(crate::driver::symbols::find(name).unwrap());
+        let waiting = |name: &std::ffi::CStr| ENTRIES[symbols::find(name).unwrap()].queue.waits();
         for name in [
             c"cuMemFree_v2",
             c"cuMemcpyHtoDAsync_v2",
@@ -448,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_by_a_call_that_can_be_refused_and_ends_with_its_context() {
-        let at = |name: &std::ffi::CStr| crate::driver::symbols::find(name).unwrap();
+        let at = |name: &std::ffi::CStr| symbols::find(name).unwrap();
         let (gives_back, may_fail, harmless) =
             (at(c"cuMemFree_v2"), at(c"cuMemcpyHtoDAsync_v2"), at(c"cuCtxGetCurrent"));
         let (here, elsewhere) = (0x1000, 0x2000);
@@ -481,7 +432,7 @@ mod tests {
 
     #[test]
     fn what_ends_something_is_told_from_what_does_not() {
-        let ends = |name: &std::ffi::CStr| ends_something(ENTRIES[crate::driver::symbols::find(name).unwrap()].base);
+        let ends = |name: &std::ffi::CStr| ENTRIES[symbols::find(name).unwrap()].queue == QueueRule::GivesBack;
         for name in [
             c"cuMemFree_v2",
             c"cuMemFreeAsync_ptsz",
@@ -505,15 +456,6 @@ mod tests {
             c"cuEventRecord",
         ] {
             assert!(!ends(name), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn whatever_puts_work_on_the_device_waits() {
-        for (at, entry) in ENTRIES.iter().enumerate() {
-            if entry.class.is_ordered() && !by_itself(entry.base) {
-                assert!(waits(at), "{:?}", entry.symbol);
-            }
         }
     }
 }

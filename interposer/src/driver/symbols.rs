@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use weft_symbols::Class;
+use weft_symbols::{Class, QueueRule};
 
 use crate::driver::abi::CuResult;
 use crate::driver::loader::{self, Driver, Library};
@@ -53,6 +53,8 @@ pub struct Entry {
     pub stream: u8,
     /// Position of the size argument, or [`NOWHERE`].
     pub size: u8,
+    /// What it does about deferred launches.
+    pub queue: QueueRule,
     /// Kind of stream-ordered call.
     pub op: StreamOp,
     /// Where the bytes moved are stated.

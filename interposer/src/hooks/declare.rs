@@ -2,9 +2,13 @@
 
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 
-/// Declares hooks. In a body, `real()` calls the driver's function with the client's arguments.
+/// Declares hooks, and a function `find` (or `as NAME;`) that returns them. In a body, `real()`
+/// calls the driver's function with the client's arguments.
 macro_rules! hooks {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
+    ($(#[$doc:meta])* fn $($hooks:tt)*) => {
+        hooks! { as find; $(#[$doc])* fn $($hooks)* }
+    };
+    (as $find:ident; $($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) |$real:ident| $body:block)*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case)]
@@ -18,7 +22,7 @@ macro_rules! hooks {
                 // SAFETY: the client's arguments, untouched: its own promise to the driver.
                 let $real = move || unsafe { function($($argument),*) };
                 // Nothing overtakes a deferred launch.
-                if const { !$crate::deferred::by_itself(stringify!($name)) }
+                if const { $crate::driver::symbols::queue_rule::$name.waits() }
                     && $crate::deferred::busy()
                     && let Some(error) = $crate::deferred::before($crate::driver::symbols::index::$name)
                 {
@@ -26,10 +30,15 @@ macro_rules! hooks {
                 }
                 $body
             }
+
+            const _: () = {
+                const NAMES: &[&str] = &[$(stringify!($argument)),*];
+                assert!(NAMES.len() == $crate::driver::symbols::argument_count::$name as usize);
+            };
         )*
 
-        /// The hook for a symbol, if this module has one.
-        pub fn find(at: usize) -> Option<*const ()> {
+        /// The hook for a symbol of this list.
+        pub fn $find(at: usize) -> Option<*const ()> {
             match at {
                 $($crate::driver::symbols::index::$name => Some($name as *const ()),)*
                 _ => None,

@@ -5,45 +5,56 @@ use std::ffi::c_void;
 use std::hint::black_box;
 
 use super::declare::{hooks, per_thread, written};
-use super::launch::{Way, as_is, launch, launch_ex, launch_graph, launch_plain, launches};
+use super::launch::{GraphCall, KernelCall, LaunchMode, as_is, launches, old_launches};
 use crate::deferred::{self, Launch, Offered};
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::kernels::launch::LaunchInfo;
 use crate::throttle;
 
-/// A launch may be deferred.
+/// A launch of a kernel may be deferred.
 #[derive(Debug)]
-struct Leaving;
+struct Deferring;
 
-impl Way for Leaving {
+impl LaunchMode for Deferring {
     #[inline(always)]
-    fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
-        // Arguments of rare paths are copied there, so they are laid out in memory only there.
-        if deferred::busy() {
-            let (info, real) = (*info, black_box(real));
-            return told_behind(&info, leave().as_ref(), real);
-        }
-        let ticket = throttle::before_launch(info);
-        if ticket.is_nothing() {
-            // As in `Straight`: the hook ends by a jump to the driver.
-            return real();
-        }
-        if ticket.waits() {
-            let (info, real) = (*info, black_box(real));
-            return told_waiting(&info, leave().as_ref(), real);
-        }
-        let result = real();
-        throttle::after_launch(ticket, info.stream, result.0);
-        result
+    fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        told(&call.info(), || call.to_defer(), real)
     }
+
+    #[inline(always)]
+    fn graph(call: GraphCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        told(&call.info(), || None, real)
+    }
+}
+
+/// Tells the session around the launch. `to_defer` returns what to copy of it at a closed gate.
+#[inline(always)]
+fn told(info: &LaunchInfo, to_defer: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+    // Arguments of rare paths are copied there, so they are laid out in memory only there.
+    if deferred::busy() {
+        let (info, real) = (*info, black_box(real));
+        return told_behind(&info, to_defer().as_ref(), real);
+    }
+    let ticket = throttle::before_launch(info);
+    if ticket.is_nothing() {
+        // As in `Straight`: the hook ends by a jump to the driver.
+        return real();
+    }
+    if ticket.waits() {
+        let (info, real) = (*info, black_box(real));
+        return told_waiting(&info, to_defer().as_ref(), real);
+    }
+    let result = real();
+    throttle::after_launch(ticket, info.stream, result.0);
+    result
 }
 
 /// Handles a launch while the queue holds others.
 #[cold]
 #[inline(never)]
-fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+fn told_behind(info: &LaunchInfo, launch: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: what the client gives the driver.
-    match unsafe { deferred::behind(info, leave) } {
+    match unsafe { deferred::behind(info, launch) } {
         Offered::Taken => {
             throttle::counted();
             return CuResult::SUCCESS;
@@ -53,7 +64,7 @@ fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() ->
     }
     let ticket = throttle::before_launch(info);
     if ticket.waits() {
-        return told_waiting(info, leave, real);
+        return told_waiting(info, launch, real);
     }
     let result = real();
     throttle::after_launch(ticket, info.stream, result.0);
@@ -63,9 +74,9 @@ fn told_behind(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() ->
 /// Handles a launch that must wait at the gate: it is deferred there, or waits itself.
 #[cold]
 #[inline(never)]
-fn told_waiting(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+fn told_waiting(info: &LaunchInfo, launch: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: what the client gives the driver.
-    match unsafe { deferred::offer(info, leave) } {
+    match unsafe { deferred::offer(info, launch) } {
         Offered::Taken => return CuResult::SUCCESS,
         Offered::Failed(error) => return error,
         Offered::Declined => {}
@@ -73,10 +84,11 @@ fn told_waiting(info: &LaunchInfo, leave: Option<&Launch>, real: impl FnOnce() -
     let ticket = throttle::before_held(info);
     let result = real();
     throttle::after_launch(ticket, info.stream, result.0);
-    if let (true, Some(leave)) = (result.ok(), leave) {
-        deferred::learn(leave);
+    if let (true, Some(launch)) = (result.ok(), launch) {
+        deferred::learn(launch);
     }
     result
 }
 
-launches!(Leaving);
+launches!(Deferring);
+old_launches!(Deferring);

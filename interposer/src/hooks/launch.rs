@@ -1,11 +1,18 @@
-//! Launches, in every way the driver offers. This is the hot path: no lock, no allocation, no
-//! formatting.
+//! The functions that launch, and how weft handles a launch. This is the hot path: no lock, no
+//! allocation, no formatting.
 //!
-//! One list of hooks serves each [`Way`] of telling the session: [`Straight`], and
-//! [`super::deferred_launch`] for jobs whose launches may be deferred. Each way has its own hooks,
-//! so other jobs pay no check.
+//! [`launches`] and [`old_launches`] are the one list of these functions. Each [`LaunchMode`] has
+//! its own expansion, so a job pays for its own mode alone:
+//!
+//! | mode | launches | old launches |
+//! | --- | --- | --- |
+//! | [`Straight`] | here | here |
+//! | [`super::deferred_launch`]: a launch may be deferred | yes | yes |
+//! | [`super::managed_launch`]: the memory of each launch is noted | yes | as otherwise |
+//! | [`super::recorded`]: trace mode | yes | as otherwise |
 
 use std::ffi::c_void;
+use std::ptr;
 
 use super::declare::{hooks, per_thread, written};
 use super::graph;
@@ -16,221 +23,301 @@ use crate::kernels;
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::throttle;
 
-/// How the session is told about a launch.
-pub(super) trait Way {
-    /// Tells the session around the launch. `leave` returns the copy to defer at a closed gate;
-    /// `None`: the launch must wait.
-    fn told(info: &LaunchInfo, leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult;
+/// How weft handles the launches of a job.
+pub(super) trait LaunchMode {
+    /// Makes a launch of a kernel. `real` makes the client's call.
+    fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult;
+
+    /// Makes a launch of a graph.
+    fn graph(call: GraphCall, real: impl FnOnce() -> CuResult) -> CuResult;
+}
+
+/// Numbers of blocks or threads in x, y and z.
+pub(super) type Dimensions = (u32, u32, u32);
+
+/// A call that launches a kernel.
+///
+/// Tuples, and taken by value: an array or a reference would be laid out in memory before each
+/// launch (see [`kernels::identify`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KernelCall {
+    pub function: CuFunction,
+    pub grid: Dimensions,
+    pub block: Dimensions,
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Stream, as plain entry points take it.
+    pub stream: CuStream,
+    /// One address per parameter.
+    pub arguments: *const c_void,
+    /// Parameters in the packed form.
+    pub extra: *const c_void,
+    attributes: *const c_void,
+    attribute_count: u32,
+    deferrable: bool,
+}
+
+impl KernelCall {
+    /// A launch that cannot be deferred.
+    #[inline(always)]
+    pub fn new(function: CuFunction, grid: Dimensions, block: Dimensions, shared: u32, stream: CuStream) -> KernelCall {
+        KernelCall {
+            function,
+            grid,
+            block,
+            shared,
+            stream,
+            arguments: ptr::null(),
+            extra: ptr::null(),
+            attributes: ptr::null(),
+            attribute_count: 0,
+            deferrable: false,
+        }
+    }
+
+    /// The launch with its parameters.
+    #[inline(always)]
+    pub fn with(self, arguments: *const c_void, extra: *const c_void) -> KernelCall {
+        KernelCall {
+            arguments,
+            extra,
+            ..self
+        }
+    }
+
+    /// The launch as one that may be deferred.
+    #[inline(always)]
+    pub fn deferrable(self) -> KernelCall {
+        KernelCall {
+            deferrable: true,
+            ..self
+        }
+    }
+
+    /// A launch with a configuration; `None` without one: the driver refuses it.
+    ///
+    /// # Safety
+    /// `config` is null or a launch configuration.
+    #[inline(always)]
+    pub unsafe fn configured(
+        function: CuFunction,
+        config: *const LaunchConfig,
+        stream: fn(CuStream) -> CuStream,
+    ) -> Option<KernelCall> {
+        // SAFETY: the caller's promise.
+        let config = unsafe { written(config) }?;
+        Some(KernelCall {
+            attributes: config.attributes,
+            attribute_count: config.attribute_count,
+            ..KernelCall::new(
+                function,
+                config.grid.into(),
+                config.block.into(),
+                config.shared,
+                stream(config.stream),
+            )
+        })
+    }
+
+    /// Identity of the launch; 0 if unknown.
+    #[inline(always)]
+    pub fn identity(self) -> u64 {
+        let ((gx, gy, gz), (bx, by, bz)) = (self.grid, self.block);
+        kernels::identify(self.function, gx, gy, gz, bx, by, bz, self.shared)
+    }
+
+    /// The launch, as the session is told.
+    #[inline(always)]
+    pub fn info(self) -> LaunchInfo {
+        LaunchInfo {
+            kernel_hash: self.identity(),
+            stream: self.stream,
+            kind: LaunchKind::Kernel,
+            cost_hint: 0,
+            capturing: capture::on(self.stream),
+        }
+    }
+
+    /// What to copy of the launch if it is deferred; `None`: it must wait at the gate.
+    #[inline(always)]
+    pub fn to_defer(self) -> Option<Launch> {
+        self.deferrable.then(|| Launch {
+            function: self.function,
+            grid: self.grid.into(),
+            block: self.block.into(),
+            shared: self.shared,
+            stream: self.stream,
+            arguments: self.arguments,
+            extra: self.extra,
+            attributes: self.attributes,
+            attribute_count: self.attribute_count,
+        })
+    }
+}
+
+/// A call that launches a graph.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GraphCall {
+    pub exec: CuGraphExec,
+    /// Stream, as plain entry points take it.
+    pub stream: CuStream,
+}
+
+impl GraphCall {
+    /// The launch, as the session is told.
+    #[inline(always)]
+    pub fn info(self) -> LaunchInfo {
+        LaunchInfo {
+            kernel_hash: graph::identity(self.exec),
+            stream: self.stream,
+            kind: LaunchKind::Graph,
+            cost_hint: 0,
+            capturing: capture::on(self.stream),
+        }
+    }
 }
 
 /// Every launch goes to the driver before the hook returns.
 #[derive(Debug)]
 pub(super) struct Straight;
 
-impl Way for Straight {
+impl LaunchMode for Straight {
     #[inline(always)]
-    fn told(info: &LaunchInfo, _leave: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
-        let ticket = throttle::before_launch(info);
-        if ticket.is_nothing() {
-            // Most launches end here, by a jump to the driver with the client's own stack
-            // arguments.
-            return real();
-        }
-        let result = real();
-        throttle::after_launch(ticket, info.stream, result.0);
-        result
+    fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        straight(&call.info(), real)
+    }
+
+    #[inline(always)]
+    fn graph(call: GraphCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        straight(&call.info(), real)
     }
 }
 
-/// Passes the shape as single numbers: see [`kernels::identify`].
+/// Tells the session before and after a launch.
 #[inline(always)]
-fn info(
-    function: CuFunction,
-    (gx, gy, gz): (u32, u32, u32),
-    (bx, by, bz): (u32, u32, u32),
-    shared: u32,
-    stream: CuStream,
-) -> LaunchInfo {
-    LaunchInfo {
-        kernel_hash: kernels::identify(function, gx, gy, gz, bx, by, bz, shared),
-        stream,
-        kind: LaunchKind::Kernel,
-        cost_hint: 0,
-        capturing: capture::on(stream),
-    }
-}
-
-/// Makes a launch that cannot be deferred.
-#[inline(always)]
-pub(super) fn launch<W: Way>(
-    function: CuFunction,
-    grid: (u32, u32, u32),
-    block: (u32, u32, u32),
-    shared: u32,
-    stream: CuStream,
-    real: impl FnOnce() -> CuResult,
-) -> CuResult {
-    W::told(&info(function, grid, block, shared, stream), || None, real)
-}
-
-/// Makes a launch that may be deferred.
-#[inline(always)]
-pub(super) fn launch_plain<W: Way>(
-    function: CuFunction,
-    grid: (u32, u32, u32),
-    block: (u32, u32, u32),
-    shared: u32,
-    stream: CuStream,
-    (arguments, extra): (*const c_void, *const c_void),
-    real: impl FnOnce() -> CuResult,
-) -> CuResult {
-    let leave = move || {
-        Some(Launch {
-            function,
-            grid: grid.into(),
-            block: block.into(),
-            shared,
-            stream,
-            arguments,
-            extra,
-            attributes: std::ptr::null(),
-            attribute_count: 0,
-        })
-    };
-    W::told(&info(function, grid, block, shared, stream), leave, real)
-}
-
-/// Makes a launch with a configuration, which may be deferred.
-///
-/// # Safety
-/// `config` is null or a launch configuration.
-#[inline(always)]
-pub(super) unsafe fn launch_ex<W: Way>(
-    config: *const LaunchConfig,
-    function: CuFunction,
-    stream: fn(CuStream) -> CuStream,
-    (arguments, extra): (*const c_void, *const c_void),
-    real: impl FnOnce() -> CuResult,
-) -> CuResult {
-    // SAFETY: the caller's promise. Without a configuration the driver refuses the launch.
-    let Some(config) = (unsafe { written(config) }) else {
+pub(super) fn straight(info: &LaunchInfo, real: impl FnOnce() -> CuResult) -> CuResult {
+    let ticket = throttle::before_launch(info);
+    if ticket.is_nothing() {
+        // Most launches end here, by a jump to the driver with the client's own stack arguments.
         return real();
-    };
-    let stream = stream(config.stream);
-    let leave = move || {
-        Some(Launch {
-            function,
-            grid: config.grid,
-            block: config.block,
-            shared: config.shared,
-            stream,
-            arguments,
-            extra,
-            attributes: config.attributes,
-            attribute_count: config.attribute_count,
-        })
-    };
-    let info = info(function, config.grid.into(), config.block.into(), config.shared, stream);
-    W::told(&info, leave, real)
-}
-
-#[inline(always)]
-pub(super) fn launch_graph<W: Way>(exec: CuGraphExec, stream: CuStream, real: impl FnOnce() -> CuResult) -> CuResult {
-    let info = LaunchInfo {
-        kernel_hash: graph::identity(exec),
-        stream,
-        kind: LaunchKind::Graph,
-        cost_hint: 0,
-        capturing: capture::on(stream),
-    };
-    W::told(&info, || None, real)
+    }
+    let result = real();
+    throttle::after_launch(ticket, info.stream, result.0);
+    result
 }
 
 pub(super) fn as_is(stream: CuStream) -> CuStream {
     stream
 }
 
-/// Declares the hooks of all launches for a [`Way`]. Names that it uses must be in scope there.
+/// Declares the hooks of all functions that launch one kernel or graph, for a [`LaunchMode`].
 macro_rules! launches {
-    ($way:ty) => {
+    ($mode:ty) => {
         hooks! {
             fn cuLaunchKernel(
                 function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                 shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                let parameters = (arguments, extra);
-                launch_plain::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, parameters, real)
+                let call = KernelCall::new(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
+                <$mode>::kernel(call.with(arguments, extra).deferrable(), real)
             }
 
             fn cuLaunchKernel_ptsz(
                 function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                 shared: u32, stream: CuStream, arguments: *const c_void, extra: *const c_void,
             ) |real| {
-                let (stream, parameters) = (per_thread(stream), (arguments, extra));
-                launch_plain::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, parameters, real)
+                let stream = per_thread(stream);
+                let call = KernelCall::new(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
+                <$mode>::kernel(call.with(arguments, extra).deferrable(), real)
             }
 
             fn cuLaunchKernelEx(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
                 // SAFETY: the client's promise.
-                unsafe { launch_ex::<$way>(config, function, as_is, (arguments, extra), real) }
+                match unsafe { KernelCall::configured(function, config, as_is) } {
+                    Some(call) => <$mode>::kernel(call.with(arguments, extra).deferrable(), real),
+                    None => real(),
+                }
             }
 
             fn cuLaunchKernelEx_ptsz(
                 config: *const LaunchConfig, function: CuFunction, arguments: *const c_void, extra: *const c_void,
             ) |real| {
                 // SAFETY: the client's promise.
-                unsafe { launch_ex::<$way>(config, function, per_thread, (arguments, extra), real) }
+                match unsafe { KernelCall::configured(function, config, per_thread) } {
+                    Some(call) => <$mode>::kernel(call.with(arguments, extra).deferrable(), real),
+                    None => real(),
+                }
             }
 
             fn cuLaunchCooperativeKernel(
                 function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                 shared: u32, stream: CuStream, arguments: *const c_void,
             ) |real| {
-                launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream, real)
+                let call = KernelCall::new(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
+                <$mode>::kernel(call.with(arguments, std::ptr::null()), real)
             }
 
             fn cuLaunchCooperativeKernel_ptsz(
                 function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                 shared: u32, stream: CuStream, arguments: *const c_void,
             ) |real| {
-                launch::<$way>(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, per_thread(stream), real)
-            }
-
-            /// Told as the first device's launch: the kernel starts on all devices or on none.
-            fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
-                // SAFETY: the client's promise to the driver, if there is a first one.
-                let first = (count > 0).then(|| unsafe { written(list) }).flatten();
-                match first {
-                    Some(first) => launch::<$way>(first.function, first.grid.into(), first.block.into(), first.shared, first.stream, real),
-                    None => real(),
-                }
-            }
-
-            /// The oldest way: grid, block and shared memory were set on the function before.
-            fn cuLaunch(function: CuFunction) |real| {
-                launch::<$way>(function, (1, 1, 1), (0, 0, 0), 0, 0, real)
-            }
-
-            fn cuLaunchGrid(function: CuFunction, width: i32, height: i32) |real| {
-                launch::<$way>(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, 0, real)
-            }
-
-            fn cuLaunchGridAsync(function: CuFunction, width: i32, height: i32, stream: CuStream) |real| {
-                launch::<$way>(function, (width.unsigned_abs(), height.unsigned_abs(), 1), (0, 0, 0), 0, stream, real)
+                let stream = per_thread(stream);
+                let call = KernelCall::new(function, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, stream);
+                <$mode>::kernel(call.with(arguments, std::ptr::null()), real)
             }
 
             fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) |real| {
-                launch_graph::<$way>(exec, stream, real)
+                <$mode>::graph(GraphCall { exec, stream }, real)
             }
 
             fn cuGraphLaunch_ptsz(exec: CuGraphExec, stream: CuStream) |real| {
-                launch_graph::<$way>(exec, per_thread(stream), real)
+                <$mode>::graph(GraphCall { exec, stream: per_thread(stream) }, real)
             }
         }
     };
 }
 pub(super) use launches;
 
+/// Declares the hooks of deprecated functions, and of the one that launches on several devices, for
+/// a [`LaunchMode`].
+macro_rules! old_launches {
+    ($mode:ty) => {
+        hooks! {
+            as find_old;
+
+            /// Told as the first device's launch: the kernel starts on all devices or on none.
+            fn cuLaunchCooperativeKernelMultiDevice(list: *const DeviceLaunch, count: u32, flags: u32) |real| {
+                // SAFETY: the client's promise to the driver, if there is a first one.
+                let first = (count > 0).then(|| unsafe { written(list) }).flatten();
+                match first {
+                    Some(first) => {
+                        let (grid, block) = (first.grid.into(), first.block.into());
+                        <$mode>::kernel(KernelCall::new(first.function, grid, block, first.shared, first.stream), real)
+                    }
+                    None => real(),
+                }
+            }
+
+            /// The oldest way: grid, block and shared memory were set on the function before.
+            fn cuLaunch(function: CuFunction) |real| {
+                <$mode>::kernel(KernelCall::new(function, (1, 1, 1), (0, 0, 0), 0, 0), real)
+            }
+
+            fn cuLaunchGrid(function: CuFunction, width: i32, height: i32) |real| {
+                let grid = (width.unsigned_abs(), height.unsigned_abs(), 1);
+                <$mode>::kernel(KernelCall::new(function, grid, (0, 0, 0), 0, 0), real)
+            }
+
+            fn cuLaunchGridAsync(function: CuFunction, width: i32, height: i32, stream: CuStream) |real| {
+                let grid = (width.unsigned_abs(), height.unsigned_abs(), 1);
+                <$mode>::kernel(KernelCall::new(function, grid, (0, 0, 0), 0, stream), real)
+            }
+        }
+    };
+}
+pub(super) use old_launches;
+
 launches!(Straight);
+old_launches!(Straight);

@@ -11,6 +11,7 @@
 
 mod allocation;
 mod capture;
+mod choice;
 mod context;
 mod declare;
 mod deferred_launch;
@@ -23,38 +24,19 @@ mod managed_memory;
 mod mem_info;
 pub mod module;
 pub mod proc_address;
+mod recorded;
 pub mod stream_ordered;
 mod sync;
 
 use std::sync::LazyLock;
 
-use crate::paging::may_be_managed;
+pub use self::choice::is_for_managed;
+use crate::trace;
 
 /// The hook for a symbol.
 pub fn hook(at: usize) -> Option<*const ()> {
-    let modules = [
-        launch::find,
-        sync::find,
-        allocation::find,
-        mem_info::find,
-        module::find,
-        graph::find,
-        capture::find,
-        context::find,
-        init::find,
-    ];
-    // A managed job, and a job that may become managed, prefers its own hooks.
-    let managed = may_be_managed().then(|| managed_launch::find(at).or_else(|| managed_memory::find(at)));
-    let managed = managed.flatten();
-    // So does a job whose launches may be deferred at the gate.
-    let leaving = || deferred_launch::find(at).or_else(|| func_attributes::find(at));
-    let managed = managed.or_else(|| crate::client::deferral::on().then(leaving).flatten());
-    managed.or_else(|| modules.into_iter().find_map(|find| find(at)))
-}
-
-/// Whether a managed job has its own hook for a symbol.
-pub fn is_for_managed(at: usize) -> bool {
-    managed_launch::find(at).is_some() || managed_memory::find(at).is_some()
+    let recorded = trace::on().then(|| recorded::hook(at)).flatten();
+    recorded.or_else(|| choice::unrecorded(at))
 }
 
 /// Whether weft keeps out of this process (`WEFT_MODE=off`). Then only lookups are hooked, and

@@ -6,6 +6,7 @@
 //! or in the structure passed.
 
 use weft_profiles::working_set::Access;
+use weft_symbols::QueueRule;
 
 use super::declare::per_thread;
 use crate::deferred::{self, Fill};
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn before(at: u32, registers: *const usize, stack: *const 
 #[inline(never)]
 fn left_behind(at: usize, arguments: Arguments) -> Option<CuResult> {
     let entry = ENTRIES.get(at)?;
-    if deferred::ends_something(entry.base) {
+    if entry.queue == QueueRule::GivesBack {
         return deferred::before(at);
     }
     let stream = stream_of(entry, arguments);

@@ -1,8 +1,8 @@
 //! Trace mode: records every launch, copy and wait of the job's marked steps (`WEFT_MODE=trace`,
 //! `WEFT_TRACE=FILE`).
 //!
-//! The process has no session then: no broker, no samples, no filled gaps. [`hooks`] wrap the usual
-//! ones and are bound in this mode alone.
+//! The process has no session then: no broker, no samples, no filled gaps. Its hooks
+//! (`hooks/recorded.rs`) are bound in this mode alone and record by [`around`].
 //!
 //! * A step lasts from `cuProfilerStart` (PyTorch: `torch.cuda.profiler.start()`), which still goes
 //!   to the driver, to the next one or `cuProfilerStop`. Earlier calls are not recorded.
@@ -17,11 +17,11 @@
 //! (`cuStreamQuery`, `cuEventQuery`) count as host time, and so do copies of arrays and batched
 //! copies.
 
-pub mod hooks;
 mod processor;
 pub(super) mod recorder;
 pub(super) mod writer;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::LazyLock;
@@ -30,9 +30,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use weft_kernel_id::KernelId;
 use weft_trace_format::raw::{MOST_NODES, Record};
 
+pub use self::recorder::Call;
 use self::recorder::Recorder;
+use crate::client::clock;
+use crate::driver::abi::CuResult;
 use crate::driver::device::Device;
 use crate::driver::events::EventCalls;
+use crate::internal_error::guarded;
 use crate::process;
 
 /// The recorder of this process, once made. Never freed.
@@ -48,6 +52,12 @@ static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
 /// Whether this process is in trace mode.
 pub fn on() -> bool {
     FILE.is_some()
+}
+
+thread_local! {
+    /// Whether a recorded call is under way on this thread: a driver's calls to itself are not
+    /// counted.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 fn recorder() -> Option<&'static Recorder> {
@@ -90,6 +100,33 @@ extern "C" fn at_end() {
 /// makes a new one.
 pub fn forget() {
     RECORDER.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// Whether a step was marked: calls before the first mark are not recorded.
+pub fn is_marked() -> bool {
+    recorder().is_some_and(Recorder::is_marked)
+}
+
+/// Makes a call and records it as `describe` says, if at all.
+pub fn around(describe: impl FnOnce() -> Option<Call>, call: impl FnOnce() -> CuResult) -> CuResult {
+    let entered = clock::now();
+    let Some(recorder) = recorder().filter(|_| !INSIDE.get()) else {
+        return call();
+    };
+    let ticket = guarded(|| {
+        let call = describe().filter(|call| recorder.wants(call))?;
+        recorder.before(call, entered, processor::preempted(entered))
+    });
+    INSIDE.set(true);
+    let called = clock::now();
+    let result = call();
+    let returned = clock::now();
+    INSIDE.set(false);
+    if let Some(Some(ticket)) = ticket {
+        guarded(|| recorder.after(ticket, called, returned, result.ok()));
+        processor::went_on(clock::now());
+    }
+    result
 }
 
 /// Records the first launch of an identity.

@@ -137,9 +137,14 @@ impl Recorder {
         self.lock().writer.put(record);
     }
 
+    /// Whether a first mark was set.
+    pub fn is_marked(&self) -> bool {
+        self.marked.load(Ordering::Relaxed)
+    }
+
     /// Whether to record a call.
     pub fn wants(&self, call: &Call) -> bool {
-        matches!(call, Call::Mark) || self.marked.load(Ordering::Relaxed)
+        matches!(call, Call::Mark) || self.is_marked()
     }
 
     /// Notes a call that came in at `entered`. `preempted`: ns without a processor before it.

@@ -10,12 +10,14 @@
 
 mod beyond;
 mod class;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub use beyond::{BEYOND, Beyond, beyond, parse as parse_beyond};
 pub use class::Class;
+pub use queue::QueueRule;
 
 /// The checked-in table.
 pub const TABLE: &str = include_str!("../driver-api.tsv");
@@ -66,6 +68,8 @@ pub struct Entry<'a> {
     pub stream: Option<u8>,
     /// Position of the amount copied, filled or allocated. For a fill it counts elements.
     pub size: Option<u8>,
+    /// What it does about deferred launches.
+    pub queue: QueueRule,
 }
 
 /// Why a line was refused.
@@ -101,8 +105,8 @@ pub fn parse(text: &str) -> Result<Vec<Entry<'_>>, Error> {
             what,
         };
         let fields: Vec<&str> = line.split('\t').collect();
-        let &[symbol, base, since, flavour, class, args, stream, size] = fields.as_slice() else {
-            return Err(refuse(format!("{} fields instead of 8", fields.len())));
+        let &[symbol, base, since, flavour, class, args, stream, size, queue] = fields.as_slice() else {
+            return Err(refuse(format!("{} fields instead of 9", fields.len())));
         };
         let named = |name: &str| name.starts_with("cu") && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !named(symbol) || !symbol.starts_with(base) || !named(base) {
@@ -126,6 +130,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry<'_>>, Error> {
                 .map_err(|_| refuse(format!("'{args}' is not a number of arguments")))?,
             stream: position(stream).map_err(refuse)?,
             size: position(size).map_err(refuse)?,
+            queue: QueueRule::parse(queue).ok_or_else(|| refuse(format!("unknown queue rule '{queue}'")))?,
         };
         if entry
             .stream

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::{Class, Entry, Flavour, TABLE, header_version, parse, resolve, table};
+use super::{Class, Entry, Flavour, QueueRule, TABLE, header_version, parse, resolve, table};
 
 fn checked_in() -> Vec<Entry<'static>> {
     table().expect("the checked-in table parses")
@@ -98,20 +98,21 @@ fn positions_of_arguments_are_right_where_we_know_them() {
 
 #[test]
 fn a_bad_line_is_refused_with_its_number() {
-    let good = "cuInit\tcuInit\t2000\tplain\tinit\t1\t-\t-";
+    let good = "cuInit\tcuInit\t2000\tplain\tinit\t1\t-\t-\tsync-free";
     assert_eq!(parse(good).map(|entries| entries.len()), Ok(1));
     let refused = |line: &str| {
         let error = parse(&format!("# a remark\n{good}\n{line}\n")).expect_err(line);
         assert_eq!(error.line, 3, "{error}");
         error.to_string()
     };
-    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tnonsense\t1\t-\t-").contains("unknown class 'nonsense'"));
-    assert!(refused("cuFoo\tcuFoo\t2000\todd\tinit\t1\t-\t-").contains("unknown flavour 'odd'"));
-    assert!(refused("cuFoo\tcuFoo\tnew\tplain\tinit\t1\t-\t-").contains("not a CUDA version"));
-    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tinit\t1\t1\t-").contains("past its last one"));
-    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tinit\t1\t-").contains("7 fields"));
-    assert!(refused("cuFoo_ptsz\tcuFoo\t2000\tplain\tinit\t1\t-\t-").contains("flavour"));
-    assert!(refused("fooBar\tfooBar\t2000\tplain\tinit\t1\t-\t-").contains("not a name"));
+    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tnonsense\t1\t-\t-\tempties").contains("unknown class 'nonsense'"));
+    assert!(refused("cuFoo\tcuFoo\t2000\todd\tinit\t1\t-\t-\tempties").contains("unknown flavour 'odd'"));
+    assert!(refused("cuFoo\tcuFoo\tnew\tplain\tinit\t1\t-\t-\tempties").contains("not a CUDA version"));
+    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tinit\t1\t1\t-\tempties").contains("past its last one"));
+    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tinit\t1\t-\t-").contains("8 fields"));
+    assert!(refused("cuFoo\tcuFoo\t2000\tplain\tinit\t1\t-\t-\tlater").contains("unknown queue rule 'later'"));
+    assert!(refused("cuFoo_ptsz\tcuFoo\t2000\tplain\tinit\t1\t-\t-\tempties").contains("flavour"));
+    assert!(refused("fooBar\tfooBar\t2000\tplain\tinit\t1\t-\t-\tempties").contains("not a name"));
     assert!(refused(good).contains("already on line 2"));
 }
 
@@ -123,4 +124,50 @@ fn class_names_go_there_and_back() {
     }
     assert_eq!(Class::parse("other"), None);
     assert_eq!(Flavour::parse(""), None);
+}
+
+#[test]
+fn all_versions_and_flavours_of_a_name_have_one_rule_for_the_queue() {
+    // 32-bit addresses are not deferred.
+    let narrow = ["cuMemcpyDtoDAsync"];
+    let entries = checked_in();
+    for entry in entries.iter().filter(|entry| !narrow.contains(&entry.symbol)) {
+        let twin = entries.iter().rfind(|other| other.base == entry.base).expect("itself");
+        assert_eq!(entry.queue, twin.queue, "{}", entry.symbol);
+    }
+}
+
+#[test]
+fn no_call_with_a_place_on_a_stream_is_sync_free() {
+    for entry in checked_in() {
+        let free = entry.queue == QueueRule::SyncFree;
+        assert!(!(free && entry.class.is_ordered()), "{}", entry.symbol);
+    }
+}
+
+#[test]
+fn all_work_but_plain_launches_waits_for_the_queue() {
+    for entry in checked_in().iter().filter(|entry| entry.class.is_ordered()) {
+        let launches = matches!(entry.class, Class::Launch | Class::GraphLaunch);
+        let own = launches && !entry.base.starts_with("cuLaunchCooperative");
+        assert_eq!(entry.queue.waits(), !own, "{}", entry.symbol);
+    }
+}
+
+#[test]
+fn what_is_deferrable_takes_four_words_and_a_stream() {
+    let entries = checked_in();
+    let deferrable = entries.iter().filter(|entry| entry.queue == QueueRule::Deferrable);
+    let mut count = 0;
+    for entry in deferrable {
+        count += 1;
+        assert_eq!(
+            (entry.args, entry.stream, entry.size),
+            (4, Some(3), Some(2)),
+            "{}",
+            entry.symbol
+        );
+        assert!(entry.since >= 3020, "{} has 32-bit addresses", entry.symbol);
+    }
+    assert_eq!(count, 8);
 }

@@ -1,47 +1,81 @@
-//! Hooks of trace mode: each wraps what the symbol leads to otherwise, a hook or the driver.
+//! Hooks of trace mode: each makes the call as other modes do, and tells the recorder around it.
 //!
-//! The recorder is told before and after; arguments and result pass unchanged. Listed functions
-//! take only integers and pointers, so each argument is one word.
+//! Launches are the [list](super::launch)'s. Other calls wrap what the symbol leads to otherwise, a
+//! hook or the driver; arguments and result pass unchanged. Their functions take only integers and
+//! pointers, so each argument is one word.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
+use std::ffi::c_void;
 
 use weft_trace_format::Direction;
 use weft_trace_format::raw::What;
 
-use super::processor;
-use super::recorder::{Call, Recorder};
-use crate::client::clock;
-use crate::driver::abi::{CuResult, LaunchConfig};
+use super::declare::{hooks, per_thread};
+use super::launch::{GraphCall, KernelCall, LaunchMode, Straight, as_is, launches};
+use super::managed_launch::Managed;
+use super::{choice, graph, stream_ordered};
+use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, LaunchConfig};
 use crate::driver::capture;
 use crate::driver::stream::{PER_THREAD_STREAM, Stream};
-use crate::driver::symbols::StreamOp;
-use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE};
-use crate::hooks::{self, graph, stream_ordered};
-use crate::internal_error::guarded;
-use crate::kernels;
+use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE, StreamOp};
+use crate::paging::may_be_managed;
 use crate::thread;
+use crate::trace::{self, Call};
 
-/// The recording hook for a symbol, in trace mode.
-pub fn hook(at: usize) -> Option<*const ()> {
-    super::on().then(|| find(at)).flatten()
+/// The recording hook for a symbol.
+pub(super) fn hook(at: usize) -> Option<*const ()> {
+    find(at).or_else(|| find_other(at))
 }
 
-thread_local! {
-    /// Whether a recorded call is under way on this thread: a driver's calls to itself are not
-    /// counted.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+/// Each launch is recorded.
+#[derive(Debug)]
+struct Tracing;
+
+impl LaunchMode for Tracing {
+    fn kernel(call: KernelCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        trace::around(
+            || launch(call.stream, || call.identity()),
+            || match may_be_managed() {
+                true => Managed::kernel(call, real),
+                false => Straight::kernel(call, real),
+            },
+        )
+    }
+
+    fn graph(call: GraphCall, real: impl FnOnce() -> CuResult) -> CuResult {
+        trace::around(
+            || launch(call.stream, || graph::identity(call.exec)),
+            || match may_be_managed() {
+                true => Managed::graph(call, real),
+                false => Straight::graph(call, real),
+            },
+        )
+    }
 }
 
-/// Meaning of a symbol's arguments.
+launches!(Tracing);
+
+/// What to record of a launch; `None` in a capture.
+fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<Call> {
+    if !trace::is_marked() {
+        return None;
+    }
+    let hash = identity();
+    if capture::on(stream) {
+        return None;
+    }
+    Some(Call::Operation {
+        what: What::Launch {
+            hash,
+            stream: key(stream),
+        },
+        timed: Some(stream),
+    })
+}
+
+/// Meaning of the arguments of a call other than a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Function, grid, block, shared memory, stream.
-    Kernel,
-    /// Configuration, function.
-    KernelEx,
-    /// Executable graph, stream.
-    Graph,
     /// A copy or fill, as in the symbol table.
     Copy,
     /// Waits for all work.
@@ -70,13 +104,16 @@ macro_rules! around {
                 // SAFETY: the symbol leads to a function of that many words.
                 let inner = unsafe { std::mem::transmute::<*const (), Inner>(inner) };
                 let words: &[usize] = &[$($argument),*];
-                // SAFETY: the client's arguments, unchanged, as promised to the driver.
-                told(symbols::index::$name, How::$how, words, || unsafe { inner($($argument),*) })
+                trace::around(
+                    || described(symbols::index::$name, How::$how, words),
+                    // SAFETY: the client's arguments, unchanged, as promised to the driver.
+                    || unsafe { inner($($argument),*) },
+                )
             }
         )+)+
 
-        /// The hook for a symbol that has one in trace mode.
-        fn find(at: usize) -> Option<*const ()> {
+        /// The hook for a symbol of this list.
+        fn find_other(at: usize) -> Option<*const ()> {
             match at {
                 $($(symbols::index::$name => Some($name as *const ()),)+)+
                 _ => None,
@@ -93,13 +130,6 @@ macro_rules! around {
 }
 
 around! {
-    Kernel:
-        cuLaunchKernel(a, b, c, d, e, f, g, h, i, j, k),
-        cuLaunchKernel_ptsz(a, b, c, d, e, f, g, h, i, j, k),
-        cuLaunchCooperativeKernel(a, b, c, d, e, f, g, h, i, j),
-        cuLaunchCooperativeKernel_ptsz(a, b, c, d, e, f, g, h, i, j);
-    KernelEx: cuLaunchKernelEx(a, b, c, d), cuLaunchKernelEx_ptsz(a, b, c, d);
-    Graph: cuGraphLaunch(a, b), cuGraphLaunch_ptsz(a, b);
     Copy:
         cuMemcpy(a, b, c), cuMemcpy_ptds(a, b, c),
         cuMemcpyAsync(a, b, c, d), cuMemcpyAsync_ptsz(a, b, c, d),
@@ -138,106 +168,36 @@ around! {
 
 /// What the symbol leads to in other modes.
 fn inner(at: usize) -> *const () {
-    hooks::hook(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
-}
-
-/// Makes the call, and tells the recorder before and after.
-fn told(at: usize, how: How, words: &[usize], call: impl FnOnce() -> CuResult) -> CuResult {
-    let entered = clock::now();
-    let Some(recorder) = super::recorder().filter(|_| !INSIDE.get()) else {
-        return call();
-    };
-    let ticket = guarded(|| {
-        let call = described(recorder, at, how, words)?;
-        recorder.before(call, entered, processor::preempted(entered))
-    });
-    INSIDE.set(true);
-    let called = clock::now();
-    let result = call();
-    let returned = clock::now();
-    INSIDE.set(false);
-    if let Some(Some(ticket)) = ticket {
-        guarded(|| recorder.after(ticket, called, returned, result.ok()));
-        processor::went_on(clock::now());
-    }
-    result
+    choice::unrecorded(at).unwrap_or_else(|| symbols::real_bound(at).cast_const())
 }
 
 /// What to record of the call, if anything.
-fn described(recorder: &Recorder, at: usize, how: How, words: &[usize]) -> Option<Call> {
+fn described(at: usize, how: How, words: &[usize]) -> Option<Call> {
+    if !trace::is_marked() && how != How::Mark {
+        return None;
+    }
     let entry = ENTRIES.get(at)?;
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
-    let simple = |what| Call::Operation { what, timed: None };
-    let call = match how {
-        How::Mark => Call::Mark,
-        How::Stop => Call::Stop,
-        How::Context => simple(What::SyncAll),
-        How::Event => simple(What::SyncEvent(word(0) as u64)),
-        How::Stream => simple(What::SyncStream(key(stream_of(entry, word(0))))),
-        How::Record => simple(What::Record {
+    let stream = |at: usize| stream_of(entry, word(at));
+    let what = match how {
+        How::Mark => return Some(Call::Mark),
+        How::Stop => return Some(Call::Stop),
+        How::Copy => return copy(entry, words),
+        How::Context => What::SyncAll,
+        How::Event => What::SyncEvent(word(0) as u64),
+        How::Stream => What::SyncStream(key(stream(0))),
+        // A captured event is part of the graph.
+        How::Record | How::Wait if capture::on(stream(usize::from(how == How::Record))) => return None,
+        How::Record => What::Record {
             event: word(0) as u64,
-            stream: key(stream_of(entry, word(1))),
-        }),
-        How::Wait => simple(What::Wait {
-            event: word(1) as u64,
-            stream: key(stream_of(entry, word(0))),
-        }),
-        // Work is described below, if wanted: it needs more lookups.
-        How::Kernel | How::KernelEx | How::Graph | How::Copy => simple(What::SyncAll),
-    };
-    if !recorder.wants(&call) {
-        return None;
-    }
-    match how {
-        How::Kernel => {
-            let number = |at: usize| word(at) as u32;
-            let hash = kernels::identify(
-                word(0),
-                number(1),
-                number(2),
-                number(3),
-                number(4),
-                number(5),
-                number(6),
-                number(7),
-            );
-            launch(hash, stream_of(entry, word(8)))
-        }
-        How::KernelEx => {
-            // SAFETY: the client's promise to the driver: null or a launch configuration.
-            let config = unsafe { (word(0) as *const LaunchConfig).as_ref() }?;
-            let hash = kernels::identify_shape(word(1), config.grid, config.block, config.shared);
-            launch(hash, stream_of(entry, config.stream))
-        }
-        How::Graph => launch(graph::identity(word(0)), stream_of(entry, word(1))),
-        How::Copy => copy(entry, words),
-        _ if captured(&call) => None,
-        _ => Some(call),
-    }
-}
-
-/// Whether the call concerns a captured event, which is part of the graph.
-fn captured(call: &Call) -> bool {
-    let Call::Operation { what, .. } = call else {
-        return false;
-    };
-    match what {
-        What::Record { stream, .. } | What::Wait { stream, .. } => usize::try_from(*stream).is_ok_and(capture::on),
-        _ => false,
-    }
-}
-
-fn launch(hash: u64, stream: Stream) -> Option<Call> {
-    if capture::on(stream) {
-        return None;
-    }
-    Some(Call::Operation {
-        what: What::Launch {
-            hash,
-            stream: key(stream),
+            stream: key(stream(1)),
         },
-        timed: Some(stream),
-    })
+        How::Wait => What::Wait {
+            event: word(1) as u64,
+            stream: key(stream(0)),
+        },
+    };
+    Some(Call::Operation { what, timed: None })
 }
 
 fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
@@ -299,8 +259,7 @@ mod tests {
             assert_eq!(usize::from(entry.args), words, "{:?}", entry.symbol);
             // The table also knows the stream's place in the arguments.
             let stream = match how {
-                How::Kernel => 8,
-                How::Graph | How::Record => 1,
+                How::Record => 1,
                 How::Stream | How::Wait => 0,
                 _ => continue,
             };
@@ -329,10 +288,9 @@ mod tests {
                 Class::Event,
                 Class::Wait,
             ];
-            let listed = LISTED.iter().any(|(other, _, _)| *other == at);
             let symbol = entry.symbol.to_str().unwrap();
             if wanted.contains(&entry.class) && !left_out.contains(&symbol) {
-                assert!(listed, "{symbol}");
+                assert!(hook(at).is_some(), "{symbol}");
             }
         }
     }
