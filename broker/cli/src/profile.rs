@@ -302,7 +302,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
         // A shared broker returns what it learnt; the profile is stored as this user's.
-        Answer::Learnt(took) => store::add(&called, &took)?,
+        Answer::Learnt(took) => took.keep(&called)?,
         other => bail!("unexpected answer {other:?}"),
     };
     eprintln!(

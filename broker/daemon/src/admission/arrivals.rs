@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::book::Book;
+use super::controller::Controller;
 use super::watch::Reading;
 use crate::clock;
 use crate::registry::Entry;
@@ -72,7 +72,7 @@ impl Arrivals {
     }
 }
 
-impl Book {
+impl Controller {
     /// A client arrives. `told`: NVML tells of devices; `reading`: its fresh answer.
     pub fn arrives(&mut self, arrival: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
         let (entry, sender, wants) = arrival;
@@ -109,7 +109,7 @@ impl Book {
         self.let_on_at(clock::now(), told);
     }
 
-    /// [`Book::let_on`] at `now`.
+    /// [`Controller::let_on`] at `now`.
     pub fn let_on_at(&mut self, now: Ns, told: bool) {
         let mut kept = Vec::new();
         for arrival in std::mem::take(&mut self.arrivals.0) {

@@ -8,10 +8,10 @@
 //!   keeps its share while it runs, attached or not: it keeps its memory.
 #![forbid(unsafe_code)]
 
-use super::book::{Book, Gang, Member, stated};
+use super::controller::{Controller, Gang, Member, stated};
 use super::ledger::{Ledger, Page};
-use super::process::Process;
 use crate::clock;
+use crate::process::Process;
 use weft_admission::{Admission, Config, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
@@ -31,10 +31,10 @@ pub struct Absent {
     pub until: Ns,
 }
 
-impl Book {
+impl Controller {
     /// Goes on from the last broker's page.
-    pub fn go_on(config: Config, ledger: Option<Ledger>, page: Page) -> Book {
-        let mut book = Book::new(config.clone(), ledger);
+    pub fn go_on(config: Config, ledger: Option<Ledger>, page: Page) -> Controller {
+        let mut book = Controller::new(config.clone(), ledger);
         book.machine = Admission::go_on(config, page.machine);
         book.devices = page.devices;
         book.users = page.users;

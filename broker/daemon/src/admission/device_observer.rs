@@ -25,10 +25,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::book::{Book, Gang};
-use super::process::Process;
+use super::controller::{Controller, Gang};
 use super::shares;
 use crate::clock;
+use crate::process::Process;
 use weft_admission::{Admission, Device, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::Moves;
@@ -75,7 +75,7 @@ const TRIES: u32 = 40;
 
 /// What a client's probe found.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct MemoryProbe {
     /// Free bytes.
     pub free: u64,
     /// Bytes that the client held itself.
@@ -218,7 +218,7 @@ struct MemorySample {
 #[derive(Debug)]
 struct Own {
     client: u64,
-    look: Look,
+    look: MemoryProbe,
     /// Its user; `None`: the owner, whose claim needs no confirmation.
     uid: Option<u32>,
 }
@@ -552,9 +552,9 @@ impl DeviceObserver {
     }
 }
 
-impl Book {
+impl Controller {
     /// Takes in a client's probe of its device. `told`: NVML tells of devices.
-    pub fn context(&mut self, client: u64, look: Look, told: bool) {
+    pub fn context(&mut self, client: u64, look: MemoryProbe, told: bool) {
         let Some(job) = self.clients.get(&client).copied() else {
             return;
         };
@@ -637,7 +637,7 @@ impl Book {
         self.look_at_the_unseen_at(clock::now(), told);
     }
 
-    /// [`Book::look_at_the_unseen`] at `now`.
+    /// [`Controller::look_at_the_unseen`] at `now`.
     pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
         let devices: Vec<Device> = self.machine.devices().copied().collect();
         for member in self.gangs.values().flat_map(|gang| gang.members.values()) {

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use super::book::Book;
+use super::controller::Controller;
 use weft_admission::{Device, DeviceId, Event};
 
 /// Most devices that NVML does not list, and most that one user named. The owner may name all.
@@ -38,7 +38,7 @@ pub struct Said {
     sizes: BTreeMap<u32, u64>,
 }
 
-impl Book {
+impl Controller {
     /// The number of a known device.
     pub fn known_device(&self, uuid: &str) -> Option<DeviceId> {
         let at = self.devices.iter().position(|known| known == uuid);

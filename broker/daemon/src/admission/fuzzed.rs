@@ -4,12 +4,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::book::Book;
-use super::learnt::Learnt;
+use super::controller::Controller;
 use super::ledger::{KeptJob, Page};
-use super::process::Process;
+use super::observed_usage::ObservedUsage;
 use super::watch::Watch;
-use super::{AdmissionHandle, Look, known, report};
+use super::{AdmissionHandle, MemoryProbe, device_facts, report};
+use crate::process::Process;
 use crate::registry::{Entry, Newcomer};
 use crate::server::ToTheClient;
 use weft_admission::{Admission, Ask, Config, Device, DeviceId, Event, Job, Need, User};
@@ -26,7 +26,7 @@ pub fn ledger(text: &[u8]) -> bool {
         return false;
     };
     let jobs: Vec<Job> = page.jobs.iter().map(|kept| kept.job).take(8).collect();
-    let mut book = Book::go_on(Config::default(), None, page);
+    let mut book = Controller::go_on(Config::default(), None, page);
     look(&book);
     for job in jobs {
         book.tell(Event::Ends(job));
@@ -39,7 +39,7 @@ pub fn ledger(text: &[u8]) -> bool {
 }
 
 /// Panics unless the queue can be shown and the state written is read again.
-fn look(book: &Book) {
+fn look(book: &Controller) {
     let mut queue = book.queue();
     report::foresee(&book.machine, &mut queue);
     let kept = serde_json::to_vec(&book.machine.keep()).expect("a machine can be written");
@@ -91,8 +91,8 @@ pub fn a_ledger() -> Vec<u8> {
 
 /// Takes a text as `known.json`. Returns whether it was one.
 pub fn known(text: &[u8]) -> bool {
-    known::understood(text).is_some_and(|learnt| {
-        let learnt = Learnt::go_on(learnt);
+    device_facts::understood(text).is_some_and(|learnt| {
+        let learnt = ObservedUsage::go_on(learnt);
         learnt.all().len() < usize::MAX
     })
 }
@@ -130,7 +130,9 @@ impl Room {
             ToBroker::NoMore => self.handle.no_more(client),
             ToBroker::OnDevice => self.handle.on_device(client),
             ToBroker::WaitsNoMore | ToBroker::Goodbye => self.handle.gone(client),
-            ToBroker::Context { free, held, own, at } => self.handle.context(client, Look { free, held, own, at }),
+            ToBroker::Context { free, held, own, at } => {
+                self.handle.context(client, MemoryProbe { free, held, own, at })
+            }
             ToBroker::Note(line) => entry.note(&line),
             _ => {}
         }
@@ -155,7 +157,7 @@ impl Room {
 
 fn empty() -> AdmissionHandle {
     AdmissionHandle {
-        book: Arc::new(Mutex::new(Book::new(Config::default(), None))),
+        book: Arc::new(Mutex::new(Controller::new(Config::default(), None))),
         watch: Watch::none(),
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{self, Process};
+use crate::process::{self, Process};
 use weft_admission::{DeviceId, Job, Kept};
 
 /// Version of the format. Others are not read.

@@ -1,17 +1,17 @@
 //! Admission in the daemon: clients' requests go to the core, its decisions to admission slots.
 //!
-//! * [`book`]: clients and jobs, events to the core, and its decisions;
+//! * [`controller`]: clients and jobs, events to the core, and its decisions;
 //! * [`devices`]: the devices; [`device_observer`]: what contexts and strangers take; [`watch`]:
 //!   what is free, by NVML;
-//! * [`either`]: auto backing; [`kin`]: multi-device groups; [`still`]: suspended jobs;
-//! * [`arrivals`]: clients whose device's free memory is not known; [`growing`]: running clients
+//! * [`auto_backing`]; [`deadlock`]: multi-device groups; [`suspended`]: suspended jobs;
+//! * [`arrivals`]: clients whose device's free memory is not known; [`growth`]: running clients
 //!   that wait for more;
-//! * [`known`]: what outlives a broker; [`learnt`]: observed usage;
-//! * [`ledger`], [`process`]: the book on the disk, for a killed broker's successor; [`back`]: how
-//!   clients reattach;
-//! * [`places`]: devices for jobs that let weft choose;
+//! * [`device_facts`]: what outlives a broker; [`observed_usage`];
+//! * [`ledger`]: the table on the disk, for a killed broker's successor; [`back`]: how clients
+//!   reattach;
+//! * [`promises`]: devices for jobs that let weft choose;
 //! * [`shares`]: each process's part of its job's share;
-//! * [`telling`]: lines for waiting jobs;
+//! * [`notify`]: lines for waiting jobs;
 //! * [`rows`], [`report`]: the answer to `weft queue`.
 //!
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
@@ -36,47 +36,45 @@ use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::Wants;
 
 mod arrivals;
+mod auto_backing;
 mod back;
-mod book;
+mod controller;
+mod deadlock;
+mod device_facts;
 mod device_observer;
 mod devices;
-mod either;
 #[doc(hidden)]
 pub mod fuzzed;
 
-mod growing;
-mod kin;
-mod known;
-mod learnt;
+mod growth;
 mod ledger;
-mod places;
-mod process;
+mod notify;
+mod observed_usage;
+mod promises;
 mod report;
 mod rows;
 mod shares;
-mod still;
-mod telling;
+mod suspended;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use device_observer::Look;
-pub use known::FILE as KNOWN;
-pub use learnt::Took;
-pub use places::{Offer, Place, Seeker};
-pub use process::{Process, is_stopped};
+pub use device_facts::FILE as DEVICE_FACTS_FILE;
+pub use device_observer::MemoryProbe;
+pub use observed_usage::PeakUsage;
+pub use promises::{Offer, Place, Seeker};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
-use book::Book;
-use known::Known;
-use learnt::Learnt;
+use controller::Controller;
+use device_facts::DeviceFacts;
 use ledger::{Ledger, Page};
+use observed_usage::ObservedUsage;
 use watch::Watch;
 
 /// Handle on admission, for all threads.
 #[derive(Debug, Clone)]
 pub struct AdmissionHandle {
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<Controller>>,
     watch: Watch,
 }
 
@@ -104,8 +102,8 @@ impl AdmissionHandle {
             }
         });
         let book = match page {
-            Some(page) => Book::go_on(config, ledger, page),
-            None => Book::new(config, ledger),
+            Some(page) => Controller::go_on(config, ledger, page),
+            None => Controller::new(config, ledger),
         };
         AdmissionHandle {
             book: Arc::new(Mutex::new(book)),
@@ -124,14 +122,14 @@ impl AdmissionHandle {
     pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
         let mut book = self.book();
         book.measures = true;
-        book.known = Known::begin(file.to_path_buf());
-        book.learnt = Learnt::go_on(book.known.learnt());
+        book.known = DeviceFacts::begin(file.to_path_buf());
+        book.learnt = ObservedUsage::go_on(book.known.learnt());
         drop(book);
         self.watch = Watch::begin();
         self
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, Controller> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,11 +158,11 @@ impl AdmissionHandle {
     }
 
     /// A client has made its first context and probed its device.
-    pub fn context(&self, client: u64, look: Look) {
+    pub fn context(&self, client: u64, look: MemoryProbe) {
         // A time in the future would never be old.
         let at = look.at.min(clock::now());
         let told = self.watch.tells();
-        self.book().context(client, Look { at, ..look }, told);
+        self.book().context(client, MemoryProbe { at, ..look }, told);
     }
 
     /// A client is gone, or gives up waiting.
@@ -221,7 +219,7 @@ impl AdmissionHandle {
 
     /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
     /// given.
-    pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<Took> {
+    pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<PeakUsage> {
         self.book().learnt.of(pid, user).cloned()
     }
 

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
-use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
-use super::either;
+use super::auto_backing;
+use super::controller::{ADMITTED, Controller, DENIED, REFUSED, WAITED};
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
 use weft_admission::{Admission, Class, DeviceId, Job, Lack};
 use weft_protocol::Ns;
 
-impl Book {
+impl Controller {
     /// All but the expected begins: these take longer than the book may be locked.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
@@ -62,7 +62,7 @@ impl Book {
                 command,
                 priority: row.ask.priority,
                 share: row.share,
-                memory: Book::memory_of(row.ask.need.backing).to_string(),
+                memory: Controller::memory_of(row.ask.need.backing).to_string(),
                 held,
                 waits_for: self.growth.lacks(row.ask.job),
                 since_s: seconds(now.saturating_sub(row.since)),
@@ -90,7 +90,7 @@ impl Book {
                 (None, None) => "its turn has not come".to_string(),
             };
             let cramped = self.gangs.get(&row.ask.job).and_then(|gang| gang.cramped);
-            let reason = reason + &cramped.map_or(String::new(), either::reason);
+            let reason = reason + &cramped.map_or(String::new(), auto_backing::reason);
             let device = row.ask.devices.first().and_then(|id| self.devices.get(id.0 as usize));
             WaitingRow {
                 position: row.position as u64,

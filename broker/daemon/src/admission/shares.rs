@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use super::book::{Book, Gang, Member};
+use super::controller::{Controller, Gang, Member};
 use weft_admission::{Admission, Job};
 
 impl Member {
@@ -42,7 +42,7 @@ impl Gang {
     }
 }
 
-impl Book {
+impl Controller {
     /// An equal part of an admitted job's share, without context.
     pub fn part(&self, job: Job) -> Option<u64> {
         part(&self.machine, &self.gangs, job)

@@ -9,7 +9,7 @@ use super::*;
 use crate::registry::Newcomer;
 use weft_protocol::transport::map::SharedLane;
 
-mod either;
+mod auto_backing;
 mod seen;
 mod shared;
 
@@ -78,7 +78,7 @@ impl Broker {
     }
 
     /// Takes in a client's probe; its time may be in the future.
-    fn sees(&self, client: u64, look: Look) {
+    fn sees(&self, client: u64, look: MemoryProbe) {
         self.handle.book().context(client, look, false);
     }
 
@@ -328,7 +328,7 @@ fn a_run_teaches_and_a_weight_stays() {
     assert!(broker.handle.learnt(Some(78), None).is_none());
     let freed = broker.handle.queue().freed;
     assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
-    assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));
+    assert_eq!((freed[0].share, freed[1].share), (8 * GB / controller::UNKNOWN, GB));
     assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
     broker.handle.close();
     let weights = Broker::begin(Some(&file)).handle.queue().weights;
@@ -342,10 +342,10 @@ fn a_run_teaches_and_a_weight_stays() {
 }
 
 /// A probe long after the last change.
-fn look(free: u64, held: u64) -> Look {
+fn look(free: u64, held: u64) -> MemoryProbe {
     let at = clock::now() + 3_000_000_000;
     let own = 0;
-    Look { free, held, own, at }
+    MemoryProbe { free, held, own, at }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn memory_on_its_way_to_somebody_is_no_context() {
     const CONTEXT: u64 = 400 << 20;
-    let now = || Look {
+    let now = || MemoryProbe {
         at: clock::now(),
         ..look(8 * GB - 2 * (CONTEXT + GB), GB)
     };

@@ -220,7 +220,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let at = clock::now() + (1 << 60);
     broker.handle.context(
         first.client,
-        Look {
+        MemoryProbe {
             free: 4 * GB,
             held: 0,
             own: 0,

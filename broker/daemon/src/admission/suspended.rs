@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::book::{Book, Gang};
+use super::controller::{Controller, Gang};
 use crate::clock;
 use weft_admission::{Event, Job};
 use weft_protocol::Ns;
@@ -42,7 +42,7 @@ impl Gang {
     }
 }
 
-impl Book {
+impl Controller {
     /// Puts suspended jobs back into the queue, and lets resumed ones on.
     pub fn look_for_the_suspended(&mut self) {
         let now = clock::now();

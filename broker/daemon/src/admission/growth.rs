@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::book::{Book, DENIED, wake};
+use super::controller::{Controller, DENIED, wake};
 use crate::clock;
 use weft_admission::{Decision, Event, Job};
 use weft_protocol::Ns;
@@ -123,7 +123,7 @@ impl Grower {
     }
 }
 
-impl Book {
+impl Controller {
     /// A client wants `bytes` beyond its part. It may wait `patience` ns where they can come free.
     pub fn more(&mut self, client: u64, bytes: u64, patience: Ns) {
         let patience = patience.min(LONGEST);

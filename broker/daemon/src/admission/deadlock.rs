@@ -11,14 +11,14 @@
 //!   with little and grows.
 //!
 //! Jobs that hold memory on one device and wait on another can wait for each other for ever.
-//! [`Book::untie`] gives the latest waiter of such jobs CUDA's out-of-memory error, whether it
-//! waits to begin or for more.
+//! [`Controller::untie`] gives the latest waiter of such jobs CUDA's out-of-memory error, whether
+//! it waits to begin or for more.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::book::{Book, Gang};
-use super::process::Process;
+use super::controller::{Controller, Gang};
+use crate::process::Process;
 use weft_admission::{Ask, Backing, DeviceId, Event, Job};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
@@ -34,7 +34,7 @@ impl Gang {
     }
 }
 
-impl Book {
+impl Controller {
     /// The gangs and devices of a process's job, the first gang first.
     pub fn kin(&self, process: &Process, wants: &Wants) -> Vec<(Job, DeviceId)> {
         let related = |gang: &Gang| {

@@ -8,22 +8,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::thread::futex;
 
 use super::arrivals::Arrivals;
+use super::auto_backing::{self, cramped};
 use super::back::Absent;
+use super::device_facts::DeviceFacts;
 use super::device_observer::{AdmittedAt, Blur, DeviceObserver};
 use super::devices::Said;
-use super::either::{self, cramped};
-use super::growing::Growth;
-use super::known::Known;
-use super::learnt::{Learnt, Took};
+use super::growth::Growth;
 use super::ledger::{KeptJob, Ledger, LedgerState, Page};
-use super::places::Promises;
-use super::process::Process;
+use super::observed_usage::{ObservedUsage, PeakUsage};
+use super::promises::Promises;
 use super::rows::FreedRow;
-use super::still::Still;
+use super::suspended::Still;
 use super::watch::Reading;
 use crate::clock;
+use crate::process::Process;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
+use crate::text::brief;
 use weft_admission::{Admission, Ask, Backing, Class, Config, Decision, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::{AdmissionState, Memory};
@@ -48,7 +49,8 @@ pub struct Member {
     pub blur: Blur,
 }
 
-/// A job's processes on one device. Each device's part is admitted by itself: see [`super::kin`].
+/// A job's processes on one device. Each device's part is admitted by itself: see
+/// [`super::deadlock`].
 #[derive(Debug)]
 pub struct Gang {
     pub name: String,
@@ -68,7 +70,7 @@ pub struct Gang {
     pub managed: bool,
     pub processes: u32,
     /// Observed usage so far.
-    pub took: Option<Took>,
+    pub took: Option<PeakUsage>,
     pub members: BTreeMap<u64, Member>,
     /// Unreattached processes of the last broker.
     pub absent: Vec<Absent>,
@@ -94,7 +96,7 @@ impl Gang {
 }
 
 #[derive(Debug)]
-pub struct Book {
+pub struct Controller {
     pub config: Config,
     pub machine: Admission,
     pub gangs: HashMap<Job, Gang>,
@@ -110,8 +112,8 @@ pub struct Book {
     pub users: Vec<String>,
     /// Users with a weight above 1.
     pub weights: BTreeMap<String, u32>,
-    pub learnt: Learnt,
-    pub known: Known,
+    pub learnt: ObservedUsage,
+    pub known: DeviceFacts,
     /// Whether contexts of unknown size are measured.
     pub measures: bool,
     pub observer: DeviceObserver,
@@ -140,9 +142,9 @@ pub const WAITED: usize = 1;
 pub const REFUSED: usize = 2;
 pub const DENIED: usize = 3;
 
-impl Book {
-    pub fn new(config: Config, ledger: Option<Ledger>) -> Book {
-        Book {
+impl Controller {
+    pub fn new(config: Config, ledger: Option<Ledger>) -> Controller {
+        Controller {
             machine: Admission::new(config.clone()),
             config,
             gangs: HashMap::new(),
@@ -154,8 +156,8 @@ impl Book {
             owner: rustix::process::geteuid().as_raw(),
             users: Vec::new(),
             weights: BTreeMap::new(),
-            learnt: Learnt::default(),
-            known: Known::default(),
+            learnt: ObservedUsage::default(),
+            known: DeviceFacts::default(),
             measures: false,
             observer: DeviceObserver::default(),
             arrivals: Arrivals::default(),
@@ -265,7 +267,7 @@ impl Book {
             waited: false,
             managed: wants.managed,
             processes: ask.need.processes,
-            took: Some(Took::begin(&entry, &wants.user, family.unwrap_or(job))),
+            took: Some(PeakUsage::begin(&entry, &wants.user, family.unwrap_or(job))),
             members: BTreeMap::from([(entry.client, member)]),
             absent: Vec::new(),
             still: Still::default(),
@@ -273,7 +275,7 @@ impl Book {
             cramped: cramped(wants, ask.need.peak).filter(|_| wants.either),
         };
         if let Some(left) = cramped(wants, gang.asked).filter(|_| wants.managed) {
-            gang.says(&either::warning(left, gang.asked));
+            gang.says(&auto_backing::warning(left, gang.asked));
         }
         self.gangs.insert(job, gang);
         self.clients.insert(entry.client, job);
@@ -481,7 +483,7 @@ impl Book {
                 }
                 Decision::Refuse { job, why } => {
                     let cramped = self.gangs.get(&job).and_then(|gang| gang.cramped);
-                    let cramped = cramped.map_or(String::new(), either::reason);
+                    let cramped = cramped.map_or(String::new(), auto_backing::reason);
                     self.turns_away(job, &format!("this job can never run here: {why}{cramped}"));
                 }
                 Decision::Grant { job, .. } => self.has_grown(job, true),
@@ -597,16 +599,6 @@ fn timed(entry: &Entry, wants: &Wants) -> Option<Ns> {
 
 /// Longest kept command line, bytes, where many are kept.
 const COMMAND: usize = 1024;
-
-/// A text without control characters, cut to `bytes` bytes, as files are bounded.
-pub fn brief(text: &str, bytes: usize) -> String {
-    let mut cut = bytes.min(text.len());
-    while !text.is_char_boundary(cut) {
-        cut -= 1;
-    }
-    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
-    text[..cut].chars().map(plain).collect()
-}
 
 /// Declared need, or the profile's, bytes.
 pub fn stated(entry: &Entry, wants: &Wants) -> Option<u64> {

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::AdmissionHandle;
-use super::book::Book;
+use super::controller::Controller;
 use super::report::size;
 use weft_admission::{Backing, Decision, Event, Job};
 use weft_protocol::control::{ToClient, Wants};
@@ -45,7 +45,7 @@ impl AdmissionHandle {
     }
 }
 
-impl Book {
+impl Controller {
     /// Enters the core's choices in the book, before the ledger is written.
     pub fn chooses(&mut self, decisions: &[Decision]) {
         for decision in decisions {

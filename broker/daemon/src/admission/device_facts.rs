@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::learnt::Took;
 use super::ledger::Ledger;
+use super::observed_usage::PeakUsage;
 
 /// The file's name; no profile is called so.
 pub const FILE: &str = "known.json";
@@ -28,20 +28,20 @@ const MOST: usize = 256;
 struct Page {
     format: u32,
     contexts: BTreeMap<String, u64>,
-    learnt: Vec<Took>,
+    learnt: Vec<PeakUsage>,
 }
 
 /// The file and its content.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct DeviceFacts {
     page: Page,
     writer: Option<Ledger>,
 }
 
-impl Known {
+impl DeviceFacts {
     /// Reads the file and starts its writer.
-    pub fn begin(file: PathBuf) -> Known {
-        Known {
+    pub fn begin(file: PathBuf) -> DeviceFacts {
+        DeviceFacts {
             page: read(&file).unwrap_or_default(),
             writer: Ledger::begin(file).ok(),
         }
@@ -53,7 +53,7 @@ impl Known {
     }
 
     /// Observed usage, the latest last.
-    pub fn learnt(&self) -> Vec<Took> {
+    pub fn learnt(&self) -> Vec<PeakUsage> {
         self.page.learnt.clone()
     }
 
@@ -72,7 +72,7 @@ impl Known {
     }
 
     /// Keeps observed usage.
-    pub fn took(&mut self, learnt: Vec<Took>) {
+    pub fn took(&mut self, learnt: Vec<PeakUsage>) {
         self.page.learnt = learnt;
         self.write();
     }
@@ -106,7 +106,7 @@ fn read(file: &Path) -> Option<Page> {
 }
 
 /// The jobs in a file's text, as `read` accepts it.
-pub(super) fn understood(text: &[u8]) -> Option<Vec<Took>> {
+pub(super) fn understood(text: &[u8]) -> Option<Vec<PeakUsage>> {
     serde_json::from_slice::<Page>(text).ok().map(|page| page.learnt)
 }
 
@@ -120,10 +120,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         // The profiles' folder may be missing.
         let file = folder.path().join("profiles").join(FILE);
-        let mut first = Known::begin(file.clone());
+        let mut first = DeviceFacts::begin(file.clone());
         assert_eq!(first.context_on("a"), None);
         first.context("a", 7, &[]);
-        let took = Took {
+        let took = PeakUsage {
             family: Job(3),
             pid: 5,
             command: "python train.py".into(),
@@ -136,7 +136,7 @@ mod tests {
         };
         first.took(vec![took]);
         first.close();
-        let next = Known::begin(file.clone());
+        let next = DeviceFacts::begin(file.clone());
         assert_eq!(next.context_on("a"), Some(7));
         let learnt = next.learnt();
         assert_eq!(learnt.iter().map(|it| (it.pid, it.peak)).collect::<Vec<_>>(), [(5, 11)]);
@@ -145,13 +145,13 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600, "it says what jobs of the user's were called");
         for bad in ["", "{", "[]", "{\"format\":9,\"contexts\":{\"a\":7},\"learnt\":[]}"] {
             std::fs::write(&file, bad).expect("a file");
-            assert_eq!(Known::begin(file.clone()).context_on("a"), None, "{bad}");
+            assert_eq!(DeviceFacts::begin(file.clone()).context_on("a"), None, "{bad}");
         }
     }
 
     #[test]
     fn what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay() {
-        let mut known = Known::default();
+        let mut known = DeviceFacts::default();
         let there = ["here".to_string()];
         known.context("here", 1, &there);
         for number in 0..10 * MOST {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::book::{Book, wake};
+use super::controller::{Controller, wake};
 use crate::clock;
 use weft_admission::Job;
 use weft_protocol::Ns;
@@ -14,7 +14,7 @@ use weft_protocol::control::ToClient;
 const POSITIONS: Ns = 10_000_000_000;
 const TOLD: u32 = 20;
 
-impl Book {
+impl Controller {
     /// Tells a job's processes that they wait, where, and why.
     pub fn waits(&self, job: Job) {
         let queue = self.queue();

@@ -7,9 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::book::{Book, MOST_PROCESSES, UNKNOWN};
-use super::process::Process;
+use super::controller::{Controller, MOST_PROCESSES, UNKNOWN};
 use crate::clock;
+use crate::process::Process;
 use weft_admission::{Ask, Backing, Candidate, Class, DeviceId, Event, Job, Need, Never};
 use weft_protocol::Ns;
 
@@ -119,7 +119,7 @@ impl Promises {
     }
 }
 
-impl Book {
+impl Controller {
     /// Promises a job the best device.
     pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
         let now = clock::now();
