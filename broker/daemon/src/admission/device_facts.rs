@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
 use super::observed_usage::PeakUsage;
+use weft_admission::{Device, DeviceId};
 
 /// The file's name; no profile is called so.
 pub const FILE: &str = "known.json";
@@ -19,13 +20,13 @@ pub const FILE: &str = "known.json";
 const FORMAT: u32 = 1;
 
 /// Largest file; real ones have some dozens of devices and jobs.
-const LONGEST: u64 = 4 << 20;
+const LONGEST_BYTES: u64 = 4 << 20;
 
 /// Most devices whose contexts are kept.
-const MOST: usize = 256;
+const KEPT_DEVICES: usize = 256;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Page {
+struct Facts {
     format: u32,
     contexts: BTreeMap<String, u64>,
     learnt: Vec<PeakUsage>,
@@ -34,8 +35,10 @@ struct Page {
 /// The file and its content.
 #[derive(Debug, Default)]
 pub struct DeviceFacts {
-    page: Page,
+    page: Facts,
     writer: Option<Ledger>,
+    /// Whether contexts of unknown size are measured. Else they count as nothing.
+    measures: bool,
 }
 
 impl DeviceFacts {
@@ -44,6 +47,22 @@ impl DeviceFacts {
         DeviceFacts {
             page: read(&file).unwrap_or_default(),
             writer: Ledger::begin(file).ok(),
+            measures: true,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn set_measures(&mut self) {
+        self.measures = true;
+    }
+
+    /// A device of `bytes` without jobs, as far as it is known.
+    pub fn device(&self, id: DeviceId, uuid: &str, bytes: u64) -> Device {
+        let context = self.context_on(uuid);
+        Device {
+            context: context.unwrap_or(0),
+            measured: context.is_some() || !self.measures,
+            ..Device::new(id, bytes)
         }
     }
 
@@ -60,7 +79,7 @@ impl DeviceFacts {
     /// Keeps a context's size. Beyond the bound, a device that is not in `there` is forgotten.
     pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
         let contexts = &mut self.page.contexts;
-        if contexts.len() >= MOST && !contexts.contains_key(uuid) {
+        if contexts.len() >= KEPT_DEVICES && !contexts.contains_key(uuid) {
             let Some(old) = contexts.keys().find(|known| !there.contains(known)).cloned() else {
                 return;
             };
@@ -80,7 +99,7 @@ impl DeviceFacts {
     fn write(&mut self) {
         self.page.format = FORMAT;
         if let Some(writer) = &self.writer {
-            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST);
+            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST_BYTES);
         }
     }
 
@@ -92,10 +111,10 @@ impl DeviceFacts {
     }
 }
 
-fn read(file: &Path) -> Option<Page> {
+fn read(file: &Path) -> Option<Facts> {
     let about = std::fs::metadata(file).ok()?;
-    let text = (about.is_file() && about.len() <= LONGEST).then(|| std::fs::read(file).ok())??;
-    match serde_json::from_slice::<Page>(&text) {
+    let text = (about.is_file() && about.len() <= LONGEST_BYTES).then(|| std::fs::read(file).ok())??;
+    match serde_json::from_slice::<Facts>(&text) {
         Ok(page) if page.format == FORMAT => Some(page),
         Ok(_) => None,
         Err(error) => {
@@ -107,7 +126,7 @@ fn read(file: &Path) -> Option<Page> {
 
 /// The jobs in a file's text, as `read` accepts it.
 pub(super) fn understood(text: &[u8]) -> Option<Vec<PeakUsage>> {
-    serde_json::from_slice::<Page>(text).ok().map(|page| page.learnt)
+    serde_json::from_slice::<Facts>(text).ok().map(|page| page.learnt)
 }
 
 #[cfg(test)]
@@ -154,13 +173,13 @@ mod tests {
         let mut known = DeviceFacts::default();
         let there = ["here".to_string()];
         known.context("here", 1, &there);
-        for number in 0..10 * MOST {
+        for number in 0..10 * KEPT_DEVICES {
             known.context(&format!("{number:032x}"), 2, &there);
         }
-        assert_eq!(known.page.contexts.len(), MOST);
+        assert_eq!(known.page.contexts.len(), KEPT_DEVICES);
         assert_eq!(known.context_on("here"), Some(1));
         assert_eq!(
-            known.context_on(&format!("{:032x}", 10 * MOST - 1)),
+            known.context_on(&format!("{:032x}", 10 * KEPT_DEVICES - 1)),
             Some(2),
             "the last one"
         );

@@ -26,23 +26,21 @@ pub fn ledger(text: &[u8]) -> bool {
         return false;
     };
     let jobs: Vec<Job> = page.jobs.iter().map(|kept| kept.job).take(8).collect();
-    let mut book = Controller::go_on(Config::default(), None, page);
-    look(&book);
+    let mut controller = Controller::new(Config::default(), None, Some(page));
+    look(&controller);
     for job in jobs {
-        book.tell(Event::Ends(job));
-        book.carry_out();
+        controller.decide(Event::Ends(job));
     }
-    book.tell(Event::Tick);
-    book.carry_out();
-    look(&book);
+    controller.decide(Event::Tick);
+    look(&controller);
     true
 }
 
 /// Panics unless the queue can be shown and the state written is read again.
-fn look(book: &Controller) {
-    let mut queue = book.queue();
-    report::foresee(&book.machine, &mut queue);
-    let kept = serde_json::to_vec(&book.machine.keep()).expect("a machine can be written");
+fn look(controller: &Controller) {
+    let mut queue = controller.queue();
+    report::foresee(controller.machine(), &mut queue);
+    let kept = serde_json::to_vec(&controller.machine().keep()).expect("a machine can be written");
     assert!(
         serde_json::from_slice::<weft_admission::Kept>(&kept).is_ok(),
         "a book is not read again"
@@ -141,7 +139,7 @@ impl Room {
     /// Ticks, and shows the queue.
     pub fn tick(&self) {
         self.handle.tick();
-        look(&self.handle.book());
+        look(&self.handle.controller());
     }
 
     /// Ends all clients. Panics if any is left in the book.
@@ -149,7 +147,7 @@ impl Room {
         for entry in &self.clients {
             self.handle.gone(entry.client);
         }
-        let left = self.handle.book().clients.len();
+        let left = self.handle.controller().clients();
         assert_eq!(left, 0, "clients that are gone are still in the book");
         self.handle = empty();
     }
@@ -157,7 +155,7 @@ impl Room {
 
 fn empty() -> AdmissionHandle {
     AdmissionHandle {
-        book: Arc::new(Mutex::new(Controller::new(Config::default(), None))),
+        controller: Arc::new(Mutex::new(Controller::new(Config::default(), None, None))),
         watch: Watch::none(),
     }
 }

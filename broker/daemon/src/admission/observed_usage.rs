@@ -22,7 +22,7 @@ use weft_admission::{Class, Job};
 use weft_protocol::Ns;
 
 /// Jobs that are kept.
-const MOST: usize = 32;
+const KEPT_JOBS: usize = 32;
 
 /// Observed usage of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,8 +55,8 @@ fn owner() -> u32 {
 }
 
 /// Longest kept command line and device name, bytes.
-const COMMAND: usize = 4096;
-const NAME: usize = 128;
+const COMMAND_BYTES: usize = 4096;
+const NAME_BYTES: usize = 128;
 
 impl PeakUsage {
     /// An empty record of the job with this first process.
@@ -75,7 +75,7 @@ impl PeakUsage {
     }
 
     /// Takes in its processes as one of them ends.
-    pub fn together<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+    pub fn observe<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         let mut sum = 0u64;
         for entry in entries {
             sum = sum.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
@@ -117,7 +117,7 @@ impl ObservedUsage {
     /// The records of earlier brokers, whose job numbers mean nothing here.
     pub fn go_on(known: Vec<PeakUsage>) -> ObservedUsage {
         let mut all = VecDeque::from(known);
-        all.truncate(MOST);
+        all.truncate(KEPT_JOBS);
         for took in &mut all {
             took.family = Job(0);
         }
@@ -134,9 +134,9 @@ impl ObservedUsage {
         if took.peak == 0 {
             return;
         }
-        took.command = brief(&took.command, COMMAND);
+        took.command = brief(&took.command, COMMAND_BYTES);
         if let Some(gpu) = &mut took.gpu {
-            (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME), brief(&gpu.uuid, NAME));
+            (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME_BYTES), brief(&gpu.uuid, NAME_BYTES));
         }
         // Parts on several devices are one job's; the first device's processes came first.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
@@ -145,7 +145,7 @@ impl ObservedUsage {
             known.denied |= took.denied;
             return;
         }
-        if self.0.len() == MOST {
+        if self.0.len() == KEPT_JOBS {
             self.0.pop_front();
         }
         self.0.push_back(took);

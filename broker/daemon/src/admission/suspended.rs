@@ -1,90 +1,75 @@
 //! Admitted jobs that are suspended before they took memory, and must not keep others out.
 //!
 //! A stopped waiting job (SIGSTOP, Ctrl-Z) does not notice its admission, and its memory would be
-//! kept for it. After [`PATIENCE`] it waits again, at its old place, until it goes on. A job with
+//! kept for it. After [`LONGEST_NS`] it waits again, at its old place, until it goes on. A job with
 //! memory keeps it, as it cannot be taken back.
 //!
-//! What holds: only while others wait, with one read of `/proc` per process and [`LOOK`]. A client
-//! that goes on reads its admission slot before it takes memory, and waits.
+//! What holds: only while others wait, with one read of `/proc` per process and [`CHECK_NS`]. A
+//! client that goes on reads its admission slot before it takes memory, and waits.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
 
-use super::controller::{Controller, Gang};
-use crate::clock;
-use weft_admission::{Event, Job};
+use super::job_table::JobTable;
+use weft_admission::{Admission, Job};
 use weft_protocol::Ns;
 
 /// How long an admitted job may be suspended: a short stop costs it nothing.
-const PATIENCE: Ns = 3_000_000_000;
+const LONGEST_NS: Ns = 3_000_000_000;
 
 /// Interval of checks.
-const LOOK: Ns = 250_000_000;
+const CHECK_NS: Ns = 250_000_000;
 
 /// Suspension of a job.
-#[derive(Debug, Default)]
-pub struct Still {
-    since: Option<Ns>,
+#[derive(Debug)]
+struct Suspension {
+    since: Ns,
     /// It was put back into the queue.
-    away: bool,
+    queued: bool,
 }
 
-impl Gang {
-    /// Whether all its processes are suspended, without memory or context.
-    fn is_still(&self) -> bool {
-        let still = self.members.values().all(|member| {
-            let lane = &member.entry.lane;
-            lane.counters.memory.load(Ordering::Acquire) == 0
-                && lane.moves.still_since(0).is_none()
-                && member.process.suspended() == Some(true)
-        });
-        still && !self.members.is_empty() && self.absent.is_empty() && !self.managed
-    }
+/// The suspended jobs without memory.
+#[derive(Debug, Default)]
+pub struct SuspendedJobs {
+    jobs: HashMap<Job, Suspension>,
+    checked_at: Ns,
 }
 
-impl Controller {
-    /// Puts suspended jobs back into the queue, and lets resumed ones on.
-    pub fn look_for_the_suspended(&mut self) {
-        let now = clock::now();
-        if self.machine.count().0 == 0 || now.saturating_sub(self.looked_for_suspended) < LOOK {
-            return;
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct SuspensionCheck {
+    /// Jobs that go back into the queue.
+    pub suspended: Vec<Job>,
+    /// Jobs in the queue that go on.
+    pub resumed: Vec<Job>,
+}
+
+impl SuspendedJobs {
+    /// Looks at all jobs, if it is time and others wait.
+    pub fn check(&mut self, now: Ns, machine: &Admission, jobs: &JobTable) -> SuspensionCheck {
+        let mut found = SuspensionCheck::default();
+        if machine.count().0 == 0 || now.saturating_sub(self.checked_at) < CHECK_NS {
+            return found;
         }
-        self.looked_for_suspended = now;
-        let (mut away, mut back): (Vec<Job>, Vec<Job>) = (Vec::new(), Vec::new());
-        for (job, gang) in &mut self.gangs {
-            let runs = self.machine.share(*job).is_some();
-            if !runs && !gang.still.away {
-                gang.still.since = None;
-                continue;
-            }
-            if !gang.is_still() {
-                gang.still.since = None;
-                if std::mem::take(&mut gang.still.away) && !runs {
-                    back.push(*job);
+        self.checked_at = now;
+        self.jobs.retain(|job, _| jobs.gang(*job).is_some());
+        for (job, gang) in jobs.iter() {
+            let runs = machine.share(job).is_some();
+            let queued = self.jobs.get(&job).is_some_and(|known| known.queued);
+            if (!runs && !queued) || !gang.is_suspended_and_empty() {
+                self.jobs.remove(&job);
+                if queued && !runs {
+                    found.resumed.push(job);
                 }
                 continue;
             }
-            let since = *gang.still.since.get_or_insert(now);
-            if runs && now.saturating_sub(since) >= PATIENCE {
-                gang.still.away = true;
-                away.push(*job);
+            let new = Suspension { since: now, queued };
+            let known = self.jobs.entry(job).or_insert(new);
+            if runs && now.saturating_sub(known.since) >= LONGEST_NS {
+                known.queued = true;
+                found.suspended.push(job);
             }
         }
-        for job in away {
-            log::info!("{job:?} was let in and is suspended: it waits again");
-            if let Some(gang) = self.gangs.get(&job) {
-                for member in gang.members.values() {
-                    // Quota until it sees that it waits, should it go on now.
-                    member.entry.lane.admission_slot.quota.store(1, Ordering::Release);
-                }
-            }
-            self.tell(Event::Away(job));
-            self.waits(job);
-            self.carry_out();
-        }
-        for job in back {
-            self.tell(Event::Back(job));
-            self.carry_out();
-        }
+        found
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::registry::Newcomer;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::transport::map::SharedLane;
 
 mod auto_backing;
@@ -57,7 +58,7 @@ impl Broker {
     /// A broker with unknown contexts and without NVML.
     fn cold() -> Broker {
         let broker = Broker::begin(None);
-        broker.handle.book().measures = true;
+        broker.handle.controller().parts().1.set_measures();
         broker
     }
 
@@ -79,7 +80,7 @@ impl Broker {
 
     /// Takes in a client's probe; its time may be in the future.
     fn sees(&self, client: u64, look: MemoryProbe) {
-        self.handle.book().context(client, look, false);
+        self.handle.controller().probe(client, look, false);
     }
 
     /// A client requests (or has: `runs`) `memory` bytes of a device of 8 GiB.
@@ -328,7 +329,7 @@ fn a_run_teaches_and_a_weight_stays() {
     assert!(broker.handle.learnt(Some(78), None).is_none());
     let freed = broker.handle.queue().freed;
     assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
-    assert_eq!((freed[0].share, freed[1].share), (8 * GB / controller::UNKNOWN, GB));
+    assert_eq!((freed[0].share, freed[1].share), (8 * GB / request::UNKNOWN_PART, GB));
     assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
     broker.handle.close();
     let weights = Broker::begin(Some(&file)).handle.queue().weights;
