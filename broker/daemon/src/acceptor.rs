@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use weft_profiles::Profile;
 
-use super::answers::Answers;
-use super::beside::{Beside, Most};
-use super::brought::Brought;
 use super::control::{Arrival, SETS_TOLD};
-use super::elsewhere::Elsewhere;
+use super::guest_profiles::GuestProfiles;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Options;
+use super::other_brokers::OtherBrokers;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
+use super::query::QueryHandler;
 use super::registry::{Entry, Newcomer, Registry};
-use super::said::clean;
 use super::status::Ending;
 use super::store;
+use super::text::clean;
+use super::user_threads::{ThreadLimits, UserThreads};
 use crate::server::{Asker, Host, Incoming, Listener, Pending, Question, ToTheClient};
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
@@ -32,10 +32,10 @@ use weft_protocol::{Ns, PRIORITIES};
 
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Most clients at once, given descriptors.
+/// ThreadLimits clients at once, given descriptors.
 const MOST: usize = 4096;
 
-/// Most descriptors per client: connection, lane, process, both ends of a private channel.
+/// ThreadLimits descriptors per client: connection, lane, process, both ends of a private channel.
 const DESCRIPTORS: u64 = 5;
 
 /// Descriptors for all else: threads' files, questions, half-open connections.
@@ -85,26 +85,26 @@ pub struct Acceptor {
     pub profile_writer: ProfileWriter,
     /// The control thread.
     pub control: Sender<Arrival>,
-    /// Answers questions.
-    pub answers: Answers,
+    /// QueryHandler questions.
+    pub answers: QueryHandler,
     /// Set when the broker is to end.
     pub stop: Arc<AtomicBool>,
     /// The broker's options.
     pub options: Arc<Options>,
     /// Clients being let in.
-    pub entering: Beside<Pending>,
+    pub entering: UserThreads<Pending>,
     /// Questions being answered.
-    pub asking: Beside<Question>,
+    pub asking: UserThreads<Question>,
     /// Guests' profiles.
-    pub brought: Arc<Brought>,
-    /// Most clients at once ([`most`]).
+    pub guest_profiles: Arc<GuestProfiles>,
+    /// ThreadLimits clients at once ([`most`]).
     pub most: usize,
     /// Other brokers that have a device of this one.
-    pub elsewhere: Elsewhere,
+    pub other_brokers: OtherBrokers,
 }
 
-/// Most clients of this process. With few descriptors there are fewer, so that one user cannot take
-/// them all.
+/// ThreadLimits clients of this process. With few descriptors there are fewer, so that one user
+/// cannot take them all.
 pub fn most() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = files.saturating_sub(OTHERS) / DESCRIPTORS;
@@ -119,7 +119,7 @@ impl Acceptor {
             if self.stop.load(Ordering::Acquire) {
                 return "asked to";
             }
-            self.elsewhere.tend(|| self.registry.devices().into_iter());
+            self.other_brokers.tend(|| self.registry.devices().into_iter());
             if self.registry.count() > 0 || self.entering.count() > 0 {
                 alone_since = Instant::now();
             }
@@ -143,7 +143,7 @@ impl Acceptor {
                 Ok(Some(Incoming::Question(question))) => {
                     let answers = self.answers.clone();
                     let most = match self.is_guest(question.asker.uid) {
-                        true => Most {
+                        true => ThreadLimits {
                             at_once: ANSWERS_AT_ONCE,
                             waiting: QUESTIONS,
                         },
@@ -188,7 +188,7 @@ impl Acceptor {
             return self.refuse(pending, why);
         }
         let most = match guest {
-            true => Most {
+            true => ThreadLimits {
                 at_once: ENTER_AT_ONCE,
                 waiting: guests,
             },
@@ -218,7 +218,7 @@ impl Acceptor {
         let pid = pending_pid.unwrap_or(hello.pid);
         let shared = self.options.door.is_shared();
         let (profile, loaded, trouble) = match shared {
-            true => match self.brought(&hello, &pending) {
+            true => match self.guest_profile(&hello, &pending) {
                 Ok(knowledge) => knowledge,
                 Err(error) => return self.did_not_come(pid, &error),
             },
@@ -325,7 +325,7 @@ impl Acceptor {
     }
 
     /// The profile that a guest sent. A shared broker opens and writes no files for guests.
-    fn brought(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
+    fn guest_profile(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
             let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();
@@ -335,7 +335,7 @@ impl Acceptor {
             return Ok((None, None, None));
         };
         let taken = match pending.profile()? {
-            Ok(bytes) => self.brought.take(pending.uid, &name, &bytes),
+            Ok(bytes) => self.guest_profiles.take(pending.uid, &name, &bytes),
             Err(why) => Err(why.to_string()),
         };
         Ok(match taken {
@@ -351,7 +351,7 @@ impl Acceptor {
 }
 
 /// Limits for all but guests: one thread would be slow, one per question no faster.
-const OWNERS: Most = Most {
+const OWNERS: ThreadLimits = ThreadLimits {
     at_once: OWNERS_AT_ONCE,
     waiting: MOST,
 };

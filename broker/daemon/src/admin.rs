@@ -94,7 +94,7 @@ pub enum Answer {
     /// Number of clients with the new priority.
     Set(usize),
     /// A job's observed usage; the asking process writes the profile.
-    Learnt(super::admission::Took),
+    Learnt(super::admission::PeakUsage),
     /// The written profile.
     Kept(super::status::Kept),
     /// The samples so far.

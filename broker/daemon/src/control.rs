@@ -20,8 +20,8 @@ use super::memory::{self, Memory};
 use super::mps;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
-use super::said::{LONGEST_LABEL, clean};
 use super::status::Ending;
+use super::text::{LONGEST_LABEL, clean};
 use crate::server::{Accounts, FromClient, Inbox, Life, News, ToTheClient, thread_time};
 use weft_protocol::Ns;
 use weft_protocol::admission_slot::AdmissionState;
@@ -329,7 +329,8 @@ impl Control {
             ToBroker::OnDevice => self.admission.on_device(client),
             ToBroker::WaitsNoMore => self.admission.gone(client),
             ToBroker::Context { free, held, own, at } => {
-                self.admission.context(client, admission::Look { free, held, own, at });
+                self.admission
+                    .context(client, admission::MemoryProbe { free, held, own, at });
             }
             ToBroker::Note(line) => {
                 let line = clean(&line, LONGEST_NOTE);

@@ -3,11 +3,11 @@
 //! Dependencies go one way: `weft-cli` -> `weft-daemon` -> the pure crates -> `weft-protocol`.
 //!
 //! Threads and what they touch:
-//! * [`acceptor`] (the main thread) lets clients in, answers questions ([`answers`]), notices the
+//! * [`acceptor`] (the main thread) lets clients in, answers questions ([`query`]), notices the
 //!   end;
 //! * [`scheduler`] (told by its [`mailbox`]) reads lanes ([`lanes`]), asks the core, writes orders,
 //!   waits ([`waiting`]). Only it touches the core and the orders;
-//! * [`control`] hears clients' slow messages and deaths; [`beat`] tells waiting jobs that it
+//! * [`control`] hears clients' slow messages and deaths; [`heartbeat`] tells waiting jobs that it
 //!   lives;
 //! * [`admission`] decides which jobs may take device memory (told by the control thread);
 //! * [`profile_writer`] writes samples into profiles on disk.
@@ -27,41 +27,42 @@ use crate::server::{Host, Listener};
 mod acceptor;
 pub mod admin;
 pub mod admission;
-mod answers;
-mod beat;
-mod beside;
-mod brought;
 mod clock;
 mod co_runners;
 mod control;
 mod cores;
-mod elsewhere;
+mod guest_profiles;
+mod heartbeat;
 mod lanes;
 pub mod log_file;
 mod mailbox;
 mod memory;
 pub mod mps;
 pub mod options;
+mod other_brokers;
 pub mod places;
+mod process;
 mod profile_writer;
-mod rank;
+mod query;
 mod refining;
 mod registry;
 mod rota;
-mod said;
 mod scheduler;
 pub mod server;
 pub mod status;
 pub mod store;
 #[doc(hidden)]
 pub mod test_driver;
+mod text;
+mod thread_priority;
 mod trace;
 mod user_pages;
+mod user_threads;
 mod waiting;
 
 use options::Options;
 use places::Places;
-use rank::Rank;
+use thread_priority::ThreadPriority;
 
 /// Runs a broker until it is asked to end. An error means that it did not start.
 pub fn run(places: &Places, options: &Options) -> Result<()> {
@@ -104,7 +105,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     // A shared broker neither uses nor fills one user's knowledge.
     let known = match options.door.is_shared() {
         true => places.known(),
-        false => store::folder().join(admission::KNOWN),
+        false => store::folder().join(admission::DEVICE_FACTS_FILE),
     };
     let admission = admission::AdmissionHandle::new(options.admission, Some(places.ledger()))
         .shared(options.door.is_shared())
@@ -125,9 +126,9 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         options.core.unknown_cost,
         flags.clone(),
     )?;
-    let beat = beat::start(Arc::clone(&registry), Arc::clone(&flags.rounds)).context("cannot start a thread")?;
-    let elsewhere = elsewhere::Elsewhere::default();
-    let answers = answers::Answers {
+    let beat = heartbeat::start(Arc::clone(&registry), Arc::clone(&flags.rounds)).context("cannot start a thread")?;
+    let other_brokers = other_brokers::OtherBrokers::default();
+    let answers = query::QueryHandler {
         admission: admission.clone(),
         registry: Arc::clone(&registry),
         to_scheduler: to_scheduler.clone(),
@@ -141,7 +142,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         dilation: options.dilation,
         shared: options.door.is_shared(),
         rights: options.rights.clone(),
-        elsewhere: elsewhere.clone(),
+        other_brokers: other_brokers.clone(),
     };
     let acceptor = acceptor::Acceptor {
         host,
@@ -152,11 +153,11 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
         answers,
         stop,
         options: Arc::new(options.clone()),
-        entering: beside::Beside::new("weft-welcome", listener.accounts()),
-        asking: beside::Beside::new("weft-answer", listener.accounts()),
-        brought: Arc::default(),
+        entering: user_threads::UserThreads::new("weft-welcome", listener.accounts()),
+        asking: user_threads::UserThreads::new("weft-answer", listener.accounts()),
+        guest_profiles: Arc::default(),
         most: acceptor::most(),
-        elsewhere,
+        other_brokers,
     };
     log::info!(
         "process {} at {}, policy {}",
@@ -166,7 +167,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     );
     // Later threads get this rank or a lower one.
     if options.door.is_shared() {
-        Rank::Door.take();
+        ThreadPriority::Acceptor.take();
     }
     let why = acceptor.keep(&mut listener);
     log::info!("ends: {why}; {} clients go on as without weft", registry.count());

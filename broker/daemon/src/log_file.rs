@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use super::rank::Rank;
+use super::thread_priority::ThreadPriority;
 
 /// Lines that may wait.
 const WAITING: usize = 1024;
@@ -24,7 +24,7 @@ pub fn begin() -> LogFile {
     let dropped = Arc::new(AtomicU64::new(0));
     let lost = Arc::clone(&dropped);
     let started = std::thread::Builder::new().name("weft-journal".into()).spawn(move || {
-        Rank::Last.take();
+        ThreadPriority::Last.take();
         write_all(&incoming, &lost);
         let _ = done.try_send(());
     });

@@ -12,10 +12,10 @@ use std::time::Instant;
 use dashmap::DashMap;
 use weft_profiles::{Gpu, Profile};
 
-use super::admission::{self, Process};
-use super::said::clean;
+use super::process::{self, Process};
 use super::status::{ClientStatus, EndedStatus, Ending};
 use super::store;
+use super::text::clean;
 use crate::server::UserPage;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::fit::{MIN_LAUNCHES, ProfileFit};
@@ -312,7 +312,7 @@ impl Entry {
             left_behind: read(&counters.left_behind),
             left_failed: read(&counters.left_failed),
             waiting: reports.waiting.load(Ordering::Relaxed) == 1,
-            stopped: !self.unseen && admission::is_stopped(self.pid),
+            stopped: !self.unseen && process::is_stopped(self.pid),
             unnamed: read(&counters.unnamed),
             captured: read(&counters.captured),
             troubles: read(&counters.troubles),

@@ -17,10 +17,10 @@ use super::lanes::{LaneWatch, Lie, Seen};
 use super::mailbox::{Gauges, Notice, SchedulerHandle};
 use super::memory::{self, Memory};
 use super::profile_writer::{self, ProfileWriter};
-use super::rank::Rank;
 use super::registry::{Entry, Registry, mode_name};
 use super::rota::Rota;
 use super::status::Ending;
+use super::thread_priority::ThreadPriority;
 use super::trace::{Line, Trace};
 use super::user_pages::UserPages;
 use super::waiting::{Scene, Wait, Waiting};
@@ -66,7 +66,7 @@ pub fn start(setup: Setup) -> std::io::Result<(SchedulerHandle, JoinHandle<()>)>
         .spawn(move || {
             // The usual slack, 50 us, would double a nap of 50 us.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
-            Rank::First.take();
+            ThreadPriority::First.take();
             Scheduler::new(setup, incoming, gauges).run();
         })?;
     Ok((to_scheduler, thread))

@@ -7,9 +7,6 @@ use std::path::{Path, PathBuf};
 
 use weft_profiles::{Error, Profile, Store};
 
-use super::admission::Took;
-use super::status::Kept;
-
 /// The folder and the name.
 pub fn locate(called: &str) -> Result<(Store, String), Error> {
     match called.rsplit_once('/') {
@@ -38,30 +35,6 @@ pub fn short(called: &str) -> &str {
 pub fn load(called: &str) -> Result<Profile, Error> {
     let (store, name) = locate(called)?;
     store.load(&name)
-}
-
-/// Adds a job's observed usage to a profile, which is made if missing.
-pub fn add(called: &str, took: &Took) -> Result<Kept, Error> {
-    let (store, name) = locate(called)?;
-    let mut profile = match store.load(&name) {
-        Ok(profile) => profile,
-        Err(Error::Missing { .. }) => Profile {
-            name,
-            runs: 1,
-            taken: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            gpu: took.gpu.clone().unwrap_or_default(),
-            ..Profile::default()
-        },
-        Err(error) => return Err(error),
-    };
-    profile.took(took.peak, took.ran);
-    Ok(Kept {
-        command: took.command.clone(),
-        memory_peak: profile.memory_peak,
-        ran_s: profile.ran as f64 / 1e9,
-        denied: took.denied,
-        file: store.save(&profile)?,
-    })
 }
 
 /// Checks, before a job is run for it, that the profile can be written. Says what is wrong.

@@ -12,70 +12,67 @@
 //! In a shared broker a probe is one user's claim, and it keeps other users out:
 //! * Where NVML tells of the device, a probe is only a reason to ask NVML.
 //! * Elsewhere, more foreign memory counts as far as another user or the owner reports it within
-//!   [`CONFIRMS`].
+//!   [`CONFIRMATION_NS`].
 //! * Without another user's job to probe, a claim counts until such a job has waited for
-//!   [`CONFIRMS`].
-//! * A change under way for [`LONG`] counts as all that its job may have. Memory that changes at
-//!   each probe for [`LONG`] counts as reported.
+//!   [`CONFIRMATION_NS`].
+//! * A change under way for [`STUCK_NS`](super::member) counts as all that its job may have. Memory
+//!   that changes at each probe for [`STUCK_NS`](super::member) counts as reported.
 //!
 //! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
 //! The rest is strangers'. Context sizes outlive the broker ([`super::known`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::book::{Book, Gang};
-use super::process::Process;
-use super::shares;
+use super::job_table::JobTable;
+use super::member::{Member, Stillness};
 use crate::clock;
-use weft_admission::{Admission, Device, DeviceId, Event, Job};
+use crate::process::Process;
+use weft_admission::{Admission, Device, DeviceId};
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::Moves;
 
 /// Largest context, as a part of the device; the rest is strangers' memory.
-const LARGEST_CONTEXT: u64 = 8;
+const LARGEST_CONTEXT_PART: u64 = 8;
 
 /// Largest context. Today's take some hundred megabytes.
-const LARGEST: u64 = 2 << 30;
+const LARGEST_CONTEXT_BYTES: u64 = 2 << 30;
 
-/// Assumed context where nothing is measured: `min(memory / CAUTIOUS_PART, CAUTIOUS)`.
+/// Assumed context where nothing is measured: `min(memory / CAUTIOUS_PART, CAUTIOUS_BYTES)`.
 const CAUTIOUS_PART: u64 = 16;
-const CAUTIOUS: u64 = 512 << 20;
+const CAUTIOUS_BYTES: u64 = 512 << 20;
 
 /// Largest distance of two samples whose difference counts as contexts: strangers come less often.
-const TOGETHER: Ns = 30_000_000_000;
+const TOGETHER_NS: Ns = 30_000_000_000;
 
 /// Time in which a device's first job makes its context. No job waits longer for its measurement.
-const MEASURES: Ns = 10_000_000_000;
+const FIRST_CONTEXT_NS: Ns = 10_000_000_000;
 
 /// How long foreign memory is believed without NVML and clients. Then the first waiting job finds
 /// out.
-const FORGOTTEN: Ns = 30_000_000_000;
+const FORGOTTEN_NS: Ns = 30_000_000_000;
 
-/// Time after which an exited client's memory is the driver's; [`SETTLES`] in
+/// Time after which an exited client's memory is the driver's; `SETTLES` in
 /// `interposer/src/admission/mod.rs` equals it.
-const SETTLES: Ns = 2_000_000_000;
+const SETTLES_NS: Ns = 2_000_000_000;
 
 /// Time from a process's end until its memory is surely free: the driver reports it a moment late.
-const GRACE: Ns = 200_000_000;
-
-/// Time after which a change counts as stuck. Changes take microseconds, in a full driver some
-/// milliseconds. A longer one is of a stopped client (Ctrl-Z, a debugger), or a lie.
-const LONG: Ns = 1_000_000_000;
+const LATE_FREE_NS: Ns = 200_000_000;
 
 /// Time in which another user's probe can confirm a claim.
-const CONFIRMS: Ns = 5_000_000_000;
+const CONFIRMATION_NS: Ns = 5_000_000_000;
 
 /// Bound on a device's kept probes, one per user.
-const BELIEVED: usize = 32;
+const KEPT_CLAIMS: usize = 32;
+
+/// Interval between two questions to NVML while a job waits.
+const NVML_PERIOD_NS: Ns = 250_000_000;
 
 /// How often NVML is asked for one client's probe, until memory is still at that moment.
-const TRIES: u32 = 40;
+const NVML_TRIES: u32 = 40;
 
 /// What a client's probe found.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct MemoryProbe {
     /// Free bytes.
     pub free: u64,
     /// Bytes that the client held itself.
@@ -95,109 +92,26 @@ struct Exited {
     settled: Ns,
 }
 
-/// When a client was admitted; 0: not yet.
-#[derive(Debug, Default)]
-pub struct AdmittedAt(AtomicU64);
-
-impl AdmittedAt {
-    /// Sets the time to now, unless it is set.
-    pub fn now(&self) {
-        let _ = self
-            .0
-            .compare_exchange(0, clock::now(), Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    fn since(&self) -> Ns {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// For how long a client's memory has been changing.
-#[derive(Debug, Default)]
-pub struct Blur {
-    /// Since when each probe has seen a change; 0: it was still.
-    since: AtomicU64,
-    /// Start and number of the change under way; 0: none is.
-    stuck: AtomicU64,
-    which: AtomicU64,
-}
-
-/// State of a client's memory at a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// Unchanged since the probe began.
-    Still,
-    /// No context was made.
-    Nothing,
-    Changes,
-    /// Seen to change at each probe for [`LONG`].
-    ChangesOn,
-    /// One change is under way for [`LONG`].
-    Stands,
-}
-
-impl Blur {
-    fn sees(&self, moves: &Moves, at: Ns, now: Ns) -> Seen {
-        let first = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
-            0 => {
-                word.store(now.max(1), Ordering::Relaxed);
-                now
-            }
-            since => since,
-        };
-        let under_way = moves.under_way();
-        match under_way {
-            Some(which) if self.which.load(Ordering::Relaxed) == which => {}
-            Some(which) => {
-                self.which.store(which, Ordering::Relaxed);
-                self.stuck.store(0, Ordering::Relaxed);
-            }
-            None => self.stuck.store(0, Ordering::Relaxed),
-        }
-        let stuck = under_way.map(|_| first(&self.stuck));
-        match moves.still_since(at) {
-            None => Seen::Nothing,
-            Some(true) => {
-                self.since.store(0, Ordering::Relaxed);
-                Seen::Still
-            }
-            Some(false) => {
-                let long = |since: Ns| now.saturating_sub(since) >= LONG;
-                match (stuck.is_some_and(long), long(first(&self.since))) {
-                    (true, _) => Seen::Stands,
-                    (_, true) => Seen::ChangesOn,
-                    _ => Seen::Changes,
-                }
-            }
-        }
-    }
-
-    /// Notes the start of a change under way.
-    fn watches(&self, moves: &Moves, now: Ns) {
-        self.sees(moves, now, now);
-    }
-}
-
 /// Claims of several users about a device.
 #[derive(Debug, Default)]
-struct Believed {
+struct Claims {
     /// Foreign memory by the last probe of each user, the latest last.
-    looks: Vec<Seeing>,
+    claims: Vec<ForeignClaim>,
     /// A claim that only one user makes, with the value before it.
-    alone: Option<Alone>,
+    alone: Option<LoneClaim>,
     /// Users whose claims were not borne out.
     doubted: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seeing {
+struct ForeignClaim {
     uid: u32,
     foreign: u64,
     at: Ns,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Alone {
+struct LoneClaim {
     uid: u32,
     before: u64,
     /// Since when another user's job waits.
@@ -216,56 +130,43 @@ struct MemorySample {
 
 /// A probe and its client.
 #[derive(Debug)]
-struct Own {
-    client: u64,
-    look: Look,
+pub struct ClientProbe {
+    pub client: u64,
+    pub probe: MemoryProbe,
     /// Its user; `None`: the owner, whose claim needs no confirmation.
-    uid: Option<u32>,
+    pub uid: Option<u32>,
 }
 
 /// The jobs on the devices, for the observer.
-#[derive(Debug)]
-struct Jobs<'a> {
-    machine: &'a Admission,
-    gangs: &'a HashMap<Job, Gang>,
+#[derive(Debug, Clone, Copy)]
+pub struct Jobs<'a> {
+    pub machine: &'a Admission,
+    pub table: &'a JobTable,
 }
 
-impl Jobs<'_> {
+impl<'a> Jobs<'a> {
     fn about(&self, device: DeviceId) -> Option<Device> {
         self.machine.devices().find(|about| about.id == device).copied()
     }
 
-    fn part(&self, job: Job) -> Option<u64> {
-        shares::part(self.machine, self.gangs, job)
+    /// The processes on a device.
+    fn members(&self, device: DeviceId) -> impl Iterator<Item = &'a Member> + use<'a> {
+        self.table.on(device).flat_map(|(_, gang)| gang.members.values())
     }
 
     /// Asks other users' jobs on a device to probe. False where there are none.
     fn ask_others(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self
-            .gangs
-            .values()
-            .filter(|gang| gang.device == device && gang.uid != uid);
-        let admitted_at = others
-            .flat_map(|gang| gang.members.values())
-            .filter(|it| it.admitted_at.since() > 0);
-        let asked = admitted_at.map(|member| {
-            member
-                .entry
-                .lane
-                .admission_slot
-                .probe_requests
-                .fetch_add(1, Ordering::Release)
-        });
-        asked.count() > 0
+        let others = self.table.on(device).filter(|(_, gang)| gang.uid != uid);
+        let admitted = others
+            .flat_map(|(_, gang)| gang.members.values())
+            .filter(|member| member.admitted_at().is_some());
+        admitted.map(Member::ask_to_probe).count() > 0
     }
 
     /// Whether a job of another user waits for this device.
     fn any_waits(&self, device: DeviceId, uid: u32) -> bool {
-        let others = self
-            .gangs
-            .iter()
-            .filter(|(_, gang)| gang.device == device && gang.uid != uid);
-        others.into_iter().any(|(job, _)| self.machine.waits(*job))
+        let mut others = self.table.on(device).filter(|(_, gang)| gang.uid != uid);
+        others.any(|(job, _)| self.machine.waits(job))
     }
 }
 
@@ -278,10 +179,13 @@ pub struct DeviceObserver {
     /// Free bytes by NVML's last answer, also without a sample.
     last_free: HashMap<DeviceId, u64>,
     /// Claims by device, where NVML does not tell.
-    believed: HashMap<DeviceId, Believed>,
+    believed: HashMap<DeviceId, Claims>,
     /// Devices that NVML is to be asked of, with the tries that are left.
     to_ask: BTreeMap<DeviceId, u32>,
     exited: Vec<Exited>,
+    /// When NVML was last asked, and the number of its last answer read.
+    asked_at: Ns,
+    answer: u64,
 }
 
 impl DeviceObserver {
@@ -303,17 +207,47 @@ impl DeviceObserver {
         !self.to_ask.is_empty()
     }
 
-    /// Counts one try for each device.
-    pub fn asked(&mut self) {
-        self.to_ask.retain(|_, tries| {
-            *tries = tries.saturating_sub(1);
-            *tries > 0
-        });
+    /// Wants NVML to be asked of a device.
+    pub fn ask(&mut self, device: DeviceId) {
+        self.to_ask.insert(device, NVML_TRIES);
+    }
+
+    /// Whether it is time to ask NVML, which then is asked: counts one try for each device.
+    pub fn is_due(&mut self, now: Ns) -> bool {
+        let due = now.saturating_sub(self.asked_at) >= NVML_PERIOD_NS;
+        if due {
+            self.asked_at = now;
+            self.to_ask.retain(|_, tries| {
+                *tries = tries.saturating_sub(1);
+                *tries > 0
+            });
+        }
+        due
+    }
+
+    #[cfg(test)]
+    pub fn forget_question(&mut self) {
+        self.asked_at = 0;
+    }
+
+    /// Number of NVML's last answer read.
+    pub fn last_answer(&self) -> u64 {
+        self.answer
+    }
+
+    /// Whether NVML's answer of this number is a new one, which then is read.
+    pub fn is_new(&mut self, answer: u64) -> bool {
+        std::mem::replace(&mut self.answer, answer) != answer
+    }
+
+    /// Takes in NVML's free bytes, also where no sample can be made of them.
+    pub fn note_free(&mut self, device: DeviceId, free: u64) {
+        self.last_free.insert(device, free);
     }
 
     /// Notes that a client with memory on this device is gone.
     pub fn exits(&mut self, device: DeviceId, process: Process) {
-        let settled = clock::now().saturating_add(SETTLES);
+        let settled = clock::now().saturating_add(SETTLES_NS);
         self.exited.push(Exited {
             device,
             process,
@@ -321,18 +255,19 @@ impl DeviceObserver {
         });
     }
 
-    pub fn look_after_the_exited(&mut self) {
+    /// Forgets exited clients whose memory is the driver's.
+    pub fn check_exited(&mut self) {
         if self.exited.is_empty() {
             return;
         }
         let now = clock::now();
         for one in &mut self.exited {
-            if now.saturating_add(GRACE) < one.settled && one.process.runs() == Some(false) {
-                one.settled = now.saturating_add(GRACE);
+            if now.saturating_add(LATE_FREE_NS) < one.settled && one.process.runs() == Some(false) {
+                one.settled = now.saturating_add(LATE_FREE_NS);
             }
         }
-        // A probe that is under way began at most `SETTLES` ago.
-        self.exited.retain(|one| now < one.settled.saturating_add(SETTLES));
+        // A probe that is under way began at most `SETTLES_NS` ago.
+        self.exited.retain(|one| now < one.settled.saturating_add(SETTLES_NS));
     }
 
     /// When a device was last seen.
@@ -348,17 +283,14 @@ impl DeviceObserver {
 
     /// The device before, and with estimated foreign memory where samples fail for long:
     /// `foreign = max(foreign, memory - free - held - contexts)`. Exited clients count as foreign.
-    fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
+    pub fn guess(&self, jobs: &Jobs<'_>, device: DeviceId) -> Option<(Device, Device)> {
         let free = self.last_free.get(&device)?;
         let before = jobs.about(device)?;
-        let on = |gang: &&Gang| gang.device == device;
-        let members = jobs.gangs.values().filter(on).flat_map(|gang| gang.members.values());
         let (mut held, mut contexts) = (0u64, 0u64);
-        for member in members {
-            let counters = &member.entry.lane.counters;
-            held = held.saturating_add(counters.memory.load(Ordering::Acquire));
-            held = held.saturating_add(counters.managed_own.load(Ordering::Acquire));
-            contexts += u64::from(member.admitted_at.since() > 0);
+        for member in jobs.members(device) {
+            held = held.saturating_add(member.held());
+            held = held.saturating_add(member.managed_own());
+            contexts += u64::from(member.admitted_at().is_some());
         }
         let known = held.saturating_add(before.context.saturating_mul(contexts));
         let unknown = before.memory.saturating_sub(*free).saturating_sub(known);
@@ -369,15 +301,15 @@ impl DeviceObserver {
     /// Takes in free bytes at time `at`; `own`: the probing client's, `None`: NVML's.
     ///
     /// Returns the device before and after; `None`: no sample can be made.
-    fn observe(
+    pub fn observe(
         &mut self,
         jobs: &Jobs<'_>,
         device: DeviceId,
         free: u64,
         at: Ns,
-        own: Option<&Own>,
+        own: Option<&ClientProbe>,
     ) -> Option<(Device, Device)> {
-        let Held {
+        let HeldMemory {
             bytes: held,
             contexts,
             unclear: managed,
@@ -413,16 +345,16 @@ impl DeviceObserver {
     /// Foreign bytes to believe where a client of `uid` reports `says`.
     fn believes(&mut self, jobs: &Jobs<'_>, uid: u32, before: Device, says: u64, at: Ns) -> u64 {
         let mut believed = self.believed.remove(&before.id).unwrap_or_default();
-        believed.looks.retain(|look| look.uid != uid);
+        believed.claims.retain(|claim| claim.uid != uid);
         let recent = believed
-            .looks
+            .claims
             .iter()
-            .filter(|look| at.saturating_sub(look.at) <= CONFIRMS);
-        let confirmed = recent.map(|look| look.foreign).max().unwrap_or(0);
-        if believed.looks.len() >= BELIEVED {
-            believed.looks.remove(0);
+            .filter(|claim| at.saturating_sub(claim.at) <= CONFIRMATION_NS);
+        let confirmed = recent.map(|claim| claim.foreign).max().unwrap_or(0);
+        if believed.claims.len() >= KEPT_CLAIMS {
+            believed.claims.remove(0);
         }
-        believed.looks.push(Seeing { uid, foreign: says, at });
+        believed.claims.push(ForeignClaim { uid, foreign: says, at });
         let mut foreign = says;
         if says <= before.foreign.max(confirmed) {
             if says > before.foreign {
@@ -432,7 +364,7 @@ impl DeviceObserver {
         } else if jobs.ask_others(before.id, uid) || believed.doubted.contains(&uid) && jobs.any_waits(before.id, uid) {
             foreign = before.foreign.max(confirmed);
         } else {
-            believed.alone.get_or_insert(Alone {
+            believed.alone.get_or_insert(LoneClaim {
                 uid,
                 before: before.foreign,
                 waited_for: None,
@@ -442,7 +374,8 @@ impl DeviceObserver {
         foreign
     }
 
-    /// Foreign bytes to believe: a lone claim ends once another user has waited for [`CONFIRMS`].
+    /// Foreign bytes to believe: a lone claim ends once another user has waited for
+    /// [`CONFIRMATION_NS`].
     fn doubts(&mut self, jobs: &Jobs<'_>, before: &Device, now: Ns) -> u64 {
         let Some(alone) = self.believed.get(&before.id).and_then(|it| it.alone) else {
             return before.foreign;
@@ -452,15 +385,15 @@ impl DeviceObserver {
             return before.foreign;
         };
         let since = alone.waited_for.filter(|_| waited_for).or(waited_for.then_some(now));
-        if since.is_none_or(|since| now.saturating_sub(since) < CONFIRMS) {
-            believed.alone = Some(Alone {
+        if since.is_none_or(|since| now.saturating_sub(since) < CONFIRMATION_NS) {
+            believed.alone = Some(LoneClaim {
                 waited_for: since,
                 ..alone
             });
             return before.foreign;
         }
         believed.alone = None;
-        if !believed.doubted.contains(&alone.uid) && believed.doubted.len() < BELIEVED {
+        if !believed.doubted.contains(&alone.uid) && believed.doubted.len() < KEPT_CLAIMS {
             believed.doubted.push(alone.uid);
         }
         log::info!(
@@ -470,71 +403,65 @@ impl DeviceObserver {
         before.foreign.min(alone.before)
     }
 
-    /// The device with assumptions for missing samples: its first context after `MEASURES`, no
-    /// strangers after `FORGOTTEN`.
-    fn without_looks(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
+    /// The device with assumptions for missing samples: its first context after `FIRST_CONTEXT_NS`,
+    /// no strangers after `FORGOTTEN_NS`.
+    pub fn without_samples(&mut self, jobs: &Jobs<'_>, before: Device, now: Ns, told: bool) -> Device {
         let mut about = before;
         about.foreign = self.doubts(jobs, &before, now);
-        let on = |gang: &&Gang| gang.device == before.id;
-        let members = jobs.gangs.values().filter(on).flat_map(|gang| gang.members.values());
-        let since = members
-            .map(|member| member.admitted_at.since())
-            .filter(|since| *since > 0)
-            .min();
-        if !about.measured && since.is_some_and(|since| since.saturating_add(MEASURES) <= now) {
-            about.context = (about.memory / CAUTIOUS_PART).min(CAUTIOUS);
+        let since = jobs.members(before.id).filter_map(Member::admitted_at).min();
+        if !about.measured && since.is_some_and(|since| since.saturating_add(FIRST_CONTEXT_NS) <= now) {
+            about.context = (about.memory / CAUTIOUS_PART).min(CAUTIOUS_BYTES);
             about.measured = true;
         }
         let seen = self.samples.get(&before.id).map_or(0, |sample| sample.at);
-        if !told && about.foreign > 0 && since.is_none() && seen.saturating_add(FORGOTTEN) <= now {
+        if !told && about.foreign > 0 && since.is_none() && seen.saturating_add(FORGOTTEN_NS) <= now {
             about.foreign = 0;
         }
         about
     }
 
     /// What all clients on a device held at `at`; `None`: not known.
-    fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&Own>) -> Option<Held> {
+    fn held(&self, jobs: &Jobs<'_>, device: DeviceId, at: Ns, own: Option<&ClientProbe>) -> Option<HeldMemory> {
         let left = |one: &Exited| one.device == device && one.settled > at;
         if self.exited.iter().any(left) {
             return None;
         }
         let now = clock::now();
-        let mut all = Held::default();
-        for (job, gang) in jobs.gangs {
-            let Some((_, share)) = jobs.machine.share(*job).filter(|(on, _)| *on == device) else {
+        let mut all = HeldMemory::default();
+        for (job, gang) in jobs.table.iter() {
+            let Some((_, share)) = jobs.machine.share(job).filter(|(on, _)| *on == device) else {
                 continue;
             };
             // What an unreattached process holds is not known.
-            if !gang.absent.is_empty() {
+            if !gang.unreattached.is_empty() {
                 return None;
             }
             let mut sum = 0u64;
             for (other, member) in &gang.members {
                 // The driver may have its memory before the broker hears of its end.
-                if member.process.leaves() {
+                if member.process().leaves() {
                     return None;
                 }
-                let lane = &member.entry.lane;
                 // Read before the check for stillness, which then covers this value.
-                let says = lane.counters.memory.load(Ordering::Acquire);
+                let says = member.held();
                 let by_itself = match own {
-                    Some(own) if own.client == *other => own.look.own,
-                    _ => lane.counters.managed_own.load(Ordering::Acquire),
+                    Some(own) if own.client == *other => own.probe.own,
+                    _ => member.managed_own(),
                 };
                 let held = match own {
-                    Some(own) if own.client == *other => Some(own.look.held),
-                    _ => match member.blur.sees(&lane.moves, at, now) {
-                        Seen::Still => Some(says),
+                    Some(own) if own.client == *other => Some(own.probe.held),
+                    _ => match member.stillness(at, now) {
+                        Stillness::Still => Some(says),
                         // Without a context only a counter above 0 counts.
-                        Seen::Nothing => Some(says).filter(|held| *held > 0),
-                        Seen::Changes => return None,
-                        Seen::ChangesOn => {
+                        Stillness::NoContext => Some(says).filter(|held| *held > 0),
+                        Stillness::Changing => return None,
+                        Stillness::ChangingOn => {
                             all.unclear = true;
                             Some(says)
                         }
-                        Seen::Stands => {
+                        Stillness::Stuck => {
                             all.unclear = true;
-                            Some(jobs.part(*job).unwrap_or(says).max(1))
+                            Some(jobs.table.quota(jobs.machine, job).unwrap_or(says).max(1))
                         }
                     },
                 };
@@ -552,110 +479,8 @@ impl DeviceObserver {
     }
 }
 
-impl Book {
-    /// Takes in a client's probe of its device. `told`: NVML tells of devices.
-    pub fn context(&mut self, client: u64, look: Look, told: bool) {
-        let Some(job) = self.clients.get(&client).copied() else {
-            return;
-        };
-        let Some((device, _)) = self.machine.share(job) else {
-            return;
-        };
-        let named = self.devices.get(device.0 as usize);
-        if self.shared && told && named.is_some_and(|uuid| self.listed.contains_key(uuid)) {
-            self.observer.to_ask.insert(device, TRIES);
-            return;
-        }
-        let uid = self.gangs.get(&job).map(|gang| gang.uid);
-        let own = Own {
-            client,
-            look,
-            uid: uid.filter(|uid| !self.is_owner(*uid)),
-        };
-        if !self.observes(device, look.free, look.at, Some(&own)) {
-            let member = self.gangs.get(&job).and_then(|gang| gang.members.get(&client));
-            if let Some(member) = member {
-                member
-                    .entry
-                    .lane
-                    .admission_slot
-                    .probe_requests
-                    .fetch_add(1, Ordering::Release);
-            }
-        }
-    }
-
-    /// Takes in NVML's answer: `free` bytes at time `at`.
-    pub fn sees(&mut self, uuid: &str, free: u64, at: Ns) {
-        if let Some(device) = self.devices.iter().position(|known| known == uuid) {
-            let device = DeviceId(device as u32);
-            self.observer.last_free.insert(device, free);
-            self.observes(device, free, at, None);
-        }
-    }
-
-    /// Enters free bytes. False if no sample can be made.
-    fn observes(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<&Own>) -> bool {
-        let jobs = Jobs {
-            machine: &self.machine,
-            gangs: &self.gangs,
-        };
-        let Some((before, about)) = self.observer.observe(&jobs, device, free, at, own) else {
-            return false;
-        };
-        self.change(before, about);
-        true
-    }
-
-    /// Enters the estimate of foreign memory.
-    pub fn guess(&mut self, device: DeviceId) {
-        let jobs = Jobs {
-            machine: &self.machine,
-            gangs: &self.gangs,
-        };
-        if let Some((before, about)) = self.observer.guess(&jobs, device) {
-            self.change(before, about);
-        }
-    }
-
-    fn change(&mut self, before: Device, about: Device) {
-        if before == about {
-            return;
-        }
-        if (before.context, before.measured) != (about.context, about.measured)
-            && let Some(uuid) = self.devices.get(about.id.0 as usize)
-        {
-            log::info!("a context on {uuid} takes {} bytes", about.context);
-            self.known.context(uuid, about.context, &self.devices);
-        }
-        self.tell(Event::Device(about));
-        self.carry_out();
-    }
-
-    /// Enters assumptions for devices without recent samples.
-    pub fn look_at_the_unseen(&mut self, told: bool) {
-        self.look_at_the_unseen_at(clock::now(), told);
-    }
-
-    /// [`Book::look_at_the_unseen`] at `now`.
-    pub fn look_at_the_unseen_at(&mut self, now: Ns, told: bool) {
-        let devices: Vec<Device> = self.machine.devices().copied().collect();
-        for member in self.gangs.values().flat_map(|gang| gang.members.values()) {
-            member.blur.watches(&member.entry.lane.moves, now);
-        }
-        for before in devices {
-            let jobs = Jobs {
-                machine: &self.machine,
-                gangs: &self.gangs,
-            };
-            let about = self.observer.without_looks(&jobs, before, now, told);
-            self.change(before, about);
-        }
-    }
-}
-
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct HeldMemory {
     /// Without contexts.
     bytes: u64,
     contexts: u64,
@@ -668,10 +493,10 @@ fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> 
     if now.contexts == 0 || now.unknown == 0 {
         return None;
     }
-    let largest = (about.memory / LARGEST_CONTEXT).min(LARGEST);
+    let largest = (about.memory / LARGEST_CONTEXT_PART).min(LARGEST_CONTEXT_BYTES);
     let part = now.unknown / now.contexts;
     let came = last
-        .filter(|last| now.contexts > last.contexts && now.at.saturating_sub(last.at) <= TOGETHER)
+        .filter(|last| now.contexts > last.contexts && now.at.saturating_sub(last.at) <= TOGETHER_NS)
         .map(|last| now.unknown.saturating_sub(last.unknown) / (now.contexts - last.contexts))
         .filter(|each| (1..=largest).contains(each));
     // A context of 0 bytes was not measured.
@@ -682,7 +507,7 @@ fn context_of(about: &Device, now: MemorySample, last: Option<MemorySample>) -> 
         (Some(each), _) => Some(each),
         (None, true) => (part < about.context).then_some(part),
         (None, false) if part <= largest => Some(part),
-        (None, false) => Some((about.memory / CAUTIOUS_PART).min(CAUTIOUS)),
+        (None, false) => Some((about.memory / CAUTIOUS_PART).min(CAUTIOUS_BYTES)),
     }
 }
 
@@ -713,7 +538,7 @@ mod tests {
         assert_eq!(context_of(&cold, sample(1424 * MB, 1, 9), None), Some(1424 * MB));
         // An unseen stranger counts as context until a second context comes.
         assert_eq!(
-            context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER * 9), before),
+            context_of(&warm(1424 * MB), sample(1824 * MB, 2, TOGETHER_NS * 9), before),
             Some(912 * MB)
         );
         let last = Some(sample(1424 * MB, 1, 9));
@@ -727,9 +552,9 @@ mod tests {
             Some(400 * MB)
         );
         // Too large for a context; and an old sample says nothing of newcomers.
-        assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS));
+        assert_eq!(context_of(&cold, sample(9 << 30, 1, 9), None), Some(CAUTIOUS_BYTES));
         assert_eq!(
-            context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER), last),
+            context_of(&warm(300 * MB), sample(1824 * MB, 2, 9 + 2 * TOGETHER_NS), last),
             None
         );
         assert_eq!(context_of(&cold, sample(1824 * MB, 0, 9), last), None);

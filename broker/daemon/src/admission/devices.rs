@@ -6,118 +6,88 @@
 //!   jobs for good. Too large a size shows as foreign memory at the next probe.
 //! * The last broker's size holds until the first report. A question for a place is no report.
 //!
-//! Devices that NVML does not list: at most [`MOST`], [`EACH`] per user. A new one replaces an
-//! unused one. Jobs beyond run uncounted.
+//! Devices that NVML does not list: at most [`UNLISTED_DEVICES`], [`DEVICES_OF_A_USER`] per user. A
+//! new one replaces an unused one. Jobs beyond run uncounted.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::book::Book;
-use weft_admission::{Device, DeviceId, Event};
+use weft_admission::DeviceId;
 
 /// Most devices that NVML does not list, and most that one user named. The owner may name all.
-const MOST: usize = 64;
-const EACH: usize = 16;
+const UNLISTED_DEVICES: usize = 64;
+const DEVICES_OF_A_USER: usize = 16;
 
 /// Most users whose reports on a device are kept.
-const USERS: usize = 1024;
+const REPORTING_USERS: usize = 1024;
 
 /// Largest part of a device that CUDA lacks against NVML's size. Small devices hold back a
 /// twentieth for the driver.
-const BELOW: u64 = 8;
+const LACKING_PART: u64 = 8;
 
 /// Most devices of NVML's list; real ones have some dozens, instances included.
-const LISTED: usize = 1024;
+const LISTED_DEVICES: usize = 1024;
 
 /// Reports of a device's size.
 #[derive(Debug, Default)]
-pub struct Said {
+struct SizeReports {
     /// User that named it first.
     by: u32,
-    /// Last report of each user.
+    /// Last report of each user, bytes.
     sizes: BTreeMap<u32, u64>,
 }
 
-impl Book {
+/// The devices that jobs asked for, by number.
+#[derive(Debug)]
+pub struct Devices {
+    uuids: Vec<String>,
+    reports: HashMap<DeviceId, SizeReports>,
+    /// NVML's list: UUIDs with sizes in bytes.
+    listed: BTreeMap<String, u64>,
+    /// Whether users distrust each other, and the user whose broker it is.
+    shared: bool,
+    owner: u32,
+}
+
+impl Devices {
+    /// The last broker's devices, by number.
+    pub fn new(uuids: Vec<String>) -> Devices {
+        Devices {
+            uuids,
+            reports: HashMap::new(),
+            listed: BTreeMap::new(),
+            shared: false,
+            owner: rustix::process::geteuid().as_raw(),
+        }
+    }
+
+    pub fn set_shared(&mut self, shared: bool) {
+        self.shared = shared;
+    }
+
+    #[cfg(test)]
+    pub fn set_owner(&mut self, uid: u32) {
+        self.owner = uid;
+    }
+
     /// The number of a known device.
-    pub fn known_device(&self, uuid: &str) -> Option<DeviceId> {
-        let at = self.devices.iter().position(|known| known == uuid);
+    pub fn id(&self, uuid: &str) -> Option<DeviceId> {
+        let at = self.uuids.iter().position(|known| known == uuid);
         at.map(|at| DeviceId(at as u32))
     }
 
-    /// The device with this UUID, `total` bytes by this user's report. An unknown one is added.
-    /// `None`: there are too many.
-    pub fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
-        let device = match self.known_device(uuid) {
-            Some(device) => device,
-            None => self.new_device(uuid, total, uid)?,
-        };
-        let sizes = &mut self.said.entry(device).or_default().sizes;
-        if total > 0 && (sizes.len() < USERS || sizes.contains_key(&uid)) {
-            sizes.insert(uid, total);
-        }
-        self.resizes(device);
-        Some(device)
+    pub fn uuid(&self, id: DeviceId) -> Option<&String> {
+        self.uuids.get(id.0 as usize)
     }
 
-    fn new_device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
-        let size = self.listed.get(uuid).copied().unwrap_or(total);
-        if size == 0 {
-            return None;
-        }
-        let id = self.number_for(uuid, uid)?;
-        let device = self.blank(id, uuid, size);
-        match self.devices.get_mut(id.0 as usize) {
-            Some(slot) => *slot = uuid.to_string(),
-            None => self.devices.push(uuid.to_string()),
-        }
-        self.observer.forget(id);
-        self.said.insert(
-            id,
-            Said {
-                by: uid,
-                sizes: BTreeMap::new(),
-            },
-        );
-        self.tell(Event::Device(device));
-        Some(id)
+    /// UUIDs by number.
+    pub fn uuids(&self) -> &[String] {
+        &self.uuids
     }
 
-    /// A device without measurements.
-    pub fn blank(&self, id: DeviceId, uuid: &str, size: u64) -> Device {
-        let context = self.known.context_on(uuid);
-        Device {
-            context: context.unwrap_or(0),
-            measured: context.is_some() || !self.measures,
-            ..Device::new(id, size)
-        }
-    }
-
-    /// A number for a new device. Beyond the bounds it is an unused device's.
-    fn number_for(&self, uuid: &str, uid: u32) -> Option<DeviceId> {
-        let next = DeviceId(self.devices.len() as u32);
-        if self.listed.contains_key(uuid) {
-            return Some(next);
-        }
-        let named = |id: &DeviceId| self.said.get(id).map(|said| said.by);
-        let unlisted = || {
-            let all = self.devices.iter().zip(0..).map(|(uuid, at)| (uuid, DeviceId(at)));
-            all.filter(|(uuid, _)| !self.listed.contains_key(*uuid))
-                .map(|(_, id)| id)
-        };
-        let own = unlisted().filter(|id| named(id) == Some(uid)).count();
-        if unlisted().count() < MOST && (own < EACH || self.is_owner(uid)) {
-            return Some(next);
-        }
-        let idle = |id: &DeviceId| {
-            let used = self.gangs.values().any(|gang| gang.device == *id);
-            !used && self.machine.jobs_on(*id) == 0
-        };
-        // The user's own first.
-        let mut free: Vec<DeviceId> = unlisted().filter(idle).collect();
-        free.sort_by_key(|id| (named(id) != Some(uid), *id));
-        let first = free.first().copied()?;
-        (named(&first) == Some(uid) || own < EACH || self.is_owner(uid)).then_some(first)
+    /// All numbers.
+    pub fn ids(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        (0..self.uuids.len() as u32).map(DeviceId)
     }
 
     /// Whether this user's reports take precedence.
@@ -125,52 +95,97 @@ impl Book {
         !self.shared || uid == 0 || uid == self.owner
     }
 
-    /// Computes a device's size anew.
-    fn resizes(&mut self, device: DeviceId) {
-        let Some(about) = self.about(device).copied() else {
-            return;
+    /// Whether users distrust each other and NVML tells of this device.
+    pub fn is_shared_and_listed(&self, id: DeviceId) -> bool {
+        self.shared && self.uuid(id).is_some_and(|uuid| self.listed.contains_key(uuid))
+    }
+
+    /// Bytes by NVML's list.
+    pub fn listed_bytes(&self, uuid: &str) -> Option<u64> {
+        self.listed.get(uuid).copied()
+    }
+
+    /// Adds a device that has `total` bytes by this user's report; `idle` says which devices have
+    /// no job. Returns its number and its size. `None`: there are too many, or it has no size.
+    pub fn add(
+        &mut self,
+        uuid: &str,
+        total: u64,
+        uid: u32,
+        idle: impl Fn(DeviceId) -> bool,
+    ) -> Option<(DeviceId, u64)> {
+        let bytes = self.listed_bytes(uuid).unwrap_or(total);
+        if bytes == 0 {
+            return None;
+        }
+        let id = self.number_for(uuid, uid, idle)?;
+        match self.uuids.get_mut(id.0 as usize) {
+            Some(slot) => *slot = uuid.to_string(),
+            None => self.uuids.push(uuid.to_string()),
+        }
+        let sizes = BTreeMap::new();
+        self.reports.insert(id, SizeReports { by: uid, sizes });
+        Some((id, bytes))
+    }
+
+    /// A number for a new device. Beyond the bounds it is an unused device's.
+    fn number_for(&self, uuid: &str, uid: u32, idle: impl Fn(DeviceId) -> bool) -> Option<DeviceId> {
+        let next = DeviceId(self.uuids.len() as u32);
+        if self.listed.contains_key(uuid) {
+            return Some(next);
+        }
+        let named_by = |id: &DeviceId| self.reports.get(id).map(|reports| reports.by);
+        let unlisted = || {
+            let all = self.ids().zip(&self.uuids);
+            all.filter(|(_, uuid)| !self.listed.contains_key(*uuid))
+                .map(|(id, _)| id)
         };
-        let listed = self
-            .devices
-            .get(device.0 as usize)
-            .and_then(|uuid| self.listed.get(uuid));
-        let listed = listed.copied();
-        let believed = |bytes: u64| listed.is_none_or(|most| (most - most / BELOW..=most).contains(&bytes));
-        let said = self.said.get(&device);
-        let words = || {
-            said.into_iter()
-                .flat_map(|said| &said.sizes)
-                .filter(|(_, bytes)| believed(**bytes))
+        let own = unlisted().filter(|id| named_by(id) == Some(uid)).count();
+        let may_add = own < DEVICES_OF_A_USER || self.is_owner(uid);
+        if unlisted().count() < UNLISTED_DEVICES && may_add {
+            return Some(next);
+        }
+        // The user's own first.
+        let mut free: Vec<DeviceId> = unlisted().filter(|id| idle(*id)).collect();
+        free.sort_by_key(|id| (named_by(id) != Some(uid), *id));
+        let first = free.first().copied()?;
+        (named_by(&first) == Some(uid) || may_add).then_some(first)
+    }
+
+    /// Takes in a user's report of a device's size; 0 is none.
+    pub fn report(&mut self, id: DeviceId, total: u64, uid: u32) {
+        let sizes = &mut self.reports.entry(id).or_default().sizes;
+        if total > 0 && (sizes.len() < REPORTING_USERS || sizes.contains_key(&uid)) {
+            sizes.insert(uid, total);
+        }
+    }
+
+    /// Takes in NVML's list of UUIDs and sizes. Returns whether it changed.
+    pub fn set_listed(&mut self, devices: &[(String, u64)]) -> bool {
+        let new: BTreeMap<String, u64> = devices.iter().take(LISTED_DEVICES).cloned().collect();
+        let changed = new != self.listed;
+        self.listed = new;
+        changed
+    }
+
+    /// A device's size in bytes, by reports and NVML's list. `None`: there are none.
+    pub fn bytes(&self, id: DeviceId) -> Option<u64> {
+        let listed = self.uuid(id).and_then(|uuid| self.listed_bytes(uuid));
+        let believed = |bytes: u64| listed.is_none_or(|most| (most - most / LACKING_PART..=most).contains(&bytes));
+        let sizes = || {
+            let reports = self.reports.get(&id).into_iter();
+            let sizes = reports.flat_map(|reports| &reports.sizes);
+            sizes.filter(|(_, bytes)| believed(**bytes))
         };
-        let owners = words()
+        let owners = sizes()
             .filter(|(uid, _)| self.is_owner(**uid))
             .map(|(_, bytes)| *bytes)
             .max();
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
-        for (_, bytes) in words() {
+        for (_, bytes) in sizes() {
             *votes.entry(*bytes).or_default() += 1;
         }
-        let most = votes
-            .into_iter()
-            .map(|(bytes, users)| (users, bytes))
-            .max()
-            .map(|(_, bytes)| bytes);
-        let size = owners.or(most).or(listed).unwrap_or(about.memory);
-        if size != about.memory {
-            log::info!("device {} has {size} bytes and not {}", device.0, about.memory);
-            self.tell(Event::Device(Device { memory: size, ..about }));
-            self.carry_out();
-        }
-    }
-
-    /// Takes in NVML's list of devices and sizes.
-    pub fn lists(&mut self, devices: &[(String, u64)]) {
-        let new: BTreeMap<String, u64> = devices.iter().take(LISTED).cloned().collect();
-        if new != self.listed {
-            self.listed = new;
-            for device in 0..self.devices.len() as u32 {
-                self.resizes(DeviceId(device));
-            }
-        }
+        let most = votes.into_iter().map(|(bytes, users)| (users, bytes)).max();
+        owners.or(most.map(|(_, bytes)| bytes)).or(listed)
     }
 }

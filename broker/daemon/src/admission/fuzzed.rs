@@ -4,15 +4,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::book::Book;
-use super::learnt::Learnt;
+use super::controller::Controller;
 use super::ledger::{KeptJob, Page};
-use super::process::Process;
+use super::observed_usage::ObservedUsage;
 use super::watch::Watch;
-use super::{AdmissionHandle, Look, known, report};
+use super::{AdmissionHandle, MemoryProbe, device_facts, report};
+use crate::process::Process;
 use crate::registry::{Entry, Newcomer};
 use crate::server::ToTheClient;
-use weft_admission::{Admission, AdmissionConfig, Ask, Device, DeviceId, Event, Job, Need, User};
+use weft_admission::{Admission, Ask, AdmissionConfig, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::control::ToBroker;
 use weft_protocol::transport::map::SharedLane;
 
@@ -26,23 +26,21 @@ pub fn ledger(text: &[u8]) -> bool {
         return false;
     };
     let jobs: Vec<Job> = page.jobs.iter().map(|kept| kept.job).take(8).collect();
-    let mut book = Book::go_on(AdmissionConfig::default(), None, page);
-    look(&book);
+    let mut controller = Controller::new(AdmissionConfig::default(), None, Some(page));
+    look(&controller);
     for job in jobs {
-        book.tell(Event::Ends(job));
-        book.carry_out();
+        controller.decide(Event::Ends(job));
     }
-    book.tell(Event::Tick);
-    book.carry_out();
-    look(&book);
+    controller.decide(Event::Tick);
+    look(&controller);
     true
 }
 
 /// Panics unless the queue can be shown and the state written is read again.
-fn look(book: &Book) {
-    let mut queue = book.queue();
-    report::foresee(&book.machine, &mut queue);
-    let kept = serde_json::to_vec(&book.machine.save()).expect("a machine can be written");
+fn look(controller: &Controller) {
+    let mut queue = controller.queue();
+    report::foresee(controller.machine(), &mut queue);
+    let kept = serde_json::to_vec(&controller.machine().save()).expect("a machine can be written");
     assert!(
         serde_json::from_slice::<weft_admission::SavedState>(&kept).is_ok(),
         "a book is not read again"
@@ -91,8 +89,8 @@ pub fn a_ledger() -> Vec<u8> {
 
 /// Takes a text as `known.json`. Returns whether it was one.
 pub fn known(text: &[u8]) -> bool {
-    known::understood(text).is_some_and(|learnt| {
-        let learnt = Learnt::go_on(learnt);
+    device_facts::understood(text).is_some_and(|learnt| {
+        let learnt = ObservedUsage::go_on(learnt);
         learnt.all().len() < usize::MAX
     })
 }
@@ -130,7 +128,9 @@ impl Room {
             ToBroker::NoMore => self.handle.no_more(client),
             ToBroker::OnDevice => self.handle.on_device(client),
             ToBroker::WaitsNoMore | ToBroker::Goodbye => self.handle.gone(client),
-            ToBroker::Context { free, held, own, at } => self.handle.context(client, Look { free, held, own, at }),
+            ToBroker::Context { free, held, own, at } => {
+                self.handle.context(client, MemoryProbe { free, held, own, at })
+            }
             ToBroker::Note(line) => entry.note(&line),
             _ => {}
         }
@@ -139,7 +139,7 @@ impl Room {
     /// Ticks, and shows the queue.
     pub fn tick(&self) {
         self.handle.tick();
-        look(&self.handle.book());
+        look(&self.handle.controller());
     }
 
     /// Ends all clients. Panics if any is left in the book.
@@ -147,7 +147,7 @@ impl Room {
         for entry in &self.clients {
             self.handle.gone(entry.client);
         }
-        let left = self.handle.book().clients.len();
+        let left = self.handle.controller().clients();
         assert_eq!(left, 0, "clients that are gone are still in the book");
         self.handle = empty();
     }
@@ -155,7 +155,7 @@ impl Room {
 
 fn empty() -> AdmissionHandle {
     AdmissionHandle {
-        book: Arc::new(Mutex::new(Book::new(AdmissionConfig::default(), None))),
+        controller: Arc::new(Mutex::new(Controller::new(AdmissionConfig::default(), None, None))),
         watch: Watch::none(),
     }
 }

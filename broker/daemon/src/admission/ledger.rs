@@ -1,7 +1,7 @@
 //! The book on the disk, for a killed broker's successor: which jobs hold and which await memory.
 //!
 //! A thread of its own replaces one small file beside the socket. A change of the book waits for
-//! the write, [`PATIENCE`] at most: a hanging disk costs a restart's memory, not the jobs.
+//! the write, [`WRITE_TIMEOUT`] at most: a hanging disk costs a restart's memory, not the jobs.
 //!
 //! What holds: an unreadable file, or one of another boot or format, counts as empty. A process in
 //! it counts only if it runs.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{self, Process};
+use crate::process::{self, Process};
 use weft_admission::{DeviceId, Job, SavedState};
 
 /// Version of the format. Others are not read.
@@ -25,20 +25,20 @@ const FORMAT: u32 = 2;
 /// Bound on waiting for a write: tens of kilobytes, mostly to a memory file system, take well below
 /// a millisecond.
 #[cfg(not(test))]
-const PATIENCE: Duration = Duration::from_millis(20);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Tests wait for the write on any machine.
 #[cfg(test)]
-const PATIENCE: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bound on waiting for the last write.
 #[cfg(not(test))]
-const LAST: Duration = Duration::from_millis(500);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 #[cfg(test)]
-const LAST: Duration = PATIENCE;
+const LAST_WRITE_TIMEOUT: Duration = WRITE_TIMEOUT;
 
 /// Largest file: 4,096 clients of some kilobytes each.
-const LONGEST: u64 = 32 << 20;
+const LONGEST_BYTES: u64 = 32 << 20;
 
 /// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl Page {
             );
             None
         };
-        if about.len() > LONGEST {
+        if about.len() > LONGEST_BYTES {
             return complain(format!("{} bytes are no book", about.len()));
         }
         let text = match std::fs::read(path) {
@@ -135,11 +135,11 @@ impl Page {
 /// Handle on the writing thread.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    desk: Arc<(Mutex<Slot>, Condvar)>,
+    inbox: Arc<(Mutex<PendingPage>, Condvar)>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct PendingPage {
     /// The newest unwritten page. `Some(None)`: the file is to be removed.
     next: Option<Option<Vec<u8>>>,
     asked: u64,
@@ -149,22 +149,22 @@ struct Slot {
 impl Ledger {
     /// Starts to write this file.
     pub fn begin(path: PathBuf) -> std::io::Result<Ledger> {
-        let desk = Arc::new((Mutex::new(Slot::default()), Condvar::new()));
-        let ours = Arc::clone(&desk);
+        let inbox = Arc::new((Mutex::new(PendingPage::default()), Condvar::new()));
+        let ours = Arc::clone(&inbox);
         std::thread::Builder::new()
             .name("weft-ledger".into())
             .spawn(move || write_all(&path, &ours))?;
-        Ok(Ledger { desk })
+        Ok(Ledger { inbox })
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.desk.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, PendingPage> {
+        self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a page and waits, bounded. `None` removes the file.
     pub fn put(&self, page: Option<&Page>) {
         // Does not fail: all map keys are numbers or texts.
-        self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST);
+        self.write(page.and_then(|page| serde_json::to_vec(page).ok()), LONGEST_BYTES);
     }
 
     /// Writes bytes and waits, bounded. More than `longest` would not be read: the file is removed.
@@ -180,8 +180,11 @@ impl Ledger {
         slot.asked += 1;
         let this = slot.asked;
         slot.next = Some(bytes);
-        self.desk.1.notify_all();
-        let waited = self.desk.1.wait_timeout_while(slot, PATIENCE, |slot| slot.done < this);
+        self.inbox.1.notify_all();
+        let waited = self
+            .inbox
+            .1
+            .wait_timeout_while(slot, WRITE_TIMEOUT, |slot| slot.done < this);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -189,19 +192,19 @@ impl Ledger {
     pub fn finish(&self) {
         let slot = self.slot();
         let waited = self
-            .desk
+            .inbox
             .1
-            .wait_timeout_while(slot, LAST, |slot| slot.done < slot.asked);
+            .wait_timeout_while(slot, LAST_WRITE_TIMEOUT, |slot| slot.done < slot.asked);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-fn write_all(path: &Path, desk: &(Mutex<Slot>, Condvar)) {
+fn write_all(path: &Path, inbox: &(Mutex<PendingPage>, Condvar)) {
     let mut complained = false;
     loop {
-        let slot = desk.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = inbox.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The thread ends with its process; it holds nothing.
-        let waiting = desk.1.wait_while(slot, |slot| slot.next.is_none());
+        let waiting = inbox.1.wait_while(slot, |slot| slot.next.is_none());
         let mut slot = waiting.unwrap_or_else(PoisonError::into_inner);
         let (Some(page), number) = (slot.next.take(), slot.asked) else {
             continue;
@@ -215,9 +218,9 @@ fn write_all(path: &Path, desk: &(Mutex<Slot>, Condvar)) {
                 path.display()
             );
         }
-        let mut slot = desk.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = inbox.0.lock().unwrap_or_else(PoisonError::into_inner);
         slot.done = number;
-        desk.1.notify_all();
+        inbox.1.notify_all();
     }
 }
 
@@ -259,15 +262,15 @@ fn replace(path: &Path, page: Option<&[u8]>) -> std::io::Result<()> {
 
 /// The ledger, and whether it is stale.
 #[derive(Debug, Default)]
-pub struct LedgerState {
+pub struct Journal {
     ledger: Option<Ledger>,
     stale: bool,
 }
 
-impl LedgerState {
+impl Journal {
     /// A ledger that is up to date; `None`: nothing is kept.
-    pub fn new(ledger: Option<Ledger>) -> LedgerState {
-        LedgerState { ledger, stale: false }
+    pub fn new(ledger: Option<Ledger>) -> Journal {
+        Journal { ledger, stale: false }
     }
 
     pub fn mark(&mut self, changed: bool) {
@@ -296,7 +299,7 @@ impl LedgerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_admission::{Admission, AdmissionConfig, Ask, Decision, Device, Event, Need, User};
+    use weft_admission::{Admission, Ask, AdmissionConfig, Decision, Device, Event, Need, User};
 
     const GB: u64 = 1 << 30;
 

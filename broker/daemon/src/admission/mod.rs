@@ -1,91 +1,83 @@
 //! Admission in the daemon: clients' requests go to the core, its decisions to admission slots.
 //!
-//! * [`book`]: clients and jobs, events to the core, and its decisions;
-//! * [`devices`]: the devices; [`device_observer`]: what contexts and strangers take; [`watch`]:
-//!   what is free, by NVML;
-//! * [`either`]: auto backing; [`kin`]: multi-device groups; [`still`]: suspended jobs;
-//! * [`arrivals`]: clients whose device's free memory is not known; [`growing`]: running clients
-//!   that wait for more;
-//! * [`known`]: what outlives a broker; [`learnt`]: observed usage;
-//! * [`ledger`], [`process`]: the book on the disk, for a killed broker's successor; [`back`]: how
-//!   clients reattach;
-//! * [`places`]: devices for jobs that let weft choose;
-//! * [`shares`]: each process's part of its job's share;
-//! * [`telling`]: lines for waiting jobs;
-//! * [`rows`], [`report`]: the answer to `weft queue`.
+//! * [`controller`] composes the parts: events to the core, its decisions to clients;
+//! * [`job_table`]: clients, jobs and users; [`member`]: a process and its admission slot;
+//!   [`request`]: what a client asks for, in the core's terms;
+//! * [`devices`]: devices and their sizes; [`device_observer`]: what contexts and strangers take;
+//!   [`watch`]: what is free, by NVML; [`device_facts`]: what outlives brokers;
+//! * [`arrivals`]: clients whose device's free memory is not known; [`growth`]: running clients
+//!   that wait for more; [`suspended`]: suspended jobs; [`deadlock`]: jobs that wait for each
+//!   other;
+//! * [`promises`]: devices for jobs that let weft choose;
+//! * [`ledger`]: the job table on the disk, for a killed broker's successor;
+//! * [`history`], [`observed_usage`], [`rows`], [`report`]: the answer to `weft queue`;
+//! * [`notify`], [`auto_backing`]: lines for jobs.
 //!
 //! Callers: the control thread (each client's arrival, request and end) and threads that answer
 //! `weft queue`. Only the ledger is waited for, bounded.
 //!
 //! What holds: only this module writes admission slots. A client that is gone holds nothing. A
-//! client that never asked is in no book and delays no job.
+//! client that never asked is in no table and delays no job.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock;
 use super::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{AdmissionConfig, AdmissionPolicy, Event, Never};
+use weft_admission::{AdmissionConfig, Never, AdmissionPolicy};
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::control::Wants;
 
 mod arrivals;
-mod back;
-mod book;
+mod auto_backing;
+mod controller;
+mod deadlock;
+mod device_facts;
 mod device_observer;
 mod devices;
-mod either;
 #[doc(hidden)]
 pub mod fuzzed;
-
-mod growing;
-mod kin;
-mod known;
-mod learnt;
+mod growth;
+mod history;
+mod job_table;
 mod ledger;
-mod places;
-mod process;
+mod member;
+mod notify;
+mod observed_usage;
+mod promises;
 mod report;
+mod request;
 mod rows;
-mod shares;
-mod still;
-mod telling;
+mod suspended;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use device_observer::Look;
-pub use known::FILE as KNOWN;
-pub use learnt::Took;
-pub use places::{Offer, Place, Seeker};
-pub use process::{Process, is_stopped};
+pub use device_facts::FILE as DEVICE_FACTS_FILE;
+pub use device_observer::MemoryProbe;
+pub use observed_usage::PeakUsage;
+pub use promises::{Offer, Place, Seeker};
 pub use rows::{DeviceRow, FreedRow, LearntRow, Queue, RunningRow, WaitingRow, WeightRow};
 
-use book::Book;
-use known::Known;
-use learnt::Learnt;
+use controller::Controller;
+use device_facts::DeviceFacts;
 use ledger::{Ledger, Page};
 use watch::Watch;
 
 /// Handle on admission, for all threads.
 #[derive(Debug, Clone)]
 pub struct AdmissionHandle {
-    book: Arc<Mutex<Book>>,
+    controller: Arc<Mutex<Controller>>,
     watch: Watch,
 }
 
 /// How long NVML may take while an arrival, and all callers, wait. A running NVML takes below 1 ms.
 /// After it the arrival waits alone ([`arrivals`]).
-const ANSWERS: Duration = Duration::from_millis(20);
-
-/// Interval between two questions to NVML while a job waits, ns.
-const LOOKS: Ns = 250_000_000;
+const NVML_TIMEOUT: Duration = Duration::from_millis(20);
 
 impl AdmissionHandle {
     /// Admission with the jobs that the last broker left in `file`; without one, nothing is kept.
@@ -103,12 +95,8 @@ impl AdmissionHandle {
                 None
             }
         });
-        let book = match page {
-            Some(page) => Book::go_on(config, ledger, page),
-            None => Book::new(config, ledger),
-        };
         AdmissionHandle {
-            book: Arc::new(Mutex::new(book)),
+            controller: Arc::new(Mutex::new(Controller::new(config, ledger, page))),
             watch: Watch::none(),
         }
     }
@@ -116,190 +104,130 @@ impl AdmissionHandle {
     /// Sets whether users distrust each other: a user's claim then needs other users' or NVML's
     /// word.
     pub fn shared(self, shared: bool) -> AdmissionHandle {
-        self.book().shared = shared;
+        self.controller().set_shared(shared);
         self
     }
 
     /// Measures contexts, asks NVML, and keeps the results in `file`.
     pub fn measuring(mut self, file: &Path) -> AdmissionHandle {
-        let mut book = self.book();
-        book.measures = true;
-        book.known = Known::begin(file.to_path_buf());
-        book.learnt = Learnt::go_on(book.known.learnt());
-        drop(book);
+        self.controller().set_facts(DeviceFacts::begin(file.to_path_buf()));
         self.watch = Watch::begin();
         self
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn controller(&self) -> MutexGuard<'_, Controller> {
+        self.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client is about to touch a device, or runs already (`wants.runs`).
     pub fn wants(&self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
         // Strangers' memory may have changed. While others arrive, NVML is asked already.
-        let asks = wants.runs.is_none() && self.book().arrivals.is_empty();
-        let reading = if asks { self.watch.fresh(ANSWERS) } else { None };
-        self.book()
-            .arrives((entry, sender, wants), self.watch.tells(), reading.as_ref());
+        let asks = wants.runs.is_none() && self.controller().has_no_arrivals();
+        let reading = if asks { self.watch.fresh(NVML_TIMEOUT) } else { None };
+        let arrival = (entry, sender, wants);
+        self.controller().arrive(arrival, self.watch.tells(), reading.as_ref());
     }
 
     /// The best device for a job that has not begun, reserved for a while.
     pub fn place(&self, seeker: &Seeker) -> Result<Place, Never> {
-        self.book().place(seeker)
+        self.controller().place(seeker)
     }
 
     /// A client wants `bytes` beyond its quota and waits `patience` ns for them at most.
     pub fn more(&self, client: u64, bytes: u64, patience: Ns) {
-        self.book().more(client, bytes, patience);
+        self.controller().grow(client, bytes, patience);
     }
 
     /// A client stops waiting for more memory.
     pub fn no_more(&self, client: u64) {
-        self.book().grows_no_more(client);
+        self.controller().stop_growing(client);
+    }
+
+    /// A client with auto backing has begun on device memory.
+    pub fn on_device(&self, client: u64) {
+        self.controller().set_on_device(client);
     }
 
     /// A client has made its first context and probed its device.
-    pub fn context(&self, client: u64, look: Look) {
+    pub fn context(&self, client: u64, probe: MemoryProbe) {
         // A time in the future would never be old.
-        let at = look.at.min(clock::now());
+        let at = probe.at.min(clock::now());
         let told = self.watch.tells();
-        self.book().context(client, Look { at, ..look }, told);
+        self.controller().probe(client, MemoryProbe { at, ..probe }, told);
     }
 
     /// A client is gone, or gives up waiting.
     pub fn gone(&self, client: u64) {
-        let mut book = self.book();
-        if book.arrivals.remove(client) {
-            return;
-        }
-        book.grows_no_more(client);
-        let Some(job) = book.clients.remove(&client) else {
-            return;
-        };
-        let (runs_on, share) = book.machine.share(job).unzip();
-        let mut left = None;
-        let mut pid = None;
-        if let Some(gang) = book.gangs.get_mut(&job)
-            && let Some(took) = &mut gang.took
-        {
-            took.together(gang.members.values().map(|member| &*member.entry));
-        }
-        if let Some(member) = book.gangs.get_mut(&job).and_then(|gang| gang.members.remove(&client)) {
-            pid = Some(member.process.pid);
-            // For a later request of the same client.
-            let admission_slot = &member.entry.lane.admission_slot;
-            admission_slot
-                .state
-                .store(AdmissionState::Unknown as u32, Ordering::Release);
-            left = runs_on.map(|device| (device, member.process));
-        }
-        if let Some((device, process)) = left {
-            book.observer.exits(device, process);
-        }
-        book.leaves(job);
-        book.carry_out();
-        if let Some(pid) = pid {
-            let ended = book.machine.share(job).is_none();
-            book.frees(pid, share.filter(|_| ended).unwrap_or(0));
-        }
+        self.controller().end_client(client);
     }
 
     /// Sets a client's priority.
     pub fn priority(&self, client: u64, priority: u8) {
-        let mut book = self.book();
-        if let Some(job) = book.clients.get(&client).copied() {
-            book.tell(Event::Priority(job, priority));
-            book.carry_out();
-        }
+        self.controller().set_priority(client, priority);
     }
 
     /// Sets a user's weight.
     pub fn weigh(&self, user: &str, weight: u32) {
-        self.book().weigh(user, weight);
+        self.controller().set_weight(user, weight);
     }
 
     /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
     /// given.
-    pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<Took> {
-        self.book().learnt.of(pid, user).cloned()
+    pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<PeakUsage> {
+        self.controller().observed_usage(pid, user).cloned()
     }
 
     /// Does what is due. Called some times a second.
     pub fn tick(&self) {
-        let mut book = self.book();
-        book.look_for_the_absent();
-        book.observer.look_after_the_exited();
-        book.look_for_the_suspended();
-        book.look_at_the_growing();
-        let waited_for = book.machine.count().0 > 0 || !book.growth.is_empty();
-        let looks = waited_for || !book.arrivals.is_empty() || book.observer.asks();
-        if looks && let Some(reading) = self.watch.last(book.read) {
-            book.reads(&reading);
+        let mut controller = self.controller();
+        controller.check_processes();
+        let waited_for = controller.is_waited_for();
+        let asks = waited_for || controller.needs_nvml();
+        if asks && let Some(reading) = self.watch.last(controller.last_answer()) {
+            controller.read(&reading);
         }
-        if !book.arrivals.is_empty() {
-            book.let_on(self.watch.tells());
-            if !book.arrivals.is_empty() {
+        if !controller.has_no_arrivals() {
+            controller.let_on(clock::now(), self.watch.tells());
+            if !controller.has_no_arrivals() {
                 self.watch.ask();
             }
         }
         let now = clock::now();
-        if looks && now.saturating_sub(book.watched) >= LOOKS {
-            book.watched = now;
-            book.observer.asked();
+        if asks && controller.is_nvml_due(now) {
             self.watch.ask();
             if waited_for {
-                book.look_at_the_unseen(self.watch.tells());
-                book.tells_positions();
+                controller.check_unobserved(now, self.watch.tells());
+                controller.tell_positions(now);
             }
         }
-        if book.machine.count().0 == 0 && book.growth.is_empty() {
-            return;
-        }
-        book.untie();
-        if book.machine.next_wake().is_some_and(|at| at <= clock::now()) {
-            book.tell(Event::Tick);
-            book.carry_out();
-        }
+        controller.check_waiters();
     }
 
     /// Seconds that each client has waited for device memory, to begin or for more.
     pub fn waiting(&self) -> HashMap<u64, f64> {
-        let book = self.book();
         let now = clock::now();
         let seconds = |since: Ns| now.saturating_sub(since) as f64 / 1e9;
-        let arrivals = book.arrivals.waits();
-        let growers = book.growth.iter().map(|grower| (grower.client(), grower.since()));
-        let queued = book.machine.view().waiting;
-        let queued = queued.iter().flat_map(|row| {
-            let members = book
-                .gangs
-                .get(&row.ask.job)
-                .into_iter()
-                .flat_map(|gang| gang.members.keys());
-            members.map(|client| (*client, row.arrived))
-        });
-        arrivals
-            .chain(growers)
-            .chain(queued)
+        let waiting = self.controller().waiting();
+        waiting
+            .into_iter()
             .map(|(client, since)| (client, seconds(since)))
             .collect()
     }
 
     /// The queue, for `weft queue`.
     pub fn queue(&self) -> Queue {
-        let book = self.book();
-        let (mut queue, machine) = (book.queue(), book.machine.clone());
+        let controller = self.controller();
+        let (mut queue, machine) = (controller.queue(), controller.machine().clone());
         // With hundreds of waiting jobs this takes some tenths of a second; the lock is free
         // meanwhile.
-        drop(book);
+        drop(controller);
         report::foresee(&machine, &mut queue);
         queue
     }
 
-    /// Closes the book as the broker ends; running jobs stay in it.
+    /// Closes the ledger as the broker ends; running jobs stay in it.
     pub fn close(&self) {
-        self.book().close();
+        self.controller().close();
     }
 }
 

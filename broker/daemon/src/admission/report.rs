@@ -1,33 +1,47 @@
-//! The book as `weft queue` shows it.
+//! The job table as `weft queue` shows it.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::Ordering;
-
-use super::book::{ADMITTED, Book, DENIED, REFUSED, WAITED};
-use super::either;
+use super::auto_backing;
+use super::devices::Devices;
+use super::growth::Growth;
+use super::history::AdmissionHistory;
+use super::job_table::{Gang, JobTable};
+use super::observed_usage::ObservedUsage;
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
-use weft_admission::{Admission, DeviceId, DurationClass, Job, Lack};
+use crate::text::gib;
+use weft_admission::{Admission, DurationClass, DeviceId, Job, Lack, AdmissionPolicy};
 use weft_protocol::Ns;
 
-impl Book {
-    /// All but the expected begins: these take longer than the book may be locked.
+/// What the answer is made of.
+#[derive(Debug)]
+pub struct QueueReport<'a> {
+    pub policy: AdmissionPolicy,
+    pub machine: &'a Admission,
+    pub jobs: &'a JobTable,
+    pub devices: &'a Devices,
+    pub growth: &'a Growth,
+    pub history: &'a AdmissionHistory,
+    pub usage: &'a ObservedUsage,
+}
+
+impl QueueReport<'_> {
+    /// All but the expected begins: these take longer than the job table may be locked.
     pub fn queue(&self) -> Queue {
         let now = clock::now();
         let seconds = |ns: Ns| ns as f64 / 1e9;
         let view = self.machine.view();
         let about = |job: Job| {
-            let gang = self.gangs.get(&job);
+            let gang = self.jobs.gang(job);
             let here = gang.and_then(|gang| gang.members.values().next());
-            let absent = gang.and_then(|gang| gang.absent.first());
+            let absent = gang.and_then(|gang| gang.unreattached.first());
             let (pid, command) = match (here, absent) {
-                (Some(member), _) => (member.entry.pid, member.entry.command.clone()),
+                (Some(member), _) => (member.entry().pid, member.entry().command.clone()),
                 (None, Some(absent)) => (absent.process.pid, absent.command.clone()),
                 (None, None) => (0, String::new()),
             };
             (
-                gang.map(|gang| gang.members.keys().copied().collect())
-                    .unwrap_or_default(),
+                self.jobs.clients_of(job),
                 pid,
                 gang.map(|gang| (gang.user.clone(), gang.uid)).unwrap_or_default(),
                 command,
@@ -35,11 +49,12 @@ impl Book {
         };
         // A job without a declared run time is expected to take the usual time.
         let guesses = |device: DeviceId| {
-            let mut there = self.gangs.values().filter(|gang| gang.device == device);
-            there.any(|gang| !gang.timed)
+            let mut there = self.jobs.on(device);
+            there.any(|(_, gang)| !gang.timed)
         };
+        let uuid = |device: DeviceId| self.devices.uuid(device).cloned().unwrap_or_default();
         let devices = view.devices.iter().map(|(device, _, free)| DeviceRow {
-            uuid: self.devices.get(device.id.0 as usize).cloned().unwrap_or_default(),
+            uuid: uuid(device.id),
             memory: device.memory,
             context: device.context,
             foreign: device.foreign,
@@ -47,22 +62,17 @@ impl Book {
         });
         let running = view.running.iter().map(|row| {
             let (clients, pid, (user, uid), command) = about(row.ask.job);
-            let held = self.gangs.get(&row.ask.job).map_or(0, |gang| {
-                gang.members
-                    .values()
-                    .map(|member| member.entry.lane.counters.memory.load(Ordering::Relaxed))
-                    .sum()
-            });
+            let held = self.jobs.gang(row.ask.job).map_or(0, Gang::held);
             RunningRow {
                 clients,
                 pid,
-                device: self.devices.get(row.device.0 as usize).cloned().unwrap_or_default(),
+                device: uuid(row.device),
                 user,
                 uid,
                 command,
                 priority: row.ask.priority,
                 share: row.share,
-                memory: Book::memory_of(row.ask.need.backing).to_string(),
+                memory: auto_backing::name_of(row.ask.need.backing).to_string(),
                 held,
                 waits_for: self.growth.lacks(row.ask.job),
                 since_s: seconds(now.saturating_sub(row.since)),
@@ -72,31 +82,29 @@ impl Book {
             let (clients, pid, (user, uid), command) = about(row.ask.job);
             let reason = match (row.lack, row.blocked_by) {
                 _ if row.suspended => "is suspended: others go first until it goes on".to_string(),
-                (Some(Lack::Device), _) => format!(
-                    "needs {} of device memory, {} are free",
-                    size(row.needs),
-                    size(row.free)
-                ),
+                (Some(Lack::Device), _) => {
+                    format!("needs {} of device memory, {} are free", gib(row.needs), gib(row.free))
+                }
                 (Some(Lack::Host), _) => "there is too little host memory for another managed job".to_string(),
                 (Some(Lack::Link), _) => "moving one more managed job between turns would take too long".to_string(),
                 (None, Some(job)) => {
                     let (_, pid, ..) = about(job);
                     format!(
                         "needs {}; {} are free and kept for process {pid}, whose turn it is",
-                        size(row.needs),
-                        size(row.free)
+                        gib(row.needs),
+                        gib(row.free)
                     )
                 }
                 (None, None) => "its turn has not come".to_string(),
             };
-            let cramped = self.gangs.get(&row.ask.job).and_then(|gang| gang.cramped);
-            let reason = reason + &cramped.map_or(String::new(), either::reason);
-            let device = row.ask.devices.first().and_then(|id| self.devices.get(id.0 as usize));
+            let cramped = self.jobs.gang(row.ask.job).and_then(|gang| gang.cramped);
+            let reason = reason + &cramped.map_or(String::new(), auto_backing::reason);
+            let device = row.ask.devices.first().map(|device| uuid(*device));
             WaitingRow {
                 position: row.position as u64,
                 clients,
                 pid,
-                device: device.cloned().unwrap_or_default(),
+                device: device.unwrap_or_default(),
                 user,
                 uid,
                 command,
@@ -111,24 +119,24 @@ impl Book {
         });
         Queue {
             others: Vec::new(),
-            policy: self.config.policy.to_string(),
+            policy: self.policy.to_string(),
             devices: devices.collect(),
             running: running.collect(),
             waiting: waiting.collect(),
-            admitted: self.sums[ADMITTED],
-            waited: self.sums[WAITED],
-            refused: self.sums[REFUSED],
-            denied: self.sums[DENIED],
+            admitted: self.history.admitted,
+            waited: self.history.waited,
+            refused: self.history.refused,
+            denied: self.history.denied,
             weights: self
-                .weights
-                .iter()
+                .jobs
+                .weights()
                 .map(|(user, weight)| WeightRow {
                     user: user.clone(),
                     weight: *weight,
                 })
                 .collect(),
-            learnt: self.learnt.rows(),
-            freed: self.freed.iter().rev().cloned().collect(),
+            learnt: self.usage.rows(),
+            freed: self.history.freed(),
         }
     }
 }
@@ -142,9 +150,4 @@ pub fn foresee(machine: &Admission, queue: &mut Queue) {
         let expected = forecast.get(&view.ask.job);
         row.begins_s = expected.map(|expected| expected.begin.saturating_sub(now) as f64 / 1e9);
     }
-}
-
-/// Bytes for people, in GiB.
-pub fn size(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
 }

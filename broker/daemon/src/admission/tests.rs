@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::registry::Newcomer;
+use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::transport::map::SharedLane;
 
-mod either;
+mod auto_backing;
 mod seen;
 mod shared;
 
@@ -57,7 +58,7 @@ impl Broker {
     /// A broker with unknown contexts and without NVML.
     fn cold() -> Broker {
         let broker = Broker::begin(None);
-        broker.handle.book().measures = true;
+        broker.handle.controller().parts().1.set_measures();
         broker
     }
 
@@ -78,8 +79,8 @@ impl Broker {
     }
 
     /// Takes in a client's probe; its time may be in the future.
-    fn sees(&self, client: u64, look: Look) {
-        self.handle.book().context(client, look, false);
+    fn sees(&self, client: u64, look: MemoryProbe) {
+        self.handle.controller().probe(client, look, false);
     }
 
     /// A client requests (or has: `runs`) `memory` bytes of a device of 8 GiB.
@@ -328,7 +329,7 @@ fn a_run_teaches_and_a_weight_stays() {
     assert!(broker.handle.learnt(Some(78), None).is_none());
     let freed = broker.handle.queue().freed;
     assert_eq!(freed.iter().map(|row| row.pid).collect::<Vec<_>>(), [77, 1]);
-    assert_eq!((freed[0].share, freed[1].share), (8 * GB / book::UNKNOWN, GB));
+    assert_eq!((freed[0].share, freed[1].share), (8 * GB / request::UNKNOWN_PART, GB));
     assert!(freed[1].at <= freed[0].at && freed[0].at <= clock::now());
     broker.handle.close();
     let weights = Broker::begin(Some(&file)).handle.queue().weights;
@@ -342,10 +343,10 @@ fn a_run_teaches_and_a_weight_stays() {
 }
 
 /// A probe long after the last change.
-fn look(free: u64, held: u64) -> Look {
+fn look(free: u64, held: u64) -> MemoryProbe {
     let at = clock::now() + 3_000_000_000;
     let own = 0;
-    Look { free, held, own, at }
+    MemoryProbe { free, held, own, at }
 }
 
 #[test]

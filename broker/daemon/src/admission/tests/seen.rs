@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn memory_on_its_way_to_somebody_is_no_context() {
     const CONTEXT: u64 = 400 << 20;
-    let now = || Look {
+    let now = || MemoryProbe {
         at: clock::now(),
         ..look(8 * GB - 2 * (CONTEXT + GB), GB)
     };
@@ -94,7 +94,12 @@ fn two_jobs_on_a_cold_broker_are_let_in_one_by_one() {
 #[test]
 fn strangers_are_what_they_are_now() {
     let mut broker = Broker::begin(None);
-    let seen = |broker: &Broker, free| broker.handle.book().sees("gpu", free, clock::now() + 3_000_000_000);
+    let seen = |broker: &Broker, free| {
+        broker
+            .handle
+            .controller()
+            .observe_free("gpu", free, clock::now() + 3_000_000_000)
+    };
     let first = broker.comes(1, "a", GB, None);
     seen(&broker, 4 * GB);
     broker.handle.gone(first.client);
@@ -127,11 +132,11 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
             ..Wants::default()
         };
         let newcomer = (&entry, &ToTheClient::nobody(), wants);
-        broker.handle.book().arrives(newcomer, true, reading);
+        broker.handle.controller().arrive(newcomer, true, reading);
         entry
     };
     // Lets no time pass, or as much as an arrival may wait.
-    let open_at = |broker: &Broker, now| broker.handle.book().let_on_at(now, true);
+    let open_at = |broker: &Broker, now| broker.handle.controller().let_on(now, true);
     let open = |broker: &Broker| open_at(broker, 0);
     // Whether its memory is free again is not known; a stranger came meanwhile.
     let left = broker.comes(1, "a", 4 * GB, None);
@@ -146,8 +151,8 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     broker.handle.gone(second.client);
     broker
         .handle
-        .book()
-        .reads(&reading(2, "gpu", 3 * GB, clock::now() + 3_000_000_000));
+        .controller()
+        .read(&reading(2, "gpu", 3 * GB, clock::now() + 3_000_000_000));
     open(&broker);
     assert_eq!(
         (standing(&first), standing(&second)),
@@ -156,30 +161,30 @@ fn who_comes_while_nobody_sees_the_device_stays_at_the_door() {
     assert_eq!(broker.handle.queue().waiting.len(), 1, "who turned round is nowhere");
     broker
         .handle
-        .book()
-        .reads(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+        .controller()
+        .read(&reading(3, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&first), AdmissionState::Admitted);
     // Without a sample the last probe counts, and later a better one.
     broker.handle.gone(first.client);
     // The samples above have times some seconds ahead.
-    broker.handle.book().observer.forget_when();
+    broker.handle.controller().parts().2.forget_when();
     let late = comes(&mut broker, Some(&reading(4, "gpu", 3 * GB, clock::now())));
     assert_eq!(standing(&late), AdmissionState::Unknown);
-    open_at(&broker, clock::now() + arrivals::HOLDS);
+    open_at(&broker, clock::now() + arrivals::LONGEST_HOLD_NS);
     assert_eq!(standing(&late), AdmissionState::Waits);
     broker
         .handle
-        .book()
-        .reads(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
+        .controller()
+        .read(&reading(5, "gpu", 8 * GB, clock::now() + 3_000_000_000));
     assert_eq!(standing(&late), AdmissionState::Admitted);
-    broker.handle.book().observer.forget_when();
+    broker.handle.controller().parts().2.forget_when();
     // NVML tells nothing of a device that it names otherwise, and no client waits for that.
     broker.handle.gone(late.client);
     let other = reading(6, "MIG", 0, clock::now());
     assert_eq!(standing(&comes(&mut broker, Some(&other))), AdmissionState::Admitted);
-    broker.handle.book().reads(&reading(7, "gpu", 0, clock::now()));
+    broker.handle.controller().read(&reading(7, "gpu", 0, clock::now()));
     let last = comes(&mut broker, None);
     assert_eq!(standing(&last), AdmissionState::Unknown);
-    broker.handle.book().let_on(false);
+    broker.handle.controller().let_on(clock::now(), false);
     assert_ne!(standing(&last), AdmissionState::Unknown);
 }

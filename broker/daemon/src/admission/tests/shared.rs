@@ -11,7 +11,7 @@ const CID: u32 = 61003;
 fn shared(file: Option<&Path>) -> Broker {
     let mut broker = Broker::begin(file);
     broker.handle = broker.handle.shared(true);
-    broker.handle.book().owner = 61000;
+    broker.handle.controller().parts().0.set_owner(61000);
     broker
 }
 
@@ -95,7 +95,7 @@ fn a_lie_about_a_device_ends_with_its_broker() {
 fn where_nvml_tells_a_job_says_no_more_than_how_much_of_it_cuda_has() {
     let mut broker = shared(None);
     broker.of_user(ANN, "gpu", 4096, 1024);
-    broker.handle.book().reads(&reading(1, 8 * GB));
+    broker.handle.controller().read(&reading(1, 8 * GB));
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
     broker.of_user(BEA, "gpu", 1 << 50, GB);
     assert_eq!(memory(&broker), [("gpu".into(), 8 * GB)]);
@@ -150,9 +150,9 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
     assert_eq!(standing(&waiter), AdmissionState::Waits);
     // The claim is not confirmed while her job waits, so it finds out for itself.
     let now = clock::now();
-    broker.handle.book().watched = 0;
+    broker.handle.controller().parts().2.forget_question();
     broker.handle.tick();
-    broker.handle.book().look_at_the_unseen_at(now + 6_000_000_000, false);
+    broker.handle.controller().check_unobserved(now + 6_000_000_000, false);
     assert_eq!(standing(&waiter), AdmissionState::Admitted);
     // From now on another user's job can probe, and is asked to.
     let asked = waiter.lane.admission_slot.probe_requests.load(Ordering::Relaxed);
@@ -172,18 +172,18 @@ fn what_one_user_says_of_strangers_keeps_no_other_user_out_for_long() {
 #[test]
 fn where_nvml_tells_a_look_is_only_the_reason_to_ask_it() {
     let mut broker = shared(None);
-    broker.handle.book().reads(&reading(1, 8 * GB));
+    broker.handle.controller().read(&reading(1, 8 * GB));
     let liar = broker.of_user(ANN, "gpu", 8 * GB, 1 << 20);
-    broker.handle.book().context(liar.client, look(0, 0), true);
+    broker.handle.controller().probe(liar.client, look(0, 0), true);
     assert_eq!(foreign(&broker), 0);
-    assert!(broker.handle.book().observer.asks(), "NVML is asked");
+    assert!(broker.handle.controller().parts().2.asks(), "NVML is asked");
     let later = watch::Reading {
         at: clock::now() + 3_000_000_000,
         ..reading(2, 5 * GB)
     };
-    broker.handle.book().reads(&later);
+    broker.handle.controller().read(&later);
     assert_eq!(foreign(&broker), 3 * GB);
-    assert!(!broker.handle.book().observer.asks());
+    assert!(!broker.handle.controller().parts().2.asks());
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_change_that_does_not_end_keeps_nobody_from_seeing() {
     stopped.lane.moves.begun(1);
     // Stopped in the driver, with one of its two GiB.
     stopped.lane.counters.memory.store(GB, Ordering::Relaxed);
-    let seen = |broker: &Broker, free| broker.handle.book().sees("gpu", free, clock::now());
+    let seen = |broker: &Broker, free| broker.handle.controller().observe_free("gpu", free, clock::now());
     seen(&broker, 2 * GB);
     assert_eq!(foreign(&broker), 0, "a change is under way");
     std::thread::sleep(std::time::Duration::from_millis(1_010));
@@ -220,7 +220,7 @@ fn a_look_of_tomorrow_is_one_of_now() {
     let at = clock::now() + (1 << 60);
     broker.handle.context(
         first.client,
-        Look {
+        MemoryProbe {
             free: 4 * GB,
             held: 0,
             own: 0,
@@ -228,10 +228,10 @@ fn a_look_of_tomorrow_is_one_of_now() {
         },
     );
     let now = clock::now();
-    let seen = broker.handle.book().observer.observed_at(DeviceId(0));
+    let seen = broker.handle.controller().parts().2.observed_at(DeviceId(0));
     assert!(seen.is_some_and(|seen| seen <= now), "{seen:?}");
     // A sample of a moment later counts.
-    broker.handle.book().sees("gpu", 8 * GB, clock::now());
+    broker.handle.controller().observe_free("gpu", 8 * GB, clock::now());
     assert_eq!(foreign(&broker), 0);
 }
 
@@ -266,7 +266,10 @@ fn what_is_written_is_never_more_than_what_is_read() {
             processes: 1,
             ..Wants::default()
         };
-        broker.handle.book().wants(&entry, &ToTheClient::nobody(), wants);
+        broker
+            .handle
+            .controller()
+            .request(&entry, &ToTheClient::nobody(), wants);
     }
     broker.handle.close();
     let length = std::fs::metadata(&file).expect("it was written").len();

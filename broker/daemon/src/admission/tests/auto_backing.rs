@@ -99,9 +99,9 @@ fn who_began_before_it_heard_has_device_memory() {
     // Its device was not seen yet: no reading, though NVML tells of devices.
     let late = broker.newcomer(3, "late".into());
     let newcomer = (&late, &ToTheClient::nobody(), wants("c", 6 * GB));
-    broker.handle.book().arrives(newcomer, true, None);
+    broker.handle.controller().arrive(newcomer, true, None);
     broker.handle.on_device(late.client);
-    broker.handle.book().let_on(false);
+    broker.handle.controller().let_on(clock::now(), false);
     assert_eq!(
         (standing(&late), late.lane.admission_slot.is_managed()),
         (AdmissionState::Waits, false)

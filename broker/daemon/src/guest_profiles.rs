@@ -1,7 +1,7 @@
 //! Profiles that a shared broker's guests bring.
 //!
-//! What holds: a user has one copy of each content, [`OF_A_USER`] bytes at most in all. One is
-//! decoded at a time, since a short file may hold a large profile.
+//! What holds: a user has one copy of each content, at most [`PROFILES_OF_A_USER_BYTES`] in all.
+//! One profile is decoded at a time, since a short file may hold a large profile.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,26 +12,26 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use weft_profiles::{Profile, codec};
 
 /// Most bytes in memory for a user's profiles.
-pub const OF_A_USER: usize = 64 << 20;
+pub const PROFILES_OF_A_USER_BYTES: usize = 64 << 20;
 
 /// The profiles of all users.
 #[derive(Debug, Default)]
-pub struct Brought {
-    users: Mutex<BTreeMap<u32, His>>,
+pub struct GuestProfiles {
+    users: Mutex<BTreeMap<u32, UserProfiles>>,
     /// Keyed per process, so no client can make collisions.
     state: RandomState,
 }
 
-type His = Arc<Mutex<Vec<One>>>;
+type UserProfiles = Arc<Mutex<Vec<GuestProfile>>>;
 
 #[derive(Debug)]
-struct One {
+struct GuestProfile {
     content: (u64, usize),
     bytes: usize,
     profile: Weak<Profile>,
 }
 
-impl Brought {
+impl GuestProfiles {
     /// The profile of these bytes, which the client calls `called`. An error says what is wrong.
     pub fn take(&self, uid: u32, called: &str, bytes: &[u8]) -> Result<Arc<Profile>, String> {
         let kept = {
@@ -43,29 +43,29 @@ impl Brought {
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .iter()
-                        .any(One::lives)
+                        .any(GuestProfile::lives)
             });
             Arc::clone(users.entry(uid).or_default())
         };
         // Held while a profile is decoded.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(One::lives);
+        kept.retain(GuestProfile::lives);
         let content = (self.state.hash_one(bytes), bytes.len());
         let same = kept.iter().find(|one| one.content == content);
         if let Some(profile) = same.and_then(|one| one.profile.upgrade()) {
             return Ok(profile);
         }
         let profile = codec::decode(bytes, Path::new(called)).map_err(|error| error.to_string())?;
-        let room = OF_A_USER.saturating_sub(kept.iter().map(|one| one.bytes).sum());
+        let room = PROFILES_OF_A_USER_BYTES.saturating_sub(kept.iter().map(|one| one.bytes).sum());
         let bytes = profile.footprint();
         if bytes > room {
             return Err(format!(
                 "the profiles of this user's jobs would take more than {} MiB of a shared broker together",
-                OF_A_USER >> 20
+                PROFILES_OF_A_USER_BYTES >> 20
             ));
         }
         let profile = Arc::new(profile);
-        kept.push(One {
+        kept.push(GuestProfile {
             content,
             bytes,
             profile: Arc::downgrade(&profile),
@@ -74,7 +74,7 @@ impl Brought {
     }
 }
 
-impl One {
+impl GuestProfile {
     fn lives(&self) -> bool {
         self.profile.strong_count() > 0
     }
@@ -95,28 +95,28 @@ mod tests {
 
     #[test]
     fn of_each_content_a_user_has_one_copy_and_all_have_a_bound() {
-        let brought = Brought::default();
-        let first = brought.take(7, "a", &bytes(0)).expect("taken");
-        let again = brought.take(7, "b", &bytes(0)).expect("taken");
+        let profiles = GuestProfiles::default();
+        let first = profiles.take(7, "a", &bytes(0)).expect("taken");
+        let again = profiles.take(7, "b", &bytes(0)).expect("taken");
         assert!(Arc::ptr_eq(&first, &again), "one copy");
-        let others = brought.take(8, "a", &bytes(0)).expect("taken");
+        let others = profiles.take(8, "a", &bytes(0)).expect("taken");
         assert!(!Arc::ptr_eq(&first, &others), "of each user");
         let mut kept: Vec<_> = (1..63)
-            .map(|name| brought.take(7, "a", &bytes(name)).expect("room"))
+            .map(|name| profiles.take(7, "a", &bytes(name)).expect("room"))
             .collect();
-        let full = brought.take(7, "a", &bytes(63)).expect_err("full");
+        let full = profiles.take(7, "a", &bytes(63)).expect_err("full");
         assert!(full.contains("more than 64 MiB"), "{full}");
-        assert!(brought.take(8, "a", &bytes(63)).is_ok(), "another user has room");
+        assert!(profiles.take(8, "a", &bytes(63)).is_ok(), "another user has room");
         assert!(
-            brought.take(7, "a", &bytes(1)).is_ok(),
+            profiles.take(7, "a", &bytes(1)).is_ok(),
             "what is there already takes none"
         );
         kept.pop();
-        assert!(brought.take(7, "a", &bytes(63)).is_ok(), "who leaves makes room");
-        assert!(brought.take(7, "a", b"rubbish").is_err());
+        assert!(profiles.take(7, "a", &bytes(63)).is_ok(), "who leaves makes room");
+        assert!(profiles.take(7, "a", b"rubbish").is_err());
         drop((first, again, others, kept));
-        assert!(brought.take(9, "a", &bytes(0)).is_ok());
-        let users = brought.users.lock().expect("nobody panicked");
+        assert!(profiles.take(9, "a", &bytes(0)).is_ok());
+        let users = profiles.users.lock().expect("nobody panicked");
         assert_eq!(
             users.keys().copied().collect::<Vec<_>>(),
             [9],

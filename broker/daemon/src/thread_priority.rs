@@ -15,26 +15,26 @@ use rustix::process::setpriority_process;
 
 /// A thread's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rank {
+pub enum ThreadPriority {
     /// The scheduler, for whose iterations jobs wait.
     First,
     /// As a job.
     Usual,
     /// Work that strangers can cause; honest arrivals wait for it too.
-    Door,
+    Acceptor,
     /// Behind all others.
     Last,
 }
 
-impl Rank {
+impl ThreadPriority {
     /// Gives this rank to the calling thread and to threads it starts. If the system refuses,
     /// nothing changes.
     pub fn take(self) {
         let nice = match self {
-            Rank::First => -15,
-            Rank::Usual => return,
-            Rank::Door => 10,
-            Rank::Last => 19,
+            ThreadPriority::First => -15,
+            ThreadPriority::Usual => return,
+            ThreadPriority::Acceptor => 10,
+            ThreadPriority::Last => 19,
         };
         let _ = setpriority_process(None, nice);
     }

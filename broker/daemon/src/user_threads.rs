@@ -7,36 +7,36 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rank::Rank;
+use super::thread_priority::ThreadPriority;
 use crate::server::Accounts;
 
 /// Work of one kind.
-pub struct Beside<W> {
+pub struct UserThreads<W> {
     name: &'static str,
     accounts: Accounts,
-    lines: Arc<Mutex<Lines<W>>>,
+    lines: Arc<Mutex<AllWork<W>>>,
 }
 
-type Lines<W> = BTreeMap<u32, Line<W>>;
+type AllWork<W> = BTreeMap<u32, UserWork<W>>;
 
 /// Work of one user.
-struct Line<W> {
+struct UserWork<W> {
     busy: usize,
     waiting: VecDeque<W>,
 }
 
 /// Limits for one user.
 #[derive(Debug, Clone, Copy)]
-pub struct Most {
+pub struct ThreadLimits {
     /// Threads at once.
     pub at_once: usize,
     /// Work that may wait for a thread.
     pub waiting: usize,
 }
 
-impl<W> Clone for Beside<W> {
-    fn clone(&self) -> Beside<W> {
-        Beside {
+impl<W> Clone for UserThreads<W> {
+    fn clone(&self) -> UserThreads<W> {
+        UserThreads {
             name: self.name,
             accounts: self.accounts.clone(),
             lines: Arc::clone(&self.lines),
@@ -44,23 +44,23 @@ impl<W> Clone for Beside<W> {
     }
 }
 
-impl<W> std::fmt::Debug for Beside<W> {
+impl<W> std::fmt::Debug for UserThreads<W> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Beside")
+        out.debug_struct("UserThreads")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
 }
 
-fn lock<W>(lines: &Mutex<Lines<W>>) -> MutexGuard<'_, Lines<W>> {
+fn lock<W>(lines: &Mutex<AllWork<W>>) -> MutexGuard<'_, AllWork<W>> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<W: Send + 'static> Beside<W> {
+impl<W: Send + 'static> UserThreads<W> {
     /// Starts without work. `name` is the threads' name. Their rank is the caller's, or the last
     /// for a user that wants much.
-    pub fn new(name: &'static str, accounts: Accounts) -> Beside<W> {
-        Beside {
+    pub fn new(name: &'static str, accounts: Accounts) -> UserThreads<W> {
+        UserThreads {
             name,
             accounts,
             lines: Arc::default(),
@@ -83,9 +83,9 @@ impl<W: Send + 'static> Beside<W> {
 
     /// Runs `does`, now or after the user's earlier work. Without room the work is returned;
     /// without a thread, dropped.
-    pub fn take(&self, uid: u32, work: W, most: Most, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
+    pub fn take(&self, uid: u32, work: W, most: ThreadLimits, does: impl Fn(W) + Send + 'static) -> Result<(), W> {
         let mut lines = lock(&self.lines);
-        let line = lines.entry(uid).or_insert_with(|| Line {
+        let line = lines.entry(uid).or_insert_with(|| UserWork {
             busy: 0,
             waiting: VecDeque::new(),
         });
@@ -98,22 +98,22 @@ impl<W: Send + 'static> Beside<W> {
         }
         line.busy += 1;
         drop(lines);
-        let mut turn = Turn {
+        let mut thread = UserThread {
             uid,
             lines: Arc::clone(&self.lines),
             over: false,
         };
         let accounts = self.accounts.clone();
-        let rank = match accounts.is_high(uid) {
-            true => Rank::Last,
-            false => Rank::Usual,
+        let priority = match accounts.is_high(uid) {
+            true => ThreadPriority::Last,
+            false => ThreadPriority::Usual,
         };
         let started = std::thread::Builder::new().name(self.name.into()).spawn(move || {
-            rank.take();
+            priority.take();
             let mut next = Some(work);
             while let Some(work) = next {
                 accounts.at_cost_of(uid, || does(work));
-                next = turn.next();
+                next = thread.next();
             }
         });
         if let Err(error) = started {
@@ -125,13 +125,13 @@ impl<W: Send + 'static> Beside<W> {
 }
 
 /// One of a user's threads.
-struct Turn<W> {
+struct UserThread<W> {
     uid: u32,
-    lines: Arc<Mutex<Lines<W>>>,
+    lines: Arc<Mutex<AllWork<W>>>,
     over: bool,
 }
 
-impl<W> Turn<W> {
+impl<W> UserThread<W> {
     /// The next work. `None` ends the thread under the same lock, so that later work starts
     /// another.
     fn next(&mut self) -> Option<W> {
@@ -145,7 +145,7 @@ impl<W> Turn<W> {
     }
 }
 
-impl<W> Drop for Turn<W> {
+impl<W> Drop for UserThread<W> {
     fn drop(&mut self) {
         if !self.over {
             // The thread could not be started, or panicked.
@@ -154,7 +154,7 @@ impl<W> Drop for Turn<W> {
     }
 }
 
-fn ends<W>(lines: &mut Lines<W>, uid: u32) {
+fn ends<W>(lines: &mut AllWork<W>, uid: u32) {
     if let Some(line) = lines.get_mut(&uid) {
         line.busy -= 1;
         if line.busy == 0 {
@@ -171,18 +171,18 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(30);
-    const MOST: Most = Most { at_once: 2, waiting: 3 };
+    const LIMITS: ThreadLimits = ThreadLimits { at_once: 2, waiting: 3 };
 
     #[test]
     fn a_user_who_is_slow_waits_for_himself_alone() {
-        let beside = Beside::<(u32, Sender<u32>)>::new("test", Accounts::default());
+        let threads = UserThreads::<(u32, Sender<u32>)>::new("test", Accounts::default());
         let (done, ended) = channel();
         // User 7's work waits until told to go on.
         let (go, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let slow = |number: u32| {
             let gate = Arc::clone(&gate);
-            beside.take(7, (number, done.clone()), MOST, move |(number, done)| {
+            threads.take(7, (number, done.clone()), LIMITS, move |(number, done)| {
                 let _ = gate.lock().expect("nobody panics").recv_timeout(PATIENCE);
                 let _ = done.send(number);
             })
@@ -191,8 +191,8 @@ mod tests {
             assert!(slow(number).is_ok(), "{number}");
         }
         assert!(slow(5).is_err(), "no more of them wait");
-        assert_eq!((beside.count(), beside.count_of(7), beside.count_of(8)), (5, 5, 0));
-        let other = beside.take(8, (100, done.clone()), MOST, |(number, done)| {
+        assert_eq!((threads.count(), threads.count_of(7), threads.count_of(8)), (5, 5, 0));
+        let other = threads.take(8, (100, done.clone()), LIMITS, |(number, done)| {
             let _ = done.send(number);
         });
         assert!(other.is_ok());
@@ -204,7 +204,7 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4]);
         let begin = std::time::Instant::now();
-        while beside.count() > 0 {
+        while threads.count() > 0 {
             assert!(begin.elapsed() < PATIENCE, "threads end");
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -11,6 +11,21 @@ pub fn clean(said: &str, most: usize) -> String {
     said.chars().take(most).map(shown).collect()
 }
 
+/// A text without control characters, cut to `bytes` bytes, as files are bounded.
+pub fn brief(text: &str, bytes: usize) -> String {
+    let mut cut = bytes.min(text.len());
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text[..cut].chars().map(plain).collect()
+}
+
+/// Bytes for people, in GiB.
+pub fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30))
+}
+
 /// Whether a terminal obeys this character instead of showing it.
 fn obeyed(c: char) -> bool {
     const LINE_ENDS: std::ops::RangeInclusive<char> = '\u{2028}'..='\u{202e}';

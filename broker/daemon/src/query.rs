@@ -1,4 +1,4 @@
-//! Answers to people's questions.
+//! QueryHandler to people's questions.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use super::admin::{Answer, Question};
 use super::admission::Seeker;
-use super::elsewhere::Elsewhere;
 use super::mailbox::{Notice, SchedulerHandle};
 use super::options::Rights;
+use super::other_brokers::OtherBrokers;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Registry, identity};
-use super::said::{LONGEST_LABEL, clean};
 use super::status::{BrokerStatus, ClientStatus, DeviceStatus, Status};
 use super::store;
+use super::text::{LONGEST_LABEL, clean};
 use crate::server::Asker;
 use weft_protocol::VERSION;
 use weft_protocol::control::is_uuid;
 
 /// The sources of answers.
 #[derive(Debug, Clone)]
-pub struct Answers {
+pub struct QueryHandler {
     /// The admission thread's state.
     pub admission: super::admission::AdmissionHandle,
     /// Attached clients.
@@ -50,11 +50,11 @@ pub struct Answers {
     /// Rights of its users.
     pub rights: Rights,
     /// Other brokers that have a device of this one.
-    pub elsewhere: Elsewhere,
+    pub other_brokers: OtherBrokers,
 }
 
-impl Answers {
-    /// Answers a JSON question in JSON.
+impl QueryHandler {
+    /// QueryHandler a JSON question in JSON.
     pub fn line(&self, question: &str, asker: Asker) -> String {
         let answer = match serde_json::from_str(question) {
             Ok(question) => self.answer(question, asker),
@@ -84,7 +84,7 @@ impl Answers {
             }
             Question::Queue => {
                 let mut queue = self.admission.queue();
-                queue.others = self.elsewhere.others();
+                queue.others = self.other_brokers.others();
                 if let Some(uid) = self.sees_own_alone(asker) {
                     queue.hide_all_but(&uid.to_string());
                 }
@@ -104,9 +104,9 @@ impl Answers {
             Question::ProfileKeep { name, pid } => match self.admission.learnt(pid, self.whose(asker).as_deref()) {
                 // The asking process writes the profile with its own rights.
                 Some(took) if self.shared => Answer::Learnt(took),
-                Some(took) => {
-                    store::add(&name, &took).map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept)
-                }
+                Some(took) => took
+                    .keep(&name)
+                    .map_or_else(|error| Answer::Sorry(error.to_string()), Answer::Kept),
                 None => Answer::Sorry(match pid {
                     Some(pid) => format!("nothing was learnt of a job of process {pid} (weft queue shows of which)"),
                     None => "no job has ended here that had not said what it would take (weft queue)".to_string(),
@@ -280,7 +280,7 @@ impl Answers {
                 last_trouble: self.to_scheduler.gauges.trouble(),
                 core: cores.first().map(|core| core.core.clone()),
                 devices: cores,
-                others: self.elsewhere.others(),
+                others: self.other_brokers.others(),
             },
             clients,
             ended: self.registry.ended(),

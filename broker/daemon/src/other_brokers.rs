@@ -35,7 +35,7 @@ const OTHERS: usize = 4;
 
 /// The other brokers known, shared by all threads.
 #[derive(Debug, Clone, Default)]
-pub struct Elsewhere(Arc<Mutex<Inside>>);
+pub struct OtherBrokers(Arc<Mutex<Inside>>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -51,7 +51,7 @@ struct Device {
     others: BTreeMap<Who, (Instant, Instant)>,
 }
 
-impl Elsewhere {
+impl OtherBrokers {
     fn inside(&self) -> MutexGuard<'_, Inside> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn two_brokers_of_one_device_hear_of_one_another_until_one_has_no_job_there() {
         let ours = format!("{:032x}", (u128::from(std::process::id()) << 64) | 5);
-        let (one, two) = (Elsewhere::default(), Elsewhere::default());
+        let (one, two) = (OtherBrokers::default(), OtherBrokers::default());
         let uses = || [(ours.clone(), 1)].into_iter();
-        let again = |which: &Elsewhere| which.inside().looked = None;
+        let again = |which: &OtherBrokers| which.inside().looked = None;
         one.tend(uses);
         two.tend(uses);
         assert_eq!(one.others(), [], "it has not looked since");

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::learnt::Took;
 use super::ledger::Ledger;
+use super::observed_usage::PeakUsage;
+use weft_admission::{Device, DeviceId};
 
 /// The file's name; no profile is called so.
 pub const FILE: &str = "known.json";
@@ -19,31 +20,49 @@ pub const FILE: &str = "known.json";
 const FORMAT: u32 = 1;
 
 /// Largest file; real ones have some dozens of devices and jobs.
-const LONGEST: u64 = 4 << 20;
+const LONGEST_BYTES: u64 = 4 << 20;
 
 /// Most devices whose contexts are kept.
-const MOST: usize = 256;
+const KEPT_DEVICES: usize = 256;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Page {
+struct Facts {
     format: u32,
     contexts: BTreeMap<String, u64>,
-    learnt: Vec<Took>,
+    learnt: Vec<PeakUsage>,
 }
 
 /// The file and its content.
 #[derive(Debug, Default)]
-pub struct Known {
-    page: Page,
+pub struct DeviceFacts {
+    page: Facts,
     writer: Option<Ledger>,
+    /// Whether contexts of unknown size are measured. Else they count as nothing.
+    measures: bool,
 }
 
-impl Known {
+impl DeviceFacts {
     /// Reads the file and starts its writer.
-    pub fn begin(file: PathBuf) -> Known {
-        Known {
+    pub fn begin(file: PathBuf) -> DeviceFacts {
+        DeviceFacts {
             page: read(&file).unwrap_or_default(),
             writer: Ledger::begin(file).ok(),
+            measures: true,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn set_measures(&mut self) {
+        self.measures = true;
+    }
+
+    /// A device of `bytes` without jobs, as far as it is known.
+    pub fn device(&self, id: DeviceId, uuid: &str, bytes: u64) -> Device {
+        let context = self.context_on(uuid);
+        Device {
+            context: context.unwrap_or(0),
+            measured: context.is_some() || !self.measures,
+            ..Device::new(id, bytes)
         }
     }
 
@@ -53,14 +72,14 @@ impl Known {
     }
 
     /// Observed usage, the latest last.
-    pub fn learnt(&self) -> Vec<Took> {
+    pub fn learnt(&self) -> Vec<PeakUsage> {
         self.page.learnt.clone()
     }
 
     /// Keeps a context's size. Beyond the bound, a device that is not in `there` is forgotten.
     pub fn context(&mut self, uuid: &str, bytes: u64, there: &[String]) {
         let contexts = &mut self.page.contexts;
-        if contexts.len() >= MOST && !contexts.contains_key(uuid) {
+        if contexts.len() >= KEPT_DEVICES && !contexts.contains_key(uuid) {
             let Some(old) = contexts.keys().find(|known| !there.contains(known)).cloned() else {
                 return;
             };
@@ -72,7 +91,7 @@ impl Known {
     }
 
     /// Keeps observed usage.
-    pub fn took(&mut self, learnt: Vec<Took>) {
+    pub fn took(&mut self, learnt: Vec<PeakUsage>) {
         self.page.learnt = learnt;
         self.write();
     }
@@ -80,7 +99,7 @@ impl Known {
     fn write(&mut self) {
         self.page.format = FORMAT;
         if let Some(writer) = &self.writer {
-            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST);
+            writer.write(serde_json::to_vec(&self.page).ok(), LONGEST_BYTES);
         }
     }
 
@@ -92,10 +111,10 @@ impl Known {
     }
 }
 
-fn read(file: &Path) -> Option<Page> {
+fn read(file: &Path) -> Option<Facts> {
     let about = std::fs::metadata(file).ok()?;
-    let text = (about.is_file() && about.len() <= LONGEST).then(|| std::fs::read(file).ok())??;
-    match serde_json::from_slice::<Page>(&text) {
+    let text = (about.is_file() && about.len() <= LONGEST_BYTES).then(|| std::fs::read(file).ok())??;
+    match serde_json::from_slice::<Facts>(&text) {
         Ok(page) if page.format == FORMAT => Some(page),
         Ok(_) => None,
         Err(error) => {
@@ -106,8 +125,8 @@ fn read(file: &Path) -> Option<Page> {
 }
 
 /// The jobs in a file's text, as `read` accepts it.
-pub(super) fn understood(text: &[u8]) -> Option<Vec<Took>> {
-    serde_json::from_slice::<Page>(text).ok().map(|page| page.learnt)
+pub(super) fn understood(text: &[u8]) -> Option<Vec<PeakUsage>> {
+    serde_json::from_slice::<Facts>(text).ok().map(|page| page.learnt)
 }
 
 #[cfg(test)]
@@ -120,10 +139,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         // The profiles' folder may be missing.
         let file = folder.path().join("profiles").join(FILE);
-        let mut first = Known::begin(file.clone());
+        let mut first = DeviceFacts::begin(file.clone());
         assert_eq!(first.context_on("a"), None);
         first.context("a", 7, &[]);
-        let took = Took {
+        let took = PeakUsage {
             family: Job(3),
             pid: 5,
             command: "python train.py".into(),
@@ -136,7 +155,7 @@ mod tests {
         };
         first.took(vec![took]);
         first.close();
-        let next = Known::begin(file.clone());
+        let next = DeviceFacts::begin(file.clone());
         assert_eq!(next.context_on("a"), Some(7));
         let learnt = next.learnt();
         assert_eq!(learnt.iter().map(|it| (it.pid, it.peak)).collect::<Vec<_>>(), [(5, 11)]);
@@ -145,22 +164,22 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600, "it says what jobs of the user's were called");
         for bad in ["", "{", "[]", "{\"format\":9,\"contexts\":{\"a\":7},\"learnt\":[]}"] {
             std::fs::write(&file, bad).expect("a file");
-            assert_eq!(Known::begin(file.clone()).context_on("a"), None, "{bad}");
+            assert_eq!(DeviceFacts::begin(file.clone()).context_on("a"), None, "{bad}");
         }
     }
 
     #[test]
     fn what_is_kept_of_devices_is_bounded_and_those_that_are_there_stay() {
-        let mut known = Known::default();
+        let mut known = DeviceFacts::default();
         let there = ["here".to_string()];
         known.context("here", 1, &there);
-        for number in 0..10 * MOST {
+        for number in 0..10 * KEPT_DEVICES {
             known.context(&format!("{number:032x}"), 2, &there);
         }
-        assert_eq!(known.page.contexts.len(), MOST);
+        assert_eq!(known.page.contexts.len(), KEPT_DEVICES);
         assert_eq!(known.context_on("here"), Some(1));
         assert_eq!(
-            known.context_on(&format!("{:032x}", 10 * MOST - 1)),
+            known.context_on(&format!("{:032x}", 10 * KEPT_DEVICES - 1)),
             Some(2),
             "the last one"
         );

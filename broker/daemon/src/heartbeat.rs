@@ -21,12 +21,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 const STANDS: Duration = Duration::from_secs(30);
 
 /// Starts the thread. `rounds`: those of the control thread. Dropping the result ends it.
-pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Beat> {
+pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result<Heartbeat> {
     let (over, ends) = channel();
     let thread = std::thread::Builder::new()
         .name("weft-beat".into())
         .spawn(move || run(&registry, &rounds, &ends))?;
-    Ok(Beat {
+    Ok(Heartbeat {
         over: Some(over),
         thread: Some(thread),
     })
@@ -34,12 +34,12 @@ pub fn start(registry: Arc<Registry>, rounds: Arc<AtomicU64>) -> std::io::Result
 
 /// A handle to the thread.
 #[derive(Debug)]
-pub struct Beat {
+pub struct Heartbeat {
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Beat {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.over = None;
         if let Some(thread) = self.thread.take() {

@@ -1,27 +1,30 @@
 //! Places for jobs that have not come yet, as `weft run --gpu any` asks for before it becomes the
 //! job.
 //!
-//! A place is promised until the job comes, its process ends, or [`PATIENCE`] is over. So two
+//! A place is promised until the job comes, its process ends, or [`PROMISE_NS`] is over. So two
 //! simultaneous questions do not count on the same room. A promise binds only other questions.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-use super::book::{Book, MOST_PROCESSES, UNKNOWN};
-use super::process::Process;
+use super::device_facts::DeviceFacts;
+use super::devices::Devices;
+use super::job_table::JobTable;
+use super::request::{MOST_PROCESSES, UNKNOWN_PART};
 use crate::clock;
-use weft_admission::{Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never};
+use crate::process::Process;
+use weft_admission::{Admission, Ask, Backing, Candidate, DurationClass, DeviceId, Event, Job, Need, Never, User};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.
-const PATIENCE: Ns = 120_000_000_000;
+const PROMISE_NS: Ns = 120_000_000_000;
 
 /// Most devices of one question.
-const OFFERS: usize = 128;
+const OFFERED_DEVICES: usize = 128;
 
 /// Most promises, and most for one user.
-const MOST: usize = 1024;
-const EACH: usize = 128;
+const PROMISES: usize = 1024;
+const PROMISES_OF_A_USER: usize = 128;
 
 /// A question for a place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -90,6 +93,15 @@ struct Promise {
 #[derive(Debug, Default)]
 pub struct Promises(Vec<Promise>);
 
+/// What a promise depends on.
+#[derive(Debug)]
+pub struct Situation<'a> {
+    pub machine: &'a Admission,
+    pub jobs: &'a JobTable,
+    pub devices: &'a Devices,
+    pub facts: &'a DeviceFacts,
+}
+
 impl Promises {
     /// Drops ended promises and this seeker's earlier ones. `came`: whether a job of this name is
     /// here.
@@ -110,31 +122,29 @@ impl Promises {
     fn push(&mut self, promise: Promise) {
         let user = promise.ask.user;
         let own = self.0.iter().filter(|it| it.ask.user == user).count();
-        if own >= EACH || self.0.len() >= MOST {
+        if own >= PROMISES_OF_A_USER || self.0.len() >= PROMISES {
             let oldest = self.0.iter().position(|it| it.ask.user == user);
             oldest.map(|at| self.0.remove(at));
         }
         self.0.push(promise);
-        self.0.truncate(MOST);
+        self.0.truncate(PROMISES);
     }
-}
 
-impl Book {
     /// Promises a job the best device.
-    pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
+    pub fn place(&mut self, seeker: &Seeker, user: User, situation: &Situation<'_>) -> Result<Place, Never> {
         let now = clock::now();
-        let gangs = &self.gangs;
-        let came = |name: &str| gangs.values().any(|gang| gang.name == name);
-        self.promises.prune(now, seeker, came);
+        self.prune(now, seeker, |name| situation.jobs.is_named(name));
         // Unknown devices are as large as reported, for this answer alone.
-        let mut machine = self.machine.clone();
-        let mut numbers: Vec<(String, DeviceId)> = self.devices.iter().cloned().zip((0..).map(DeviceId)).collect();
-        let offers = seeker.devices.get(..OFFERS).unwrap_or(&seeker.devices);
+        let mut machine = situation.machine.clone();
+        let devices = situation.devices;
+        let mut numbers: Vec<(String, DeviceId)> = devices.uuids().iter().cloned().zip(devices.ids()).collect();
+        let offers = seeker.devices.get(..OFFERED_DEVICES).unwrap_or(&seeker.devices);
         for offer in offers {
             if numbers.iter().all(|(uuid, _)| *uuid != offer.uuid) {
                 let id = DeviceId(numbers.len() as u32);
-                let size = self.listed.get(&offer.uuid).copied().unwrap_or(offer.memory);
-                machine.handle(now, Event::Device(self.blank(id, &offer.uuid, size)), &mut Vec::new());
+                let size = devices.listed_bytes(&offer.uuid).unwrap_or(offer.memory);
+                let device = situation.facts.device(id, &offer.uuid, size);
+                machine.handle(now, Event::Device(device), &mut Vec::new());
                 numbers.push((offer.uuid.clone(), id));
             }
         }
@@ -142,7 +152,7 @@ impl Book {
         let devices: Vec<DeviceId> = offers.iter().filter_map(|it| number(&it.uuid)).collect();
         let least = seeker.devices.iter().map(|it| it.memory).min().unwrap_or(0);
         let most = seeker.devices.iter().map(|it| it.memory).max().unwrap_or(0);
-        let peak = seeker.memory.unwrap_or(least / UNKNOWN);
+        let peak = seeker.memory.unwrap_or(least / UNKNOWN_PART);
         let expected = match seeker.duration.as_deref() {
             Some("short") => DurationClass::Short,
             Some("long") => DurationClass::Long,
@@ -150,7 +160,7 @@ impl Book {
         };
         let ask = Ask {
             job: Job(u64::MAX),
-            user: self.user(&seeker.user),
+            user,
             priority: seeker.priority,
             need: Need {
                 peak,
@@ -175,7 +185,7 @@ impl Book {
             Some((*device, offer.memory.saturating_sub(offer.free?))).filter(|_| idle)
         });
         let strangers: Vec<(DeviceId, u64)> = strangers.collect();
-        let promises = self.promises.asks(number);
+        let promises = self.asks(number);
         let candidate = Candidate {
             ask,
             declared: seeker.memory.is_some(),
@@ -186,13 +196,13 @@ impl Book {
             .find(|(_, id)| *id == placed.device)
             .map(|(uuid, _)| uuid);
         let uuid = uuid.unwrap_or_default();
-        self.promises.push(Promise {
+        self.push(Promise {
             gang: seeker.gang.clone(),
             process: match seeker.unseen {
                 true => Process::unseen(seeker.pid),
                 false => Process::of(seeker.pid),
             },
-            until: now.saturating_add(PATIENCE),
+            until: now.saturating_add(PROMISE_NS),
             ask: candidate.ask,
             device: uuid.clone(),
         });

@@ -11,20 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
-use weft_profiles::Gpu;
+use weft_profiles::{Error, Gpu, Profile};
 
-use super::book::brief;
 use super::rows::LearntRow;
 use crate::registry::Entry;
+use crate::status::SavedState;
+use crate::store;
+use crate::text::brief;
 use weft_admission::{DurationClass, Job};
 use weft_protocol::Ns;
 
 /// Jobs that are kept.
-const MOST: usize = 32;
+const KEPT_JOBS: usize = 32;
 
 /// Observed usage of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Took {
+pub struct PeakUsage {
     /// The job over all its devices.
     pub family: Job,
     /// Its first process.
@@ -53,13 +55,13 @@ fn owner() -> u32 {
 }
 
 /// Longest kept command line and device name, bytes.
-const COMMAND: usize = 4096;
-const NAME: usize = 128;
+const COMMAND_BYTES: usize = 4096;
+const NAME_BYTES: usize = 128;
 
-impl Took {
+impl PeakUsage {
     /// An empty record of the job with this first process.
-    pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> Took {
-        Took {
+    pub fn begin(entry: &Arc<Entry>, user: &str, family: Job) -> PeakUsage {
+        PeakUsage {
             family,
             pid: entry.pid,
             command: entry.command.clone(),
@@ -73,7 +75,7 @@ impl Took {
     }
 
     /// Takes in its processes as one of them ends.
-    pub fn together<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+    pub fn observe<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         let mut sum = 0u64;
         for entry in entries {
             sum = sum.saturating_add(entry.lane.counters.memory_peak.load(Ordering::Relaxed));
@@ -81,36 +83,60 @@ impl Took {
         }
         self.peak = self.peak.max(sum);
     }
+
+    /// Adds the usage to the profile `called` so, which is made if missing.
+    pub fn keep(&self, called: &str) -> Result<SavedState, Error> {
+        let (store, name) = store::locate(called)?;
+        let mut profile = match store.load(&name) {
+            Ok(profile) => profile,
+            Err(Error::Missing { .. }) => Profile {
+                name,
+                runs: 1,
+                taken: std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+                gpu: self.gpu.clone().unwrap_or_default(),
+                ..Profile::default()
+            },
+            Err(error) => return Err(error),
+        };
+        profile.took(self.peak, self.ran);
+        Ok(SavedState {
+            command: self.command.clone(),
+            memory_peak: profile.memory_peak,
+            ran_s: profile.ran as f64 / 1e9,
+            denied: self.denied,
+            file: store.save(&profile)?,
+        })
+    }
 }
 
 /// Observed usage of jobs that ended lately.
 #[derive(Debug, Default)]
-pub struct Learnt(VecDeque<Took>);
+pub struct ObservedUsage(VecDeque<PeakUsage>);
 
-impl Learnt {
+impl ObservedUsage {
     /// The records of earlier brokers, whose job numbers mean nothing here.
-    pub fn go_on(known: Vec<Took>) -> Learnt {
+    pub fn go_on(known: Vec<PeakUsage>) -> ObservedUsage {
         let mut all = VecDeque::from(known);
-        all.truncate(MOST);
+        all.truncate(KEPT_JOBS);
         for took in &mut all {
             took.family = Job(0);
         }
-        Learnt(all)
+        ObservedUsage(all)
     }
 
     /// All records, the latest last.
-    pub fn all(&self) -> Vec<Took> {
+    pub fn all(&self) -> Vec<PeakUsage> {
         self.0.iter().cloned().collect()
     }
 
     /// Adds an ended job.
-    pub fn add(&mut self, mut took: Took) {
+    pub fn add(&mut self, mut took: PeakUsage) {
         if took.peak == 0 {
             return;
         }
-        took.command = brief(&took.command, COMMAND);
+        took.command = brief(&took.command, COMMAND_BYTES);
         if let Some(gpu) = &mut took.gpu {
-            (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME), brief(&gpu.uuid, NAME));
+            (gpu.name, gpu.uuid) = (brief(&gpu.name, NAME_BYTES), brief(&gpu.uuid, NAME_BYTES));
         }
         // Parts on several devices are one job's; the first device's processes came first.
         if let Some(known) = self.0.iter_mut().find(|known| known.family == took.family) {
@@ -119,22 +145,22 @@ impl Learnt {
             known.denied |= took.denied;
             return;
         }
-        if self.0.len() == MOST {
+        if self.0.len() == KEPT_JOBS {
             self.0.pop_front();
         }
         self.0.push_back(took);
     }
 
     /// The latest record, of this process and user where given.
-    pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&Took> {
+    pub fn of(&self, pid: Option<u32>, user: Option<&str>) -> Option<&PeakUsage> {
         let mut latest = self.0.iter().rev();
-        let his = |took: &Took| user.is_none_or(|user| user == took.user);
+        let his = |took: &PeakUsage| user.is_none_or(|user| user == took.user);
         latest.find(|took| his(took) && pid.is_none_or(|pid| pid == took.pid))
     }
 
     /// Rows for people, the latest first.
     pub fn rows(&self) -> Vec<LearntRow> {
-        let row = |took: &Took| LearntRow {
+        let row = |took: &PeakUsage| LearntRow {
             pid: took.pid,
             user: took.user.clone(),
             uid: took.uid,

@@ -1,0 +1,49 @@
+//! Lines about auto backing (`--backing auto`) and about managed memory that host memory bounds.
+//!
+//! What holds: a process hears its backing once, with its admission, and keeps it. A process that
+//! began without the broker has device memory, and the job table follows.
+#![forbid(unsafe_code)]
+
+use crate::text::gib;
+use weft_admission::Backing;
+use weft_protocol::control::Wants;
+
+/// Host bytes left by the job's control groups, if its managed memory could exceed them: others may
+/// evict all of it.
+pub fn cramped(wants: &Wants, peak: u64) -> Option<u64> {
+    wants.host.filter(|left| *left < peak)
+}
+
+/// Why a job with auto backing has device memory, as the end of a line.
+pub fn reason(left: u64) -> String {
+    format!(
+        "; on managed memory it would exceed its control group, which leaves {} of host memory",
+        gib(left)
+    )
+}
+
+/// Warning to a job that insists on managed memory.
+pub fn warning(left: u64, peak: u64) -> String {
+    format!(
+        "its control group leaves {} of host memory, its managed memory is {}: what others push off the device is charged there, and the kernel ends who exceeds it (raise Slurm's --mem, Kubernetes' limits.memory or memory.max)",
+        gib(left),
+        gib(peak)
+    )
+}
+
+/// What a job hears that asked for `bytes`, which did not fit the device.
+pub fn did_not_fit(bytes: u64) -> String {
+    format!(
+        "{} of device memory are not free beside the others: begins at once on managed memory (--backing auto; --backing device waits for them)",
+        gib(bytes)
+    )
+}
+
+/// A running job's backing, for people.
+pub fn name_of(backing: Backing) -> &'static str {
+    match backing {
+        Backing::Device | Backing::Auto { .. } => "device",
+        Backing::Managed { .. } => "managed",
+        Backing::AutoManaged { .. } => "managed: did not fit",
+    }
+}

@@ -1,0 +1,931 @@
+//! Composes admission: clients' requests become events of the core, its decisions reach the
+//! clients.
+//!
+//! Each part owns its state: the [`JobTable`], the [`Devices`], the [`DeviceObserver`], clients
+//! whose device is not observed yet ([`Arrivals`]), running clients that wait for more
+//! ([`Growth`]), the [`Journal`] for the next broker. The controller passes events among them.
+//!
+//! What holds: after each public call the core's decisions are carried out. They are in the journal
+//! before a client can act on them.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::arrivals::{Arrivals, EarlyArrival};
+use super::auto_backing::{self, cramped};
+use super::deadlock::{self, DeadlockVictim};
+use super::device_facts::DeviceFacts;
+use super::device_observer::{ClientProbe, DeviceObserver, Jobs, MemoryProbe};
+use super::devices::Devices;
+use super::growth::{Grower, Growth};
+use super::history::AdmissionHistory;
+use super::job_table::{Gang, JobTable, context_on};
+use super::ledger::{Journal, Ledger, Page};
+use super::member::{Member, Terms};
+use super::notify::{self, PositionLines};
+use super::observed_usage::{ObservedUsage, PeakUsage};
+use super::promises::{Place, Promises, Seeker, Situation};
+use super::report::QueueReport;
+use super::request::{self, declared};
+use super::rows::Queue;
+use super::suspended::SuspendedJobs;
+use super::watch::Reading;
+use crate::clock;
+use crate::registry::Entry;
+use crate::server::ToTheClient;
+use weft_admission::{Admission, Ask, Backing, AdmissionConfig, Decision, Device, DeviceId, Event, Job, Never, AdmissionPolicy};
+use weft_protocol::Ns;
+use weft_protocol::control::Wants;
+
+/// Most lines that a job gets about waiting for more: it may wait all the time.
+const GROWTH_LINES: u32 = 5;
+
+/// The state of admission.
+#[derive(Debug)]
+pub struct Controller {
+    policy: AdmissionPolicy,
+    machine: Admission,
+    jobs: JobTable,
+    devices: Devices,
+    facts: DeviceFacts,
+    usage: ObservedUsage,
+    observer: DeviceObserver,
+    arrivals: Arrivals,
+    growth: Growth,
+    promises: Promises,
+    suspended: SuspendedJobs,
+    position_lines: PositionLines,
+    history: AdmissionHistory,
+    /// Decisions that are not carried out yet.
+    decisions: Vec<Decision>,
+    journal: Journal,
+}
+
+impl Controller {
+    /// Goes on from the last broker's page, if there is one.
+    pub fn new(config: AdmissionConfig, ledger: Option<Ledger>, page: Option<Page>) -> Controller {
+        let policy = config.policy;
+        let goes_on = page.is_some();
+        let machine = match &page {
+            Some(page) => Admission::restore(config, page.machine.clone()),
+            None => Admission::new(config),
+        };
+        let mut page = page.unwrap_or_else(|| Page::new(machine.save()));
+        let (jobs, lost) = JobTable::from_page(&mut page, &machine);
+        let mut new = Controller {
+            policy,
+            machine,
+            jobs,
+            devices: Devices::new(page.devices),
+            facts: DeviceFacts::default(),
+            usage: ObservedUsage::default(),
+            observer: DeviceObserver::default(),
+            arrivals: Arrivals::default(),
+            growth: Growth::default(),
+            promises: Promises::default(),
+            suspended: SuspendedJobs::default(),
+            position_lines: PositionLines::default(),
+            history: AdmissionHistory::from_counts(page.sums),
+            decisions: Vec::new(),
+            journal: Journal::new(ledger),
+        };
+        for job in lost {
+            new.apply(Event::Ends(job));
+        }
+        if goes_on {
+            let left = new.jobs.forget_unreattached_now(&new.machine);
+            if !left.is_empty() {
+                new.end_processes(left);
+            }
+            let (waiting, running) = new.machine.count();
+            log::info!("goes on where a broker was before: {running} jobs run, {waiting} wait for memory");
+        }
+        new
+    }
+
+    /// Sets whether users distrust each other: a user's claim then needs other users' or NVML's
+    /// word.
+    pub fn set_shared(&mut self, shared: bool) {
+        self.devices.set_shared(shared);
+    }
+
+    /// Goes on with what earlier brokers measured, and measures contexts from now on.
+    pub fn set_facts(&mut self, facts: DeviceFacts) {
+        self.usage = ObservedUsage::go_on(facts.learnt());
+        self.facts = facts;
+    }
+
+    #[cfg(test)]
+    pub fn parts(&mut self) -> (&mut Devices, &mut DeviceFacts, &mut DeviceObserver) {
+        (&mut self.devices, &mut self.facts, &mut self.observer)
+    }
+
+    /// The core.
+    pub fn machine(&self) -> &Admission {
+        &self.machine
+    }
+
+    /// Number of clients.
+    pub fn clients(&self) -> usize {
+        self.jobs.count()
+    }
+
+    // Events and decisions.
+
+    /// Gives the core an event.
+    pub fn apply(&mut self, event: Event) {
+        self.journal.mark(event != Event::Tick);
+        if let Event::Ends(job) = event {
+            self.growth.forget(job);
+        }
+        self.machine.handle(clock::now(), event, &mut self.decisions);
+        self.journal.mark(!self.decisions.is_empty());
+    }
+
+    fn apply_all(&mut self, events: Vec<Event>) {
+        for event in events {
+            self.apply(event);
+        }
+    }
+
+    /// Gives the core an event and carries out its decisions.
+    pub fn decide(&mut self, event: Event) {
+        self.apply(event);
+        self.carry_out();
+    }
+
+    /// Carries out the core's decisions.
+    fn carry_out(&mut self) {
+        let decisions = std::mem::take(&mut self.decisions);
+        for decision in &decisions {
+            match decision {
+                Decision::Admit { job, .. } => {
+                    if let Some(gang) = self.jobs.gang_mut(*job) {
+                        gang.managed = self.machine.is_managed(*job);
+                        // Counted here: whether it begins is not known before.
+                        self.history.waited += u64::from(std::mem::take(&mut gang.waited));
+                    }
+                    self.history.admitted += 1;
+                }
+                Decision::Refuse { .. } => self.history.refused += 1,
+                Decision::Deny { .. } => self.history.denied += 1,
+                Decision::Grant { .. } => {}
+            }
+        }
+        self.keep();
+        for decision in decisions {
+            match decision {
+                Decision::Admit { job, .. } => {
+                    let Some(quota) = self.jobs.quota(&self.machine, job) else {
+                        continue;
+                    };
+                    self.tell_backing(job);
+                    self.admit_all(job, quota);
+                }
+                Decision::Refuse { job, why } => {
+                    let cramped = self.jobs.gang(job).and_then(|gang| gang.cramped);
+                    let cramped = cramped.map_or(String::new(), auto_backing::reason);
+                    self.refuse(job, &format!("this job can never run here: {why}{cramped}"));
+                }
+                Decision::Grant { job, .. } => self.answer_job(job, true),
+                Decision::Deny { job, bytes, free } => {
+                    self.answer_job(job, false);
+                    self.note_denial(job);
+                    log::info!("{job:?} wanted {bytes} bytes more, {free} are free");
+                }
+            }
+        }
+        self.show_limits();
+    }
+
+    /// Admits a job's processes with this quota each.
+    fn admit_all(&self, job: Job, quota: u64) {
+        for client in self.jobs.clients_of(job) {
+            self.admit(client, quota);
+        }
+    }
+
+    /// Writes a client's admission: quota, limit, backing, state.
+    fn admit(&self, client: u64, quota: u64) {
+        let job = self.jobs.job_of(client);
+        let Some((job, gang)) = job.and_then(|job| Some((job, self.jobs.gang(job)?))) else {
+            return;
+        };
+        let Some(member) = gang.members.get(&client) else {
+            return;
+        };
+        let free = self.machine.share(job).map_or(0, |(device, _)| self.free(device));
+        let limit = match gang.declared {
+            true => quota,
+            false => quota.saturating_add(free),
+        };
+        // Managed memory is not the device's.
+        let (quota, limit) = match gang.managed {
+            true => (0, 0),
+            false => (quota.max(1), limit.max(1)),
+        };
+        member.admit(Terms {
+            quota,
+            limit,
+            declared: gang.declared,
+            managed: gang.managed,
+        });
+    }
+
+    /// Admits a process of an admitted job, or tells it to wait.
+    fn admit_or_wait(&self, client: u64, job: Job) {
+        match self.jobs.quota(&self.machine, job) {
+            Some(quota) => self.admit(client, self.jobs.gather(&self.machine, client, quota, quota)),
+            None => self.tell_wait(job),
+        }
+    }
+
+    /// Tells a job's processes that they wait, where, and why.
+    fn tell_wait(&self, job: Job) {
+        if let Some(gang) = self.jobs.gang(job) {
+            notify::tell_wait(gang, &self.queue());
+        }
+    }
+
+    /// Tells a job whose memory did not fit what was chosen.
+    fn tell_backing(&self, job: Job) {
+        if matches!(self.machine.backing(job), Some(Backing::AutoManaged { .. }))
+            && let Some(gang) = self.jobs.gang(job)
+        {
+            gang.say(&auto_backing::did_not_fit(gang.asked));
+        }
+    }
+
+    /// Writes the limit of jobs without a declared need: quota + free bytes.
+    fn show_limits(&self) {
+        let mut free: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        let growing = self.jobs.iter().filter(|(_, gang)| !gang.declared && !gang.managed);
+        for (job, gang) in growing {
+            let Some((device, _)) = self.machine.share(job) else {
+                continue;
+            };
+            let free = *free.entry(device).or_insert_with(|| self.free(device));
+            gang.members.values().for_each(|member| member.show_limit(free));
+        }
+    }
+
+    /// Refuses a job and tells its processes why.
+    fn refuse(&mut self, job: Job, why: &str) {
+        let Some(gang) = self.jobs.remove(job) else { return };
+        for (client, member) in gang.members {
+            log::warn!("client {client} is turned away: {why}");
+            member.refuse(why);
+        }
+    }
+
+    /// Writes the journal if it is stale.
+    fn keep(&mut self) {
+        if !self.journal.take_stale() {
+            return;
+        }
+        let (waiting, running) = self.machine.count();
+        let page = (waiting + running > 0 || self.jobs.has_weights()).then(|| {
+            let mut page = Page::new(self.machine.save());
+            page.devices = self.devices.uuids().to_vec();
+            page.sums = self.history.counts();
+            self.jobs.keep(&mut page);
+            page
+        });
+        self.journal.write(page.as_ref());
+    }
+
+    /// Closes the journal. The last page stays, and running jobs in it.
+    pub fn close(&mut self) {
+        self.keep();
+        self.journal.close();
+        self.facts.close();
+    }
+
+    // Clients come and go.
+
+    /// A client arrives. `told`: NVML tells of devices; `reading`: its fresh answer.
+    pub fn arrive(&mut self, arrival: (&Arc<Entry>, &ToTheClient, Wants), told: bool, reading: Option<&Reading>) {
+        let (entry, sender, wants) = arrival;
+        let now = clock::now();
+        // It asked before.
+        if self.jobs.job_of(entry.client).is_some() {
+            return;
+        }
+        // NVML may name some devices otherwise.
+        let of_this = |it: &Reading| it.free.iter().any(|(uuid, _)| *uuid == wants.uuid);
+        let told = told && reading.is_none_or(of_this);
+        // Before the reading, which needs the device.
+        let device = self.device(&wants.uuid, wants.total, entry.uid);
+        if let Some(reading) = reading {
+            self.read(reading);
+        }
+        let seen = reading.is_some_and(|it| device.is_some_and(|device| self.observer.saw(device, it.at)));
+        // Earlier arrivals go first.
+        let first = !self.arrivals.any_for(&wants.uuid);
+        if wants.runs.is_some() || !told || (seen && first) {
+            self.request(entry, sender, wants);
+        } else {
+            self.arrivals.push(EarlyArrival {
+                entry: Arc::clone(entry),
+                sender: sender.clone(),
+                wants,
+                since: now,
+            });
+        }
+    }
+
+    /// Whether no client waits for its device to be observed.
+    pub fn has_no_arrivals(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// Lets on, in order, clients whose device was seen since, or that waited long enough.
+    pub fn let_on(&mut self, now: Ns, told: bool) {
+        let mut kept = Vec::new();
+        for arrival in self.arrivals.take() {
+            let device = self.devices.id(&arrival.wants.uuid);
+            let seen = device.is_some_and(|device| self.observer.saw(device, arrival.since));
+            if told && !seen && !arrival.is_late(now) {
+                kept.push(arrival);
+                continue;
+            }
+            if let Some(device) = device.filter(|_| !seen) {
+                let about = self.observer.guess(&self.observed_jobs(), device);
+                self.set_device(about);
+            }
+            self.request(&arrival.entry, &arrival.sender, arrival.wants);
+        }
+        self.arrivals.put_back(kept);
+    }
+
+    /// A client is about to touch a device, or runs already.
+    pub fn request(&mut self, entry: &Arc<Entry>, sender: &ToTheClient, wants: Wants) {
+        let client = entry.client;
+        if self.jobs.job_of(client).is_some() {
+            return;
+        }
+        let member = Member::new(entry, sender);
+        let Some(device) = self.device(&wants.uuid, wants.total, entry.uid) else {
+            let line = "its device is not counted here (there are too many that nobody else knows of): this job's memory is in nobody's account";
+            log::info!("client {client}: {line}");
+            member.say(line);
+            return member.admit_uncounted();
+        };
+        let process = member.process();
+        let related = self.jobs.related(&process, &wants);
+        let known = related.iter().find(|(_, on)| *on == device).map(|(job, _)| *job);
+        if let Some(job) = self.jobs.awaited(&process, &wants.user, device) {
+            self.reattach(job, member, &wants, device);
+        } else if let Some(job) = known {
+            if wants.runs.is_none() {
+                self.add_part(job, declared(entry, &wants), &wants);
+            }
+            self.jobs.attach(job, member);
+            match wants.runs {
+                Some(quota) => self.hold(job, entry, &wants, device, quota),
+                None => {
+                    self.decide(Event::Joins(job));
+                    self.admit_or_wait(client, job);
+                }
+            }
+        } else {
+            self.add_job(member, &wants, device, related.first().map(|(job, _)| *job));
+        }
+    }
+
+    /// Adds a job's first process on a device. `related`: its gang on another one.
+    fn add_job(&mut self, member: Member, wants: &Wants, device: DeviceId, related: Option<Job>) {
+        let job = self.jobs.next_job();
+        let entry = Arc::clone(member.entry());
+        let client = entry.client;
+        let mut declared = declared(&entry, wants);
+        let group = related.and_then(|job| self.jobs.gang(job)).map(|gang| gang.group);
+        if let Some(group) = group.filter(|_| wants.runs.is_none()) {
+            declared = self.part_elsewhere(group, declared, wants);
+        }
+        let mut ask = self.ask(job, &entry, wants, device, declared);
+        if group.is_some() {
+            // Further processes here are not known before they come.
+            ask.need.processes = 1;
+        }
+        let group = group.unwrap_or(job);
+        let gang = Gang {
+            name: wants.gang.clone(),
+            device,
+            group,
+            asked: ask.need.peak,
+            user: wants.user.clone(),
+            uid: entry.uid,
+            declared: declared.is_some(),
+            timed: request::expected_ns(&entry, wants).is_some(),
+            waited: false,
+            managed: wants.managed,
+            processes: ask.need.processes,
+            usage: Some(PeakUsage::begin(&entry, &wants.user, group)),
+            members: BTreeMap::new(),
+            unreattached: Vec::new(),
+            told: 0,
+            cramped: cramped(wants, ask.need.peak).filter(|_| wants.either),
+        };
+        if let Some(left) = cramped(wants, gang.asked).filter(|_| wants.managed) {
+            member.say(&auto_backing::warning(left, gang.asked));
+        }
+        self.jobs.insert(job, gang, member);
+        match wants.runs {
+            Some(quota) => {
+                let fixed = request::fixed(wants, context_on(&self.machine, device), quota);
+                self.decide(Event::Holds(ask, device, fixed));
+                self.admit(client, quota);
+            }
+            None => {
+                self.apply(Event::Asks(ask));
+                let waits = self.machine.waits(job);
+                if let Some(gang) = self.jobs.gang_mut(job) {
+                    gang.waited = waits;
+                }
+                self.carry_out();
+                if waits {
+                    self.tell_wait(job);
+                }
+            }
+        }
+    }
+
+    /// Reattaches a process to its job.
+    fn reattach(&mut self, job: Job, member: Member, wants: &Wants, device: DeviceId) {
+        let entry = Arc::clone(member.entry());
+        // Its part by the table, before the share is divided anew.
+        let quota = self.jobs.quota(&self.machine, job);
+        self.jobs.reattach(job, member);
+        self.journal.mark(true);
+        match (wants.runs, quota) {
+            (Some(has), Some(quota)) => {
+                // Admitted just before the kill, it began without hearing its backing.
+                if !wants.managed && self.machine.is_managed(job) {
+                    self.set_job_on_device(job);
+                }
+                // It got more just before the kill.
+                if !wants.managed {
+                    self.apply(Event::Has(job, has.saturating_sub(quota)));
+                }
+                self.carry_out();
+                self.admit(entry.client, has.max(quota));
+            }
+            // It waited, and began without a broker.
+            (Some(has), None) => self.hold(job, &entry, wants, device, has),
+            (None, _) => {
+                self.carry_out();
+                self.admit_or_wait(entry.client, job);
+            }
+        }
+    }
+
+    /// Enters that a process of a known job runs with this quota.
+    fn hold(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, quota: u64) {
+        let ask = self.ask(job, entry, wants, device, declared(entry, wants));
+        let fixed = request::fixed(wants, context_on(&self.machine, device), quota);
+        self.decide(Event::Holds(ask, device, fixed));
+        self.admit(entry.client, quota);
+    }
+
+    fn ask(&mut self, job: Job, entry: &Entry, wants: &Wants, device: DeviceId, declared: Option<u64>) -> Ask {
+        let user = self.jobs.user(&wants.user);
+        let context = context_on(&self.machine, device);
+        request::ask((job, user), entry, wants, (device, context), declared)
+    }
+
+    /// The part of the declared need for one more process on a further device. The first gang's
+    /// need shrinks.
+    fn part_elsewhere(&mut self, group: Job, declared: Option<u64>, wants: &Wants) -> Option<u64> {
+        let (part, events) = self.jobs.part_elsewhere(&self.machine, group, declared, wants);
+        self.apply_all(events);
+        part
+    }
+
+    /// Adds the part of one more process on a further device where its job has others.
+    fn add_part(&mut self, job: Job, declared: Option<u64>, wants: &Wants) {
+        let group = self.jobs.parting_group(job, wants);
+        if let Some(part) = group.and_then(|group| self.part_elsewhere(group, declared, wants)) {
+            let events = self.jobs.ask_more(&self.machine, job, part);
+            self.apply_all(events);
+        }
+    }
+
+    /// A client is gone, or gives up waiting.
+    pub fn end_client(&mut self, client: u64) {
+        if self.arrivals.remove(client) {
+            return;
+        }
+        self.stop_growing(client);
+        let Some(job) = self.jobs.job_of(client) else {
+            return;
+        };
+        let (device, share) = self.machine.share(job).unzip();
+        if let Some(gang) = self.jobs.gang_mut(job) {
+            gang.observe_usage();
+        }
+        let member = self.jobs.detach(client);
+        if let Some(member) = &member {
+            member.forget();
+            if let Some(device) = device {
+                self.observer.exits(device, member.process());
+            }
+        }
+        self.end_processes(vec![job]);
+        if let Some(member) = member {
+            let ended = self.machine.share(job).is_none();
+            let freed = share.filter(|_| ended).unwrap_or(0);
+            self.history.note_freed(member.process().pid, freed);
+        }
+    }
+
+    /// Counts one process less for each entry; a job without any ends.
+    fn end_processes(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            if self.jobs.gang(job).is_some_and(|gang| !gang.is_empty()) {
+                self.apply(Event::Leaves(job));
+                continue;
+            }
+            let since = self.machine.since(job);
+            let gang = self.jobs.remove(job);
+            self.apply(Event::Ends(job));
+            let Some((gang, since)) = gang.zip(since) else { continue };
+            if let Some(mut usage) = gang.usage.filter(|_| !gang.declared) {
+                usage.ran = clock::now().saturating_sub(since);
+                self.usage.add(usage);
+                self.facts.took(self.usage.all());
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Sets a client's priority.
+    pub fn set_priority(&mut self, client: u64, priority: u8) {
+        if let Some(job) = self.jobs.job_of(client) {
+            self.decide(Event::Priority(job, priority));
+        }
+    }
+
+    /// Sets a user's weight.
+    pub fn set_weight(&mut self, name: &str, weight: u32) {
+        let user = self.jobs.set_weight(name, weight);
+        self.decide(Event::Weight(user, weight));
+    }
+
+    /// A client with auto backing has begun on device memory.
+    pub fn set_on_device(&mut self, client: u64) {
+        self.arrivals.set_on_device(client);
+        if let Some(job) = self.jobs.job_of(client) {
+            self.set_job_on_device(job);
+        }
+    }
+
+    fn set_job_on_device(&mut self, job: Job) {
+        let Some(gang) = self.jobs.gang_mut(job) else { return };
+        gang.managed = false;
+        self.decide(Event::OnDevice(job));
+        if let Some(quota) = self.jobs.quota(&self.machine, job) {
+            self.admit_all(job, quota);
+        }
+    }
+
+    // Devices.
+
+    /// The number of the device that has `total` bytes by this user's report. An unknown one is
+    /// added. `None`: there are too many.
+    fn device(&mut self, uuid: &str, total: u64, uid: u32) -> Option<DeviceId> {
+        let id = match self.devices.id(uuid) {
+            Some(id) => id,
+            None => {
+                let (machine, jobs) = (&self.machine, &self.jobs);
+                let idle = |id: DeviceId| jobs.on(id).next().is_none() && machine.jobs_on(id) == 0;
+                let (id, bytes) = self.devices.add(uuid, total, uid, idle)?;
+                self.observer.forget(id);
+                self.apply(Event::Device(self.facts.device(id, uuid, bytes)));
+                id
+            }
+        };
+        self.devices.report(id, total, uid);
+        self.resize(id);
+        Some(id)
+    }
+
+    /// Enters a device's size, if it changed.
+    fn resize(&mut self, id: DeviceId) {
+        let Some(about) = self.about(id).copied() else { return };
+        let memory = self.devices.bytes(id).unwrap_or(about.memory);
+        if memory != about.memory {
+            log::info!("device {} has {memory} bytes and not {}", id.0, about.memory);
+            self.decide(Event::Device(Device { memory, ..about }));
+        }
+    }
+
+    fn about(&self, id: DeviceId) -> Option<&Device> {
+        self.machine.devices().find(|about| about.id == id)
+    }
+
+    fn free(&self, id: DeviceId) -> u64 {
+        self.about(id).map_or(0, |about| self.machine.load(id).free(about))
+    }
+
+    fn observed_jobs(&self) -> Jobs<'_> {
+        Jobs {
+            machine: &self.machine,
+            table: &self.jobs,
+        }
+    }
+
+    /// Number of NVML's last answer read.
+    pub fn last_answer(&self) -> u64 {
+        self.observer.last_answer()
+    }
+
+    /// Takes in NVML's answer.
+    pub fn read(&mut self, reading: &Reading) {
+        if !self.observer.is_new(reading.number) {
+            return;
+        }
+        if self.devices.set_listed(&reading.memory) {
+            self.devices.ids().for_each(|id| self.resize(id));
+        }
+        for (uuid, free) in &reading.free {
+            self.observe_free(uuid, *free, reading.at);
+        }
+    }
+
+    /// Takes in a device's free bytes at time `at`, by NVML.
+    pub fn observe_free(&mut self, uuid: &str, free: u64, at: Ns) {
+        if let Some(device) = self.devices.id(uuid) {
+            self.observer.note_free(device, free);
+            self.observe(device, free, at, None);
+        }
+    }
+
+    /// Takes in a client's probe of its device. `told`: NVML tells of devices.
+    pub fn probe(&mut self, client: u64, probe: MemoryProbe, told: bool) {
+        let job = self.jobs.job_of(client);
+        let found = job.and_then(|job| Some((self.jobs.gang(job)?, self.machine.share(job)?)));
+        let Some((gang, (device, _))) = found else { return };
+        if told && self.devices.is_shared_and_listed(device) {
+            return self.observer.ask(device);
+        }
+        let uid = Some(gang.uid).filter(|uid| !self.devices.is_owner(*uid));
+        let own = ClientProbe { client, probe, uid };
+        if !self.observe(device, probe.free, probe.at, Some(&own))
+            && let Some(member) = self.jobs.member(client)
+        {
+            member.ask_to_probe();
+        }
+    }
+
+    /// Enters free bytes. False if no sample can be made.
+    fn observe(&mut self, device: DeviceId, free: u64, at: Ns, own: Option<&ClientProbe>) -> bool {
+        let jobs = Jobs {
+            machine: &self.machine,
+            table: &self.jobs,
+        };
+        let about = self.observer.observe(&jobs, device, free, at, own);
+        self.set_device(about);
+        about.is_some()
+    }
+
+    /// Enters assumptions for devices without recent samples.
+    pub fn check_unobserved(&mut self, now: Ns, told: bool) {
+        let devices: Vec<Device> = self.machine.devices().copied().collect();
+        self.jobs.members().for_each(|member| member.watch_changes(now));
+        for before in devices {
+            let jobs = Jobs {
+                machine: &self.machine,
+                table: &self.jobs,
+            };
+            let about = self.observer.without_samples(&jobs, before, now, told);
+            self.set_device(Some((before, about)));
+        }
+    }
+
+    /// Enters what is known of a device, before and now, if it changed.
+    fn set_device(&mut self, change: Option<(Device, Device)>) {
+        let Some((before, about)) = change.filter(|(before, about)| before != about) else {
+            return;
+        };
+        if (before.context, before.measured) != (about.context, about.measured)
+            && let Some(uuid) = self.devices.uuid(about.id)
+        {
+            log::info!("a context on {uuid} takes {} bytes", about.context);
+            self.facts.context(uuid, about.context, self.devices.uuids());
+        }
+        self.decide(Event::Device(about));
+    }
+
+    /// The best device for a job that has not begun, promised for a while.
+    pub fn place(&mut self, seeker: &Seeker) -> Result<Place, Never> {
+        let user = self.jobs.user(&seeker.user);
+        let situation = Situation {
+            machine: &self.machine,
+            jobs: &self.jobs,
+            devices: &self.devices,
+            facts: &self.facts,
+        };
+        self.promises.place(seeker, user, &situation)
+    }
+
+    // Running clients that want more.
+
+    /// A client wants `bytes` beyond its quota. It may wait `patience` ns where they can come free.
+    pub fn grow(&mut self, client: u64, bytes: u64, patience: Ns) {
+        let Some(job) = self.jobs.job_of(client) else { return };
+        let lacks = bytes - self.jobs.gather(&self.machine, client, bytes, 0);
+        if lacks == 0 {
+            return self.answer(client, Some(bytes));
+        }
+        let waits = patience > 0 && !self.growth.has(job);
+        self.apply(match waits {
+            true => Event::GrowsInTime(job, lacks),
+            false => Event::Grows(job, lacks),
+        });
+        let decided = self.decisions.iter().find_map(|decision| match decision {
+            Decision::Grant { job: of, .. } if *of == job => Some(true),
+            Decision::Deny { job: of, .. } if *of == job => Some(false),
+            _ => None,
+        });
+        if let Some(granted) = decided {
+            self.carry_out();
+            return self.answer(client, granted.then_some(bytes));
+        }
+        let grower = Grower::new(client, job, (bytes, lacks), clock::now(), patience);
+        self.growth.push(grower);
+        if let Some(member) = self.jobs.member(client) {
+            member.show_growing();
+        }
+        self.carry_out();
+    }
+
+    /// A client stops waiting for more.
+    pub fn stop_growing(&mut self, client: u64) {
+        if let Some(grower) = self.growth.remove_client(client) {
+            self.end_growth(&grower);
+        }
+    }
+
+    /// Ends a client's wait for more without success.
+    fn deny(&mut self, client: u64) {
+        if let Some(grower) = self.growth.remove_client(client) {
+            self.history.denied += 1;
+            self.note_denial(grower.job());
+            self.end_growth(&grower);
+        }
+    }
+
+    fn end_growth(&mut self, grower: &Grower) {
+        self.apply(Event::GrowsNoMore(grower.job()));
+        self.answer(grower.client(), None);
+        self.carry_out();
+    }
+
+    /// Passes on the core's decision to the job's waiting client.
+    fn answer_job(&mut self, job: Job, granted: bool) {
+        if let Some(grower) = self.growth.remove_job(job) {
+            self.answer(grower.client(), granted.then_some(grower.bytes()));
+        }
+    }
+
+    /// Answers a client that wants more: granted bytes, or none.
+    fn answer(&self, client: u64, granted: Option<u64>) {
+        if let Some(member) = self.jobs.member(client) {
+            member.answer(granted);
+        }
+    }
+
+    fn note_denial(&mut self, job: Job) {
+        if let Some(gang) = self.jobs.gang_mut(job) {
+            gang.note_denial();
+        }
+    }
+
+    // What time brings.
+
+    /// Does what is due, but for what needs NVML.
+    pub fn check_processes(&mut self) {
+        let left = self.jobs.forget_unreattached(&self.machine);
+        if !left.is_empty() {
+            self.end_processes(left);
+        }
+        self.observer.check_exited();
+        self.check_suspended();
+        self.check_growth();
+    }
+
+    /// Puts suspended jobs back into the queue, and lets resumed ones on.
+    fn check_suspended(&mut self) {
+        let found = self.suspended.check(clock::now(), &self.machine, &self.jobs);
+        for job in found.suspended {
+            log::info!("{job:?} was let in and is suspended: it waits again");
+            if let Some(gang) = self.jobs.gang(job) {
+                gang.members.values().for_each(Member::take_quota);
+            }
+            self.apply(Event::Suspends(job));
+            self.tell_wait(job);
+            self.carry_out();
+        }
+        for job in found.resumed {
+            self.decide(Event::Resumes(job));
+        }
+    }
+
+    /// Tells clients that they wait for more, as nothing else shows a wait inside an allocation.
+    /// Ends waits that are over.
+    fn check_growth(&mut self) {
+        let now = clock::now();
+        for (job, client, line) in self.growth.take_lines(now) {
+            let Some(gang) = self.jobs.gang_mut(job) else { continue };
+            gang.told += 1;
+            if gang.told <= GROWTH_LINES
+                && let Some(member) = gang.members.get(&client)
+            {
+                member.say(&line);
+            }
+        }
+        for client in self.growth.late(now) {
+            self.deny(client);
+        }
+    }
+
+    /// Whether any job waits, to begin or for more.
+    pub fn is_waited_for(&self) -> bool {
+        self.machine.count().0 > 0 || !self.growth.is_empty()
+    }
+
+    /// Whether NVML's answers matter though no job waits.
+    pub fn needs_nvml(&self) -> bool {
+        !self.arrivals.is_empty() || self.observer.asks()
+    }
+
+    /// Whether it is time to ask NVML, which then is asked.
+    pub fn is_nvml_due(&mut self, now: Ns) -> bool {
+        self.observer.is_due(now)
+    }
+
+    /// Tells waiting jobs their new places, if it is time.
+    pub fn tell_positions(&mut self, now: Ns) {
+        if self.position_lines.are_due(now) {
+            let queue = self.queue();
+            self.position_lines.send(&queue, &mut self.jobs);
+        }
+    }
+
+    /// Ends deadlocks, and lets the core decide what time brings.
+    pub fn check_waiters(&mut self) {
+        if !self.is_waited_for() {
+            return;
+        }
+        while let Some(victim) = deadlock::victim(&self.machine, &self.jobs, &self.growth) {
+            match victim {
+                DeadlockVictim::Client(client) => {
+                    log::info!("client {client} waits on one device for jobs that wait on another for its own");
+                    self.deny(client);
+                }
+                DeadlockVictim::Job(job) => {
+                    self.refuse(job, "it holds memory on one device and waits for it on another, and jobs that hold it there wait for this one");
+                    self.decide(Event::Ends(job));
+                }
+            }
+        }
+        if self.machine.next_wake().is_some_and(|at| at <= clock::now()) {
+            self.decide(Event::Tick);
+        }
+    }
+
+    // Reports.
+
+    /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
+    /// given.
+    pub fn observed_usage(&self, pid: Option<u32>, user: Option<&str>) -> Option<&PeakUsage> {
+        self.usage.of(pid, user)
+    }
+
+    /// Since when each client has waited, to begin or for more.
+    pub fn waiting(&self) -> HashMap<u64, Ns> {
+        let growers = self.growth.iter().map(|grower| (grower.client(), grower.since()));
+        let view = self.machine.view();
+        let queued = view.waiting.iter().flat_map(|row| {
+            let clients = self.jobs.clients_of(row.ask.job);
+            clients.into_iter().map(|client| (client, row.arrived))
+        });
+        self.arrivals.waits().chain(growers).chain(queued).collect()
+    }
+
+    /// The queue without expected begins.
+    pub fn queue(&self) -> Queue {
+        let report = QueueReport {
+            policy: self.policy,
+            machine: &self.machine,
+            jobs: &self.jobs,
+            devices: &self.devices,
+            growth: &self.growth,
+            history: &self.history,
+            usage: &self.usage,
+        };
+        report.queue()
+    }
+}

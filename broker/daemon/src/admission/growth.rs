@@ -1,0 +1,165 @@
+//! Running clients that wait for more device memory.
+//!
+//! The core decides which of them wait and which get freed memory. This module knows which client
+//! waits for what, since when, and whose wait is too long.
+#![forbid(unsafe_code)]
+
+use weft_admission::Job;
+use weft_protocol::Ns;
+
+/// Wait before a job is told of it: most shorter waits end before a person could read of them.
+const UNTOLD_NS: Ns = 1_000_000_000;
+
+/// Longest wait, whatever a client asks for: a day, as to begin. The core bounds how long it keeps
+/// others out.
+const LONGEST_NS: Ns = 24 * 3_600 * 1_000_000_000;
+
+/// A running client that waits for more memory.
+#[derive(Debug)]
+pub struct Grower {
+    client: u64,
+    /// Its job. One process of a job waits at a time.
+    job: Job,
+    /// All that it wants, bytes; a part is there.
+    bytes: u64,
+    /// Bytes that are not there.
+    lacks: u64,
+    since: Ns,
+    until: Ns,
+    /// Whether its person knows, or is not to know.
+    told: bool,
+}
+
+impl Grower {
+    /// A client that wants `bytes` and lacks some of them. It waits `patience` ns from `since` on.
+    pub fn new(client: u64, job: Job, (bytes, lacks): (u64, u64), since: Ns, patience: Ns) -> Grower {
+        Grower {
+            client,
+            job,
+            bytes,
+            lacks,
+            since,
+            until: since.saturating_add(patience.min(LONGEST_NS)),
+            told: false,
+        }
+    }
+
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    pub fn job(&self) -> Job {
+        self.job
+    }
+
+    /// All that it wants, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that are not there.
+    pub fn lacks(&self) -> u64 {
+        self.lacks
+    }
+
+    pub fn since(&self) -> Ns {
+        self.since
+    }
+
+    fn is_to_hear(&self, now: Ns) -> bool {
+        !self.told && now.saturating_sub(self.since) >= UNTOLD_NS
+    }
+
+    /// The line for its person.
+    fn line(&self) -> String {
+        format!(
+            "waits inside an allocation for {:.2} GiB of device memory more, which others have (for {} s at most, then CUDA says that there is none; WEFT_WAIT says how long)",
+            self.lacks as f64 / f64::from(1u32 << 30),
+            self.until.saturating_sub(self.since).div_ceil(1_000_000_000)
+        )
+    }
+}
+
+/// Waiting clients in the order of their requests.
+#[derive(Debug, Default)]
+pub struct Growth(Vec<Grower>);
+
+impl Growth {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Grower> {
+        self.0.iter()
+    }
+
+    /// Bytes that a job lacks.
+    pub fn lacks(&self, job: Job) -> u64 {
+        let own = self.0.iter().filter(|grower| grower.job == job);
+        own.map(|grower| grower.lacks).sum()
+    }
+
+    /// Whether a process of this job waits.
+    pub fn has(&self, job: Job) -> bool {
+        self.0.iter().any(|grower| grower.job == job)
+    }
+
+    pub fn push(&mut self, grower: Grower) {
+        self.0.push(grower);
+    }
+
+    pub fn remove_client(&mut self, client: u64) -> Option<Grower> {
+        self.remove(|grower| grower.client == client)
+    }
+
+    /// Removes the first of a job's waiting clients.
+    pub fn remove_job(&mut self, job: Job) -> Option<Grower> {
+        self.remove(|grower| grower.job == job)
+    }
+
+    fn remove(&mut self, is: impl Fn(&Grower) -> bool) -> Option<Grower> {
+        let at = self.0.iter().position(is)?;
+        Some(self.0.remove(at))
+    }
+
+    /// Forgets a job that ended.
+    pub fn forget(&mut self, job: Job) {
+        self.0.retain(|grower| grower.job != job);
+    }
+
+    /// Clients whose wait is over.
+    pub fn late(&self, now: Ns) -> Vec<u64> {
+        let late = self.0.iter().filter(|grower| grower.until <= now);
+        late.map(|grower| grower.client).collect()
+    }
+
+    /// Lines for clients that are to hear that they wait; each once.
+    pub fn take_lines(&mut self, now: Ns) -> Vec<(Job, u64, String)> {
+        let mut lines = Vec::new();
+        for grower in self.0.iter_mut().filter(|grower| grower.is_to_hear(now)) {
+            grower.told = true;
+            lines.push((grower.job, grower.client, grower.line()));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_soon_over_is_not_told() {
+        let patience = 9 * UNTOLD_NS + UNTOLD_NS / 2;
+        let mut grower = Grower::new(1, Job(1), (3 << 30, 3 << 29), 7 * UNTOLD_NS, patience);
+        assert!(!grower.is_to_hear(7 * UNTOLD_NS) && !grower.is_to_hear(8 * UNTOLD_NS - 1));
+        assert!(grower.is_to_hear(8 * UNTOLD_NS));
+        assert!(
+            grower.line().contains("1.50 GiB") && grower.line().contains("for 10 s at most"),
+            "{}",
+            grower.line()
+        );
+        grower.told = true;
+        assert!(!grower.is_to_hear(12 * UNTOLD_NS), "once");
+    }
+}

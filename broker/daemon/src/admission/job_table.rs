@@ -1,0 +1,581 @@
+//! The job table: which clients are which job, and what each job asked for.
+//!
+//! A job's processes on one device are a [`Gang`], which is admitted by itself. Gangs of one job on
+//! several devices are a *multi-device group*; its first gang gives the group its id. A process
+//! attaches once for each of its devices.
+//!
+//! A declared need covers all devices together:
+//! * The first gang asks for all that its device has room for.
+//! * A further process (a rank) on another device takes an equal part with it. The first gang asks
+//!   for that much less, or gives it back.
+//! * A process that goes on to another device asks there for the rest. Without a rest, it begins
+//!   with little and grows.
+//!
+//! A job's share is divided among its processes. A new process gets an equal part. A process that
+//! needs more gets what its siblings do not hold, then what is free on the device.
+//!
+//! What holds: `sum(quota + context) <= share`. It is exceeded only while a process takes memory as
+//! its quota is taken back; its next allocation asks for that.
+//!
+//! After a broker was killed, its clients reattach: they look for a broker once a second. Until a
+//! client is back, its job keeps its share or its place in the queue. So new jobs are judged as if
+//! the broker had never been away.
+//! * An ended process is gone.
+//! * A waiting job that does not reattach within [`REATTACH_NS`] leaves the queue. A running
+//!   process keeps its share while it runs, attached or not: it keeps its memory.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::ledger::{KeptJob, Page};
+use super::member::Member;
+use super::observed_usage::PeakUsage;
+use crate::clock;
+use crate::process::Process;
+use crate::text::brief;
+use weft_admission::{Admission, Ask, Backing, DeviceId, Event, Job, User};
+use weft_protocol::Ns;
+use weft_protocol::control::Wants;
+
+/// Time to reattach. Clients try once a second; a busy machine may delay hundreds of them.
+const REATTACH_NS: Ns = 30_000_000_000;
+
+/// Interval of checks of unreattached processes.
+const REATTACH_CHECK_NS: Ns = 100_000_000;
+
+/// Longest kept command line, where many are kept.
+const COMMAND_BYTES: usize = 1024;
+
+/// An unreattached process of the last broker.
+#[derive(Debug)]
+pub struct Unreattached {
+    pub process: Process,
+    pub command: String,
+    /// When it may be forgotten.
+    until: Ns,
+}
+
+/// A job's processes on one device.
+#[derive(Debug)]
+pub struct Gang {
+    pub name: String,
+    pub device: DeviceId,
+    /// The first gang of its multi-device group: itself, as a rule.
+    pub group: Job,
+    /// Bytes asked for, without contexts.
+    pub asked: u64,
+    pub user: String,
+    /// The user id, by the kernel.
+    pub uid: u32,
+    /// Its need was declared or is in its profile.
+    pub declared: bool,
+    /// Its run time was declared or is in its profile.
+    pub timed: bool,
+    /// It waits, or waited and is not counted yet.
+    pub waited: bool,
+    pub managed: bool,
+    /// Processes that were announced.
+    pub processes: u32,
+    /// Observed usage so far.
+    pub usage: Option<PeakUsage>,
+    pub members: BTreeMap<u64, Member>,
+    pub unreattached: Vec<Unreattached>,
+    /// Lines that it got while it waited.
+    pub told: u32,
+    /// Host bytes left by its control group, where they forced device memory on auto backing.
+    pub cramped: Option<u64>,
+}
+
+impl Gang {
+    /// Tells all its processes a line.
+    pub fn say(&self, line: &str) {
+        self.members.values().for_each(|member| member.say(line));
+    }
+
+    /// Whether no process is attached or may reattach.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.unreattached.is_empty()
+    }
+
+    /// Whether all its processes are suspended, without memory or context.
+    pub fn is_suspended_and_empty(&self) -> bool {
+        let suspended = self.members.values().all(Member::is_suspended_and_empty);
+        suspended && !self.members.is_empty() && self.unreattached.is_empty() && !self.managed
+    }
+
+    /// Bytes that its processes hold by their own count.
+    pub fn held(&self) -> u64 {
+        self.members.values().map(Member::held).sum()
+    }
+
+    /// Takes in its processes' usage.
+    pub fn observe_usage(&mut self) {
+        if let Some(usage) = &mut self.usage {
+            usage.observe(self.members.values().map(|member| &**member.entry()));
+        }
+    }
+
+    /// Notes a denial: its observed usage is less than its need.
+    pub fn note_denial(&mut self) {
+        if let Some(usage) = &mut self.usage {
+            usage.denied = true;
+        }
+    }
+
+    /// Quota of each process, an equal part of `share` without context.
+    fn quota(&self, share: u64, context: u64) -> u64 {
+        let processes = u64::from(self.processes.max(self.count() as u32)).max(1);
+        (share / processes).saturating_sub(context)
+    }
+
+    /// Bytes given to its processes, with `context` bytes each.
+    fn given(&self, context: u64) -> u64 {
+        let quotas = self.members.values().map(Member::quota).filter(|quota| *quota > 0);
+        quotas
+            .map(|quota| quota.saturating_add(context))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// See [`JobTable::gather`].
+    fn gather(&self, client: u64, (share, context): (u64, u64), wanted: u64, least: u64) -> u64 {
+        if self.managed {
+            return 0;
+        }
+        let own = self
+            .members
+            .get(&client)
+            .map_or(0, Member::quota)
+            .saturating_add(context);
+        let given = self
+            .siblings(client)
+            .map(|member| member.quota().saturating_add(context))
+            .fold(own, u64::saturating_add);
+        // Unreattached processes keep their parts.
+        let absent = share / self.count().max(1) as u64 * self.unreattached.len() as u64;
+        let mut gathered = share.saturating_sub(given).saturating_sub(absent).min(wanted);
+        for member in self.siblings(client) {
+            gathered += member.give_back(least, wanted - gathered);
+        }
+        gathered
+    }
+
+    /// The other admitted processes.
+    fn siblings(&self, client: u64) -> impl Iterator<Item = &Member> {
+        self.members
+            .iter()
+            .filter(move |(other, member)| **other != client && member.quota() > 0)
+            .map(|(_, member)| member)
+    }
+
+    /// Attached and unreattached processes.
+    fn count(&self) -> usize {
+        self.members.len() + self.unreattached.len()
+    }
+
+    fn has(&self, process: &Process) -> bool {
+        let attached = self.members.values().any(|member| member.process() == *process);
+        attached || self.is_awaited(process)
+    }
+
+    /// Whether this process is an unreattached one.
+    fn is_awaited(&self, process: &Process) -> bool {
+        self.unreattached.iter().any(|absent| absent.process == *process)
+    }
+
+    /// What the next broker needs of it.
+    fn kept(&self, job: Job) -> KeptJob {
+        let attached = self.members.values();
+        let attached = attached.map(|member| (member.process(), brief(&member.entry().command, COMMAND_BYTES)));
+        let absent = self.unreattached.iter();
+        let absent = absent.map(|absent| (absent.process, absent.command.clone()));
+        KeptJob {
+            job,
+            name: self.name.clone(),
+            device: self.device,
+            family: self.group,
+            asked: self.asked,
+            user: self.user.clone(),
+            uid: self.uid,
+            stated: self.declared,
+            timed: self.timed,
+            managed: self.managed,
+            processes: self.processes,
+            members: attached.chain(absent).collect(),
+        }
+    }
+
+    /// A gang of the last broker, none of whose processes has reattached.
+    fn from_kept(kept: KeptJob, waited: bool, until: Ns) -> Gang {
+        let absent = kept.members.into_iter().map(|(process, command)| Unreattached {
+            process,
+            command,
+            until,
+        });
+        Gang {
+            name: kept.name,
+            device: kept.device,
+            group: kept.family,
+            asked: kept.asked,
+            user: kept.user,
+            uid: kept.uid,
+            declared: kept.stated,
+            timed: kept.timed,
+            waited,
+            managed: kept.managed,
+            processes: kept.processes,
+            // Earlier observed usage is lost.
+            usage: None,
+            members: BTreeMap::new(),
+            unreattached: absent.collect(),
+            told: 0,
+            cramped: None,
+        }
+    }
+}
+
+/// All jobs and their clients and users.
+#[derive(Debug, Default)]
+pub struct JobTable {
+    gangs: HashMap<Job, Gang>,
+    clients: HashMap<u64, Job>,
+    /// Users by number.
+    users: Vec<String>,
+    /// Users with a weight above 1.
+    weights: BTreeMap<String, u32>,
+    /// The last job number given.
+    last: u64,
+    /// Time of the last check of unreattached processes.
+    checked_at: Ns,
+}
+
+impl JobTable {
+    /// The table of the last broker, as far as its core knows the jobs. Also returns jobs that
+    /// cannot reattach, since no process of theirs is known.
+    pub fn from_page(page: &mut Page, machine: &Admission) -> (JobTable, Vec<Job>) {
+        let until = clock::now().saturating_add(REATTACH_NS);
+        let mut table = JobTable {
+            users: std::mem::take(&mut page.users),
+            weights: std::mem::take(&mut page.weights),
+            last: page.next,
+            ..JobTable::default()
+        };
+        for kept in page.jobs.drain(..) {
+            let job = kept.job;
+            table.last = table.last.max(job.0);
+            table
+                .gangs
+                .insert(job, Gang::from_kept(kept, machine.waits(job), until));
+        }
+        let mut lost: Vec<Job> = machine.jobs().collect();
+        lost.retain(|job| table.gangs.get(job).is_none_or(|gang| gang.unreattached.is_empty()));
+        table.gangs.retain(|job, _| {
+            let known = machine.waits(*job) || machine.share(*job).is_some();
+            known && !lost.contains(job)
+        });
+        (table, lost)
+    }
+
+    /// Enters in a page what the next broker needs.
+    pub fn keep(&self, page: &mut Page) {
+        page.users.clone_from(&self.users);
+        page.weights.clone_from(&self.weights);
+        page.jobs = self.gangs.iter().map(|(job, gang)| gang.kept(*job)).collect();
+        page.next = self.last;
+    }
+
+    /// A new job number.
+    pub fn next_job(&mut self) -> Job {
+        self.last += 1;
+        Job(self.last)
+    }
+
+    /// The user of this name.
+    pub fn user(&mut self, name: &str) -> User {
+        let at = self.users.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.users.push(name.to_string());
+            self.users.len() - 1
+        });
+        User(at as u32)
+    }
+
+    pub fn set_weight(&mut self, name: &str, weight: u32) -> User {
+        match weight {
+            0 | 1 => self.weights.remove(name),
+            _ => self.weights.insert(name.to_string(), weight),
+        };
+        self.user(name)
+    }
+
+    /// Whether any user has a weight above 1.
+    pub fn has_weights(&self) -> bool {
+        !self.weights.is_empty()
+    }
+
+    /// Users with a weight above 1.
+    pub fn weights(&self) -> impl Iterator<Item = (&String, &u32)> {
+        self.weights.iter()
+    }
+
+    pub fn gang(&self, job: Job) -> Option<&Gang> {
+        self.gangs.get(&job)
+    }
+
+    pub fn gang_mut(&mut self, job: Job) -> Option<&mut Gang> {
+        self.gangs.get_mut(&job)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Job, &Gang)> {
+        self.gangs.iter().map(|(job, gang)| (*job, gang))
+    }
+
+    /// The gangs on a device.
+    pub fn on(&self, device: DeviceId) -> impl Iterator<Item = (Job, &Gang)> {
+        self.iter().filter(move |(_, gang)| gang.device == device)
+    }
+
+    /// The processes of all jobs.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.gangs.values().flat_map(|gang| gang.members.values())
+    }
+
+    /// The clients of a job.
+    pub fn clients_of(&self, job: Job) -> Vec<u64> {
+        let gang = self.gangs.get(&job);
+        gang.map(|gang| gang.members.keys().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// The job of a client.
+    pub fn job_of(&self, client: u64) -> Option<Job> {
+        self.clients.get(&client).copied()
+    }
+
+    /// Number of clients.
+    pub fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub fn member(&self, client: u64) -> Option<&Member> {
+        self.gangs.get(self.clients.get(&client)?)?.members.get(&client)
+    }
+
+    /// Whether a gang has this name.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.gangs.values().any(|gang| gang.name == name)
+    }
+
+    /// Adds a gang with its first process.
+    pub fn insert(&mut self, job: Job, gang: Gang, member: Member) {
+        self.gangs.insert(job, gang);
+        self.attach(job, member);
+    }
+
+    /// Adds a process to a gang.
+    pub fn attach(&mut self, job: Job, member: Member) {
+        let client = member.entry().client;
+        self.clients.insert(client, job);
+        if let Some(gang) = self.gangs.get_mut(&job) {
+            gang.members.insert(client, member);
+        }
+    }
+
+    /// Adds an unreattached process again.
+    pub fn reattach(&mut self, job: Job, member: Member) {
+        if let Some(gang) = self.gangs.get_mut(&job) {
+            gang.unreattached.retain(|absent| absent.process != member.process());
+        }
+        self.attach(job, member);
+    }
+
+    /// Removes a client with its process.
+    pub fn detach(&mut self, client: u64) -> Option<Member> {
+        let job = self.clients.remove(&client)?;
+        self.gangs.get_mut(&job)?.members.remove(&client)
+    }
+
+    /// Removes a gang with its clients.
+    pub fn remove(&mut self, job: Job) -> Option<Gang> {
+        let gang = self.gangs.remove(&job)?;
+        for client in gang.members.keys() {
+            self.clients.remove(client);
+        }
+        Some(gang)
+    }
+
+    /// Quota of each process of a running job, without context.
+    pub fn quota(&self, machine: &Admission, job: Job) -> Option<u64> {
+        let (device, share) = machine.share(job)?;
+        Some(self.gangs.get(&job)?.quota(share, context_on(machine, device)))
+    }
+
+    /// Bytes of `wanted` that the job's share can give this process: what is not given, and what
+    /// siblings have beyond `least` and do not hold. They are taken from siblings but not given
+    /// yet.
+    pub fn gather(&self, machine: &Admission, client: u64, wanted: u64, least: u64) -> u64 {
+        let job = self.job_of(client);
+        let found = job.and_then(|job| Some((self.gangs.get(&job)?, machine.share(job)?)));
+        let Some((gang, (device, share))) = found else { return 0 };
+        gang.gather(client, (share, context_on(machine, device)), wanted, least)
+    }
+
+    /// The unreattached process's job on this device. Pids that `/proc` hides may be reused, so the
+    /// user must match.
+    pub fn awaited(&self, process: &Process, user: &str, device: DeviceId) -> Option<Job> {
+        let belonged = |gang: &Gang| gang.is_awaited(process) && gang.user == user;
+        self.on(device).find(|(_, gang)| belonged(gang)).map(|(job, _)| job)
+    }
+
+    /// Forgets unreattached processes that ended or stay away, if it is time to look. Returns their
+    /// jobs, one for each process.
+    pub fn forget_unreattached(&mut self, machine: &Admission) -> Vec<Job> {
+        let now = clock::now();
+        let due = now.saturating_sub(self.checked_at) >= REATTACH_CHECK_NS;
+        match due && self.gangs.values().any(|gang| !gang.unreattached.is_empty()) {
+            true => self.forget_unreattached_now(machine),
+            false => Vec::new(),
+        }
+    }
+
+    /// [`JobTable::forget_unreattached`] at once.
+    pub fn forget_unreattached_now(&mut self, machine: &Admission) -> Vec<Job> {
+        let now = clock::now();
+        self.checked_at = now;
+        let mut left = Vec::new();
+        for (job, gang) in &mut self.gangs {
+            let waits = machine.waits(*job);
+            gang.unreattached.retain(|absent| {
+                let stays = match absent.process.runs() {
+                    Some(true) => !waits || now < absent.until,
+                    Some(false) => false,
+                    None => now < absent.until,
+                };
+                if !stays {
+                    log::info!("process {} does not come back: {}", absent.process.pid, absent.command);
+                    left.push(*job);
+                }
+                stays
+            });
+        }
+        left
+    }
+
+    /// Whether any job is on several devices.
+    pub fn has_groups(&self) -> bool {
+        self.gangs.iter().any(|(job, gang)| gang.group != *job)
+    }
+
+    /// The multi-device group of a gang.
+    pub fn group_of(&self, job: Job) -> Job {
+        self.gangs.get(&job).map_or(job, |gang| gang.group)
+    }
+
+    /// The gangs and devices of a process's job, the first gang first.
+    pub fn related(&self, process: &Process, wants: &Wants) -> Vec<(Job, DeviceId)> {
+        let related = |gang: &Gang| {
+            let named = !wants.gang.is_empty() && gang.name == wants.gang;
+            named || (wants.further > 0 && gang.has(process))
+        };
+        let gangs = self.iter().filter(|(_, gang)| related(gang));
+        let mut found: Vec<(Job, DeviceId)> = gangs.map(|(job, gang)| (job, gang.device)).collect();
+        found.sort();
+        found
+    }
+
+    fn group(&self, group: Job) -> impl Iterator<Item = (Job, &Gang)> {
+        self.iter().filter(move |(_, gang)| gang.group == group)
+    }
+
+    /// The part of the declared need for one more process on a further device. The first gang's
+    /// need shrinks by the events.
+    pub fn part_elsewhere(
+        &mut self,
+        machine: &Admission,
+        group: Job,
+        declared: Option<u64>,
+        wants: &Wants,
+    ) -> (Option<u64>, Vec<Event>) {
+        let Some(declared) = declared else {
+            return (None, Vec::new());
+        };
+        if wants.further > 0 {
+            // A rank's part counts on its first device.
+            let asked = self.group(group).map(|(_, gang)| gang.asked);
+            let left = declared.saturating_sub(asked.fold(0, u64::saturating_add));
+            return ((left > 0 && wants.processes <= 1).then_some(left), Vec::new());
+        }
+        let all: u64 = self.group(group).map(|(_, gang)| gang.count() as u64).sum();
+        let first = self.gangs.get(&group).map_or(0, |gang| gang.count() as u64);
+        let elsewhere = all - first;
+        let part = declared / u64::from(wants.processes).max(all + 1);
+        let left = declared.saturating_sub(part.saturating_mul(elsewhere + 1));
+        (Some(part), self.ask_less(machine, group, left))
+    }
+
+    /// Lowers the first gang's need to `needs` bytes, and its processes by one.
+    fn ask_less(&mut self, machine: &Admission, job: Job, needs: u64) -> Vec<Event> {
+        let Some(gang) = self.gangs.get_mut(&job) else {
+            return Vec::new();
+        };
+        let less = gang.asked.saturating_sub(needs);
+        gang.asked -= less;
+        gang.processes = gang.processes.saturating_sub(1).max(1);
+        let processes = gang.processes;
+        if let Some((_, share)) = machine.share(job) {
+            // Processes keep what they were given.
+            let context = context_on(machine, gang.device);
+            let spare = share.saturating_sub(gang.given(context));
+            return vec![Event::Gives(job, less.saturating_add(context).min(spare))];
+        }
+        self.ask_anew(machine, job, |ask| {
+            ask.need.peak = ask.need.peak.saturating_sub(less);
+            ask.need.processes = processes;
+        })
+    }
+
+    /// The multi-device group that gives a part to one more process of a gang. `None`: it needs
+    /// none.
+    pub fn parting_group(&self, job: Job, wants: &Wants) -> Option<Job> {
+        let gang = self.gangs.get(&job)?;
+        let parts = gang.group != job && gang.declared && wants.further == 0;
+        parts.then_some(gang.group)
+    }
+
+    /// Adds the part of one more process to a gang's need.
+    pub fn ask_more(&mut self, machine: &Admission, job: Job, part: u64) -> Vec<Event> {
+        if let Some(gang) = self.gangs.get_mut(&job) {
+            gang.asked = gang.asked.saturating_add(part);
+            gang.processes = gang.processes.saturating_add(1);
+        }
+        if machine.share(job).is_some() {
+            // If that is not free, its part is what its siblings do not hold.
+            return vec![Event::Grows(job, part)];
+        }
+        self.ask_anew(machine, job, |ask| {
+            ask.need.peak = ask.need.peak.saturating_add(part);
+            ask.need.processes = ask.need.processes.saturating_add(1);
+        })
+    }
+
+    /// Replaces a waiting gang's request, which moves behind arrivals of the last moments: its
+    /// processes come together.
+    fn ask_anew(&self, machine: &Admission, job: Job, change: impl Fn(&mut Ask)) -> Vec<Event> {
+        let waiting = machine.view().waiting;
+        let Some(mut ask) = waiting.into_iter().map(|row| row.ask).find(|ask| ask.job == job) else {
+            return Vec::new();
+        };
+        change(&mut ask);
+        if let Backing::Managed { working_set } | Backing::Auto { working_set } = &mut ask.need.backing {
+            *working_set = (*working_set).min(ask.need.peak);
+        }
+        let present = self.gangs.get(&job).map_or(1, Gang::count);
+        let mut events = vec![Event::Ends(job), Event::Asks(ask)];
+        events.extend((1..present).map(|_| Event::Joins(job)));
+        events
+    }
+}
+
+/// Bytes of a context on a device; 0: not known.
+pub fn context_on(machine: &Admission, device: DeviceId) -> u64 {
+    let about = machine.devices().find(|about| about.id == device);
+    about.map_or(0, |about| about.context)
+}

@@ -1,0 +1,280 @@
+//! A process of a job on one device, and its admission slot.
+//!
+//! What holds: only this file writes admission slots, except for the heartbeat.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::thread::futex;
+
+use crate::clock;
+use crate::process::Process;
+use crate::registry::Entry;
+use crate::server::ToTheClient;
+use weft_protocol::Ns;
+use weft_protocol::admission_slot::{AdmissionState, Memory, Moves};
+use weft_protocol::control::ToClient;
+
+/// Time after which a change of a client's memory counts as stuck. MemoryChanges take microseconds,
+/// in a full driver some milliseconds. A longer one is of a stopped client (Ctrl-Z, a debugger), or
+/// a lie.
+const STUCK_NS: Ns = 1_000_000_000;
+
+/// A client of a job.
+#[derive(Debug)]
+pub struct Member {
+    entry: Arc<Entry>,
+    sender: ToTheClient,
+    process: Process,
+    /// When it was admitted, ns; 0: not yet.
+    admitted_at: AtomicU64,
+    changes: MemoryChanges,
+}
+
+/// What a client may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Bytes that it may have now.
+    pub quota: u64,
+    /// Bytes that it will ever get.
+    pub limit: u64,
+    /// The need was declared.
+    pub declared: bool,
+    /// The memory is managed: quota and limit are 0.
+    pub managed: bool,
+}
+
+impl Member {
+    pub fn new(entry: &Arc<Entry>, sender: &ToTheClient) -> Member {
+        Member {
+            entry: Arc::clone(entry),
+            sender: sender.clone(),
+            process: entry.process(),
+            admitted_at: AtomicU64::new(0),
+            changes: MemoryChanges::default(),
+        }
+    }
+
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
+    pub fn process(&self) -> Process {
+        self.process
+    }
+
+    /// When it was first admitted.
+    pub fn admitted_at(&self) -> Option<Ns> {
+        Some(self.admitted_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+
+    /// Bytes that it holds by its own count, without context.
+    pub fn held(&self) -> u64 {
+        self.entry.lane.counters.memory.load(Ordering::Acquire)
+    }
+
+    /// Managed bytes that it took by itself, which the driver evicts at will.
+    pub fn managed_own(&self) -> u64 {
+        self.entry.lane.counters.managed_own.load(Ordering::Acquire)
+    }
+
+    /// Its quota, bytes without context; 0: not admitted.
+    pub fn quota(&self) -> u64 {
+        self.entry.lane.admission_slot.quota.load(Ordering::Acquire)
+    }
+
+    /// Sends a line for its person.
+    pub fn say(&self, line: &str) {
+        let _ = self.sender.send(ToClient::Said(line.to_string()));
+    }
+
+    /// Writes its admission.
+    pub fn admit(&self, terms: Terms) {
+        let _ = self
+            .admitted_at
+            .compare_exchange(0, clock::now(), Ordering::Relaxed, Ordering::Relaxed);
+        let slot = &self.entry.lane.admission_slot;
+        slot.quota.store(terms.quota, Ordering::Relaxed);
+        slot.limit.store(terms.limit, Ordering::Relaxed);
+        slot.declared.store(u32::from(terms.declared), Ordering::Relaxed);
+        let backing = match terms.managed {
+            true => SlotBacking::Managed,
+            false => SlotBacking::Device,
+        };
+        slot.backing.store(backing as u32, Ordering::Relaxed);
+        self.set_state(AdmissionState::Admitted);
+    }
+
+    /// Admits it without quota and account.
+    pub fn admit_uncounted(&self) {
+        self.set_state(AdmissionState::Admitted);
+    }
+
+    /// Refuses it and says why.
+    pub fn refuse(&self, why: &str) {
+        self.say(why);
+        self.set_state(AdmissionState::Refused);
+    }
+
+    pub fn waits(&self) -> bool {
+        self.entry.lane.admission_slot.state() == AdmissionState::Waits
+    }
+
+    /// Lets it wait at this position, and says so.
+    pub fn wait(&self, position: u64, line: &str) {
+        self.say(line);
+        self.set_position(position);
+        self.set_state(AdmissionState::Waits);
+    }
+
+    /// Sets its position. Returns whether that is a new one.
+    pub fn set_position(&self, position: u64) -> bool {
+        let word = &self.entry.lane.admission_slot.position;
+        u64::from(word.swap(position as u32, Ordering::Relaxed)) != position
+    }
+
+    /// Clears its state, for a later request of the same client.
+    pub fn forget(&self) {
+        let state = &self.entry.lane.admission_slot.state;
+        state.store(AdmissionState::Unknown as u32, Ordering::Release);
+    }
+
+    /// Leaves a quota of one byte, until the client sees that it waits.
+    pub fn take_quota(&self) {
+        self.entry.lane.admission_slot.quota.store(1, Ordering::Release);
+    }
+
+    /// Writes the limit of an admitted client without a declared need: quota + free bytes.
+    pub fn show_limit(&self, free: u64) {
+        let slot = &self.entry.lane.admission_slot;
+        let quota = slot.quota.load(Ordering::Acquire);
+        if quota > 0 {
+            slot.limit.store(quota.saturating_add(free), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes back quota that it does not use, `wanted` bytes at most, and leaves `least`. Nothing
+    /// while its memory changes: what it holds is not known then.
+    pub fn give_back(&self, least: u64, wanted: u64) -> u64 {
+        let lane = &self.entry.lane;
+        if lane.moves.still_since(u64::MAX) == Some(false) {
+            return 0;
+        }
+        let keeps = self.held().max(least).max(1);
+        let given = self.quota().saturating_sub(keeps).min(wanted);
+        lane.admission_slot.quota.fetch_sub(given, Ordering::AcqRel);
+        given
+    }
+
+    /// Shows the client that its answer takes longer.
+    pub fn show_growing(&self) {
+        let slot = &self.entry.lane.admission_slot;
+        slot.growing.store(1, Ordering::Release);
+        wake(&slot.answers);
+    }
+
+    /// Answers a request for more: granted bytes, or none.
+    pub fn answer(&self, granted: Option<u64>) {
+        let slot = &self.entry.lane.admission_slot;
+        if let Some(bytes) = granted {
+            slot.quota.fetch_add(bytes, Ordering::AcqRel);
+        }
+        slot.growing.store(0, Ordering::Release);
+        slot.answers.fetch_add(1, Ordering::AcqRel);
+        wake(&slot.answers);
+    }
+
+    /// Asks it to probe its device with its next memory.
+    pub fn ask_to_probe(&self) {
+        let requests = &self.entry.lane.admission_slot.probe_requests;
+        requests.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether it is suspended, without memory or context.
+    pub fn is_suspended_and_empty(&self) -> bool {
+        let lane = &self.entry.lane;
+        self.held() == 0 && lane.moves.still_since(0).is_none() && self.process.suspended() == Some(true)
+    }
+
+    /// State of its memory, at `now`, for a probe that began at `at`.
+    pub fn stillness(&self, at: Ns, now: Ns) -> Stillness {
+        self.changes.observe(&self.entry.lane.moves, at, now)
+    }
+
+    /// Notes the start of a change under way.
+    pub fn watch_changes(&self, now: Ns) {
+        self.stillness(now, now);
+    }
+
+    fn set_state(&self, state: AdmissionState) {
+        let word = &self.entry.lane.admission_slot.state;
+        word.store(state as u32, Ordering::Release);
+        wake(word);
+    }
+}
+
+/// For how long a client's memory has been changing.
+#[derive(Debug, Default)]
+struct MemoryChanges {
+    /// Since when each probe has seen a change; 0: it was still.
+    since: AtomicU64,
+    /// Start and number of the change under way; 0: none is.
+    stuck: AtomicU64,
+    which: AtomicU64,
+}
+
+/// State of a client's memory at a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stillness {
+    /// Unchanged since the probe began.
+    Still,
+    /// No context was made.
+    NoContext,
+    Changing,
+    /// Seen to change at each probe for [`STUCK_NS`].
+    ChangingOn,
+    /// One change is under way for [`STUCK_NS`].
+    Stuck,
+}
+
+impl MemoryChanges {
+    fn observe(&self, moves: &Moves, at: Ns, now: Ns) -> Stillness {
+        let first = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+            0 => {
+                word.store(now.max(1), Ordering::Relaxed);
+                now
+            }
+            since => since,
+        };
+        let under_way = moves.under_way();
+        match under_way {
+            Some(which) if self.which.load(Ordering::Relaxed) == which => {}
+            Some(which) => {
+                self.which.store(which, Ordering::Relaxed);
+                self.stuck.store(0, Ordering::Relaxed);
+            }
+            None => self.stuck.store(0, Ordering::Relaxed),
+        }
+        let stuck = under_way.map(|_| first(&self.stuck));
+        match moves.still_since(at) {
+            None => Stillness::NoContext,
+            Some(true) => {
+                self.since.store(0, Ordering::Relaxed);
+                Stillness::Still
+            }
+            Some(false) => {
+                let long = |since: Ns| now.saturating_sub(since) >= STUCK_NS;
+                match (stuck.is_some_and(long), long(first(&self.since))) {
+                    (true, _) => Stillness::Stuck,
+                    (_, true) => Stillness::ChangingOn,
+                    _ => Stillness::Changing,
+                }
+            }
+        }
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}

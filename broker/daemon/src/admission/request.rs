@@ -1,0 +1,83 @@
+//! A client's request for admission, in the core's terms.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::auto_backing::cramped;
+use crate::registry::Entry;
+use weft_admission::{Ask, Backing, DurationClass, DeviceId, Job, Need, User};
+use weft_protocol::Ns;
+use weft_protocol::control::Wants;
+
+/// Divisor of the device's total for a job of unknown need (1.25 GB of 80), which then grows. A
+/// large guess would keep other jobs out for nothing.
+pub const UNKNOWN_PART: u64 = 64;
+
+/// Most processes of a job on a device.
+pub const MOST_PROCESSES: u32 = 1024;
+
+/// A job's request for a device on which a context takes `context` bytes. `declared`: its declared
+/// need, bytes.
+pub fn ask(
+    (job, user): (Job, User),
+    entry: &Entry,
+    wants: &Wants,
+    (device, context): (DeviceId, u64),
+    declared: Option<u64>,
+) -> Ask {
+    let mut peak = declared.unwrap_or(wants.total / UNKNOWN_PART);
+    let processes = wants.processes.clamp(1, MOST_PROCESSES);
+    if wants.devices > 1 {
+        // What does not fit goes to its other devices.
+        peak = peak.min(wants.total.saturating_sub(context.saturating_mul(u64::from(processes))));
+    }
+    let backing = match wants.managed {
+        true => Backing::Managed {
+            // What a turn touches is not known: all of it.
+            working_set: peak.min(wants.total),
+        },
+        // Evicted memory is charged to the job's control group, all of it at worst.
+        false if wants.either && cramped(wants, peak).is_none() => Backing::Auto {
+            working_set: peak.min(wants.total),
+        },
+        false => Backing::Device,
+    };
+    Ask {
+        job,
+        user,
+        priority: entry.priority.load(Ordering::Relaxed),
+        need: Need {
+            peak,
+            processes,
+            expected: expected_ns(entry, wants).unwrap_or(DurationClass::Medium.expected()),
+            backing,
+        },
+        devices: vec![device],
+    }
+}
+
+/// Bytes of the device that a running process with this share takes.
+pub fn fixed(wants: &Wants, context: u64, share: u64) -> u64 {
+    match wants.managed {
+        // Managed memory is not the device's.
+        true => context,
+        false => share.saturating_add(context),
+    }
+}
+
+/// Declared run time, or the profile's.
+pub fn expected_ns(entry: &Entry, wants: &Wants) -> Option<Ns> {
+    match wants.duration.as_deref() {
+        Some("short") => Some(DurationClass::Short.expected()),
+        Some("long") => Some(DurationClass::Long.expected()),
+        Some(_) => Some(DurationClass::Medium.expected()),
+        None => entry.loaded.as_ref().map(|profile| profile.ran).filter(|ran| *ran > 0),
+    }
+}
+
+/// Declared need, or the profile's, bytes.
+pub fn declared(entry: &Entry, wants: &Wants) -> Option<u64> {
+    let profile = entry.loaded.as_ref();
+    let peak = profile.map(|profile| profile.memory_peak).filter(|peak| *peak > 0);
+    wants.memory.or(peak)
+}
