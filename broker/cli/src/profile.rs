@@ -3,10 +3,10 @@
 //!
 //! * A place that cannot be written is reported before the job starts.
 //! * A replaced profile is kept as `NAME.old`.
-//! * The exit code is not 0 if nothing was learnt ([`NOTHING`]); otherwise it is the job's.
+//! * The exit code is the job's, or [`NOTHING`] if nothing was learnt.
 //!
-//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command waits
-//! and reports.
+//! The job samples itself (`WEFT_MODE=profile`), the broker collects and writes, this command
+//! waits.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::environment::{self, Backing, Evidence, Wishes};
+use super::environment::{self, BackingOption, EvidenceOption, Wishes};
 use super::run::not_started;
 use super::{inherited, start, text, trace, waiting};
 use weft_daemon::admin::{self, Answer, Question};
@@ -32,9 +32,9 @@ use weft_daemon::store;
 /// NAME.old
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub struct ProfileArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ProfileAction>,
     /// What the profile is called afterwards
     #[arg(long, required_unless_present = "trace")]
     name: Option<String>,
@@ -54,20 +54,20 @@ pub struct Args {
     /// What the job's device memory is while it is sampled; what its kernels touch is learnt of
     /// managed memory alone
     #[arg(long, value_enum, conflicts_with = "trace")]
-    backing: Option<Backing>,
+    backing: Option<BackingOption>,
     /// What tells which memory a kernel touched: the driver itself (a simulated one does), or the
     /// host's page table, for which the job's memory is managed and launches run one by one until
     /// each kernel was seen often enough: two minutes at most, and none of it counts as the job's
     /// own time
     #[arg(long, value_enum, conflicts_with = "trace")]
-    evidence: Option<Evidence>,
+    evidence: Option<EvidenceOption>,
     /// The job and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ProfileAction {
     /// Print a profile
     Show {
         /// Its name, or a file (with a slash)
@@ -95,30 +95,29 @@ enum Action {
     },
 }
 
-/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h,
-/// which jobs hardly use.
+/// Exit code of a job that ended well without a profile or trace: `EX_CANTCREAT` of sysexits.h.
 pub const NOTHING: u8 = 73;
 
-/// How long the last samples may take to arrive after the job's end.
+/// Time for the last samples to arrive after the job's end.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Most kernels that are printed; the JSON has all.
 const KERNELS: usize = 40;
 
 /// Runs the command.
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(args: ProfileArgs) -> Result<ExitCode> {
     match args.action {
-        None if args.trace.is_some() => trace::record(&trace::Wanted {
+        None if args.trace.is_some() => trace::record(&trace::TraceWindow {
             file: args.trace.unwrap_or_default(),
             name: args.name,
             dilation: args.dilation,
             command: args.command,
         }),
         None => learn(args),
-        Some(Action::Show { name, json }) => show(&name, json),
-        Some(Action::List) => list(),
-        Some(Action::Keep { pid, name }) => keep(pid, &name),
-        Some(Action::Delete { name }) => {
+        Some(ProfileAction::Show { name, json }) => show(&name, json),
+        Some(ProfileAction::List) => list(),
+        Some(ProfileAction::Keep { pid, name }) => keep(pid, &name),
+        Some(ProfileAction::Delete { name }) => {
             let (store, name) = store::locate(&name)?;
             store.remove(&name)?;
             Ok(ExitCode::SUCCESS)
@@ -126,7 +125,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
 }
 
-fn learn(args: Args) -> Result<ExitCode> {
+fn learn(args: ProfileArgs) -> Result<ExitCode> {
     let name = args.name.context("a profile needs a name")?;
     let called = match store::absolute(&name) {
         Ok(called) => called,
@@ -149,7 +148,7 @@ fn learn(args: Args) -> Result<ExitCode> {
         profile: Some(called.clone()),
         profiling: true,
         backing: match args.evidence {
-            Some(Evidence::Residency) => Some(Backing::Managed),
+            Some(EvidenceOption::Residency) => Some(BackingOption::Managed),
             _ => args.backing,
         },
         evidence: args.evidence,
@@ -175,7 +174,7 @@ fn learn(args: Args) -> Result<ExitCode> {
     let sampled = match settle(&places, &called) {
         Ok(sampled) => sampled,
         Err(error) => {
-            // The job's own end matters more than its profile.
+            // The job's own end matters more.
             eprintln!(
                 "weft: {}: profile {} has what was written before, if anything",
                 text::told(&error),
@@ -199,8 +198,7 @@ fn learn(args: Args) -> Result<ExitCode> {
     Ok(end(status, learnt))
 }
 
-/// Ends as the job did, except that success without a profile fails: a script would go on to serve
-/// with a missing profile.
+/// Ends as the job did, but success without a profile fails: a script would go on to serve.
 pub fn end(status: ExitStatus, learnt: bool) -> ExitCode {
     match status.success() && !learnt {
         true => ExitCode::from(NOTHING),
@@ -218,7 +216,7 @@ pub fn writable(file: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Waits until the job's processes have left the broker, then ends the sampling.
+/// Waits until the job's processes left the broker, then ends the sampling.
 fn settle(places: &Places, name: &str) -> Result<Sampled> {
     let question = Question::ProfileFlush { name: name.to_string() };
     let deadline = Instant::now() + SETTLE;
@@ -301,7 +299,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
     };
     let kept = match admin::ask(&Places::of_environment(), &question)? {
         Answer::Kept(kept) => kept,
-        // A shared broker returns what it learnt; the profile is stored as this user's.
+        // A shared broker returns what it learnt: the profile is this user's.
         Answer::Learnt(took) => took.keep(&called)?,
         other => bail!("unexpected answer {other:?}"),
     };
@@ -320,7 +318,7 @@ fn keep(pid: Option<u32>, name: &str) -> Result<ExitCode> {
 }
 
 fn list() -> Result<ExitCode> {
-    let mut table = text::Table::new(["profile", "kernels", "launches", "gpu"]);
+    let mut table = text::TextTable::new(["profile", "kernels", "launches", "gpu"]);
     let mut troubles = Vec::new();
     let store = weft_profiles::Store::of_user()?;
     for name in store.names()? {

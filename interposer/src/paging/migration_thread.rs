@@ -459,7 +459,12 @@ impl MigrationThread {
         }))
     }
 
-    fn discard(&mut self, number: u64, context: CuContext, discarded: Vec<KeptBlock>) -> Result<ActiveOp, PageOpStatus> {
+    fn discard(
+        &mut self,
+        number: u64,
+        context: CuContext,
+        discarded: Vec<KeptBlock>,
+    ) -> Result<ActiveOp, PageOpStatus> {
         let begun = self.enter(context).and_then(|streams| {
             let starts: Vec<u64> = discarded.iter().map(|spare| spare.at).collect();
             let sizes: Vec<usize> = discarded.iter().map(|spare| spare.range.room as usize).collect();

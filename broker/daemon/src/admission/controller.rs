@@ -34,7 +34,9 @@ use super::watch::Reading;
 use crate::clock;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{Admission, Ask, Backing, AdmissionConfig, Decision, Device, DeviceId, Event, Job, Never, AdmissionPolicy};
+use weft_admission::{
+    Admission, AdmissionConfig, AdmissionPolicy, Ask, Backing, Decision, Device, DeviceId, Event, Job, Never,
+};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 

@@ -12,7 +12,7 @@ use super::{AdmissionHandle, MemoryProbe, device_facts, report};
 use crate::process::Process;
 use crate::registry::{Entry, Newcomer};
 use crate::server::ToTheClient;
-use weft_admission::{Admission, Ask, AdmissionConfig, Device, DeviceId, Event, Job, Need, User};
+use weft_admission::{Admission, AdmissionConfig, Ask, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::control::ToBroker;
 use weft_protocol::transport::map::SharedLane;
 

@@ -299,7 +299,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_admission::{Admission, Ask, AdmissionConfig, Decision, Device, Event, Need, User};
+    use weft_admission::{Admission, AdmissionConfig, Ask, Decision, Device, Event, Need, User};
 
     const GB: u64 = 1 << 30;
 

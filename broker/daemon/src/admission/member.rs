@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::registry::Entry;
 use crate::server::ToTheClient;
 use weft_protocol::Ns;
-use weft_protocol::admission_slot::{AdmissionState, Memory, Moves};
+use weft_protocol::admission_slot::{AdmissionState, Moves, SlotBacking};
 use weft_protocol::control::ToClient;
 
 /// Time after which a change of a client's memory counts as stuck. MemoryChanges take microseconds,

@@ -28,7 +28,7 @@ use std::time::Duration;
 use super::clock;
 use super::registry::Entry;
 use crate::server::ToTheClient;
-use weft_admission::{AdmissionConfig, Never, AdmissionPolicy};
+use weft_admission::{AdmissionConfig, AdmissionPolicy, Never};
 use weft_protocol::Ns;
 use weft_protocol::control::Wants;
 

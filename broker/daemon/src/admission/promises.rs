@@ -13,7 +13,7 @@ use super::job_table::JobTable;
 use super::request::{MOST_PROCESSES, UNKNOWN_PART};
 use crate::clock;
 use crate::process::Process;
-use weft_admission::{Admission, Ask, Backing, Candidate, DurationClass, DeviceId, Event, Job, Need, Never, User};
+use weft_admission::{Admission, Ask, Backing, Candidate, DeviceId, DurationClass, Event, Job, Need, Never, User};
 use weft_protocol::Ns;
 
 /// Time to load a framework and a model before the first context. A later job loses its claim.

@@ -10,7 +10,7 @@ use super::observed_usage::ObservedUsage;
 use super::rows::{DeviceRow, Queue, RunningRow, WaitingRow, WeightRow};
 use crate::clock;
 use crate::text::gib;
-use weft_admission::{Admission, DurationClass, DeviceId, Job, Lack, AdmissionPolicy};
+use weft_admission::{Admission, AdmissionPolicy, DeviceId, DurationClass, Job, Lack};
 use weft_protocol::Ns;
 
 /// What the answer is made of.
