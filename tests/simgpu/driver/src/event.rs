@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq, Times};
 
 use crate::abi::{Error, Handle, Out, R};
@@ -14,7 +15,7 @@ use crate::export::export;
 use crate::graph;
 use crate::registry::{Kind, Registry};
 use crate::shared_event::{Bytes, Given, Shared};
-use crate::state::{self, Driver, lock};
+use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::timeline::device_of;
 

@@ -12,9 +12,10 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use simgpu_device::Seq;
+use simgpu_device::lock::lock;
 
 use crate::effect::{Action, Condition, Effect};
-use crate::state::{self, lock};
+use crate::state;
 use crate::thread;
 
 /// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::{Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, In, Out, R};
 use crate::device::VERSION;
 use crate::export::export;
-use crate::state::lock;
 
 /// What the build script makes of the symbol table.
 mod generated {

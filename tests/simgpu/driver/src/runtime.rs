@@ -18,12 +18,13 @@ use std::sync::{Mutex, OnceLock};
 
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
+use simgpu_device::lock::lock;
 use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
 use crate::context::{by_handle, current};
 use crate::device::{self, VERSION};
-use crate::state::{self, lock};
+use crate::state;
 
 /// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
 /// profilers and cuFFT ask for, and one that is asked for before `cuInit`.

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
 use simgpu_device::machine::{self, Device, Gpu};
 
 use crate::abi::{Error, Out, R};
@@ -12,8 +13,6 @@ use crate::context::Context;
 use crate::export::export;
 use crate::timeline::Timeline;
 use crate::{device, fork};
-
-pub(crate) use simgpu_device::lock::lock;
 
 /// The initialised driver.
 pub(crate) struct Driver {

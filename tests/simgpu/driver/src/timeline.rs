@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use simgpu_device::lock::lock;
 use simgpu_device::machine::Device;
 use simgpu_device::{
     Advice, Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch,
@@ -30,7 +31,6 @@ use crate::abi::{Error, R};
 use crate::effect::Effect;
 use crate::helper;
 use crate::memory::page_table;
-use crate::state::lock;
 use crate::thread;
 
 /// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::{Context, by_handle, current, destroy};
 use crate::export::export;
 use crate::graph;
-use crate::state::lock;
 use crate::{device, state};
 
 fn create(context: Out<Handle>, flags: u32, device: i32, api_version: u32) -> R {

@@ -8,9 +8,11 @@ mod primary;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::registry::{Kind, Registry};
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use crate::stream::{self, Stream};
 use crate::timeline::{LinkContext, Timeline, device_of_context};
 use crate::{event, memory, module};

@@ -3,10 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, Out, R};
 use crate::device;
 use crate::export::export;
-use crate::state::{self, lock};
+use crate::state;
 
 fn release(device: i32) -> R {
     let device = device::check(device)?;

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::{Context, current};
 use crate::export::export;
@@ -21,7 +23,7 @@ use crate::graph::capture::capture_body;
 use crate::graph::model::NODES;
 use crate::graph::{added, edges};
 use crate::memory;
-use crate::state::{self, Driver, lock};
+use crate::state::{self, Driver};
 use crate::stream::Stream;
 
 /// Bytes of `CUDA_MEM_ALLOC_NODE_PARAMS` before its own fields: `CUmemPoolProps`, kept as it came.

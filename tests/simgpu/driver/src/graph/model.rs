@@ -9,12 +9,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::graph::body::Body;
 use crate::graph::user_object;
 use crate::launch::Launch;
 use crate::registry::{Kind, Registry};
-use crate::state::lock;
 
 /// Every graph of the process, those inside child and conditional nodes included.
 pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);

@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, Out, R};
 use crate::export::export;
 use crate::graph::model::GRAPHS;
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 use crate::work::HostCall;
 
 /// Every user object of the process.

@@ -1,10 +1,12 @@
 //! The launch entry points, all of them.
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, R};
 use crate::export::export;
 use crate::launch::{Attribute, COOPERATIVE, Given, Shape, launch};
 use crate::module::function;
-use crate::state::{self, lock};
+use crate::state;
 
 /// `CUlaunchConfig`.
 #[repr(C)]

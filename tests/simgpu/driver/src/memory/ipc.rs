@@ -11,13 +11,15 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::fd;
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, remove};
-use crate::state::{self, lock};
+use crate::state;
 
 /// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
 type Bytes = [u64; 8];

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Advice as Asked, Op};
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::export::export;
 use crate::memory::paging::{self, PAGE, Support};
 use crate::memory::{Kind, find};
-use crate::state::{self, lock};
+use crate::state;
 use crate::{device, graph, stream};
 
 /// Device numbers that mean the host and nowhere (`CU_DEVICE_CPU`, `CU_DEVICE_INVALID`).

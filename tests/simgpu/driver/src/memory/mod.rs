@@ -35,9 +35,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Handle, R};
 use crate::context::Context;
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use heap::Heap;
 use space::{Zone, zone};
 

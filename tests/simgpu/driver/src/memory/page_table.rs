@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq, Touch};
 
 use crate::memory::paging::PAGE;
 use crate::memory::space::{GRANULE, space};
-use crate::state::lock;
 use crate::timeline::{Timeline, device_of};
 
 /// Operations not seen to have ended yet, with what they use.

@@ -6,7 +6,7 @@
 //! filled by the host when it is allocated, and what lies on the device stays there though the host
 //! reads it.
 //!
-//! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it
+//! What a kernel touches, `kernels/touching.rs` says. What it is known to write ends advice that it
 //! is mostly read, as memsets and copies into it do; where nobody knows, it does not.
 //! `simgpuTouches` tells a client what its thread's last launch touched, and whether that is exact
 //! or guessed: the evidence that working sets are learnt from. `simgpuLaunches` tells how many
@@ -22,16 +22,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use simgpu_device::Touch;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
 use crate::kernels::Call;
-use crate::kernels::access::{self, Access, Operands, Touching, Used};
+use crate::kernels::touching::{self, Access, Operands, Touching, Used};
 use crate::launch::{Params, Shape};
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Allocation, Kind, find, insert, managed};
 use crate::module::function::Function;
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 
 /// The ledger's page.
 pub(super) const PAGE: u64 = 64 << 10;
@@ -173,7 +174,7 @@ pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec
         params: function.params(),
     };
     let shape = (count(shape.grid), count(shape.block));
-    let used = access::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
+    let used = touching::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
     let touches = in_pages(&used.parts);
     LAST.set((LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1, used));
     touches

@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq};
 
 use crate::abi::{Error, Handle, R};
 use crate::memory::heap::Heap;
 use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use crate::stream::Stream;
 
 /// Every pool of the process.

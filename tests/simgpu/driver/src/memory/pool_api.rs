@@ -1,11 +1,13 @@
 //! The entry points about pools.
 #![deny(unsafe_code)]
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::memory::pool::{self, CURRENT, POOLS};
-use crate::state::{self, lock};
+use crate::state;
 use crate::{device, graph, stream};
 
 /// `CUmemPoolProps`.

@@ -11,9 +11,9 @@ use std::sync::{Mutex, OnceLock};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
-use crate::state::lock;
 
 /// Granularity of device memory: what the real driver maps and accounts.
 pub(crate) const GRANULE: u64 = 2 << 20;

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::MemfdFlags;
+use simgpu_device::lock::lock;
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
@@ -19,7 +20,7 @@ use crate::memory::pool_api::Access;
 use crate::memory::space::{GRANULE, Zone, space, zone};
 use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{self, Driver, lock};
+use crate::state::{self, Driver};
 use crate::{device, fd};
 
 /// Physical allocations that have a handle or a mapping.

@@ -35,7 +35,7 @@ pub(crate) struct Function {
     /// What launches of it may fail with, where it is known.
     pub(crate) fault: Option<fault::Fault>,
     /// What it touches.
-    pub(crate) pattern: kernels::access::Pattern,
+    pub(crate) pattern: kernels::touching::Pattern,
     /// Executing it was seen to take this host long.
     pub(crate) is_slow: Arc<AtomicBool>,
     /// Dynamic shared memory that a launch may ask for.
@@ -62,7 +62,7 @@ impl Function {
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
             fault: fault::of(&kernel.name),
-            pattern: kernels::access::pattern(&kernel.name),
+            pattern: kernels::touching::pattern(&kernel.name),
             is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),
             carveout: AtomicI32::new(-1),

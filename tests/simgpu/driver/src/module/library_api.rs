@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
@@ -12,7 +14,7 @@ use crate::module::function::Function;
 use crate::module::image::Image;
 use crate::module::{Module, unload};
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 
 /// Every kernel of the process.
 pub(crate) static KERNELS: Registry<Kernel> = Registry::new(Kind::Kernel);

@@ -19,13 +19,15 @@ mod occupancy;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::context::{Context, current};
 use crate::memory::{self, raw};
 use crate::module::function::{FUNCTIONS, Function};
 use crate::module::image::Image;
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 
 /// Every module of the process.
 pub(crate) static MODULES: Registry<Module> = Registry::new(Kind::Module);

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::{Context, current};
 use crate::effect::Effect;
@@ -105,7 +107,7 @@ export! {
 
     fn cuStreamGetAttribute(stream: Handle, attribute: u32, value: Out<Value>) {
         let stream = resolve(state::driver()?, stream)?;
-        let known = state::lock(&stream.attributes).get(attribute)?;
+        let known = lock(&stream.attributes).get(attribute)?;
         if attribute == PRIORITY {
             return value.cast::<i32>().set(stream.priority);
         }
@@ -114,13 +116,13 @@ export! {
 
     fn cuStreamSetAttribute(stream: Handle, attribute: u32, value: In<Value>) {
         let stream = resolve(state::driver()?, stream)?;
-        state::lock(&stream.attributes).set(attribute, value.get()?)
+        lock(&stream.attributes).set(attribute, value.get()?)
     }
 
     fn cuStreamCopyAttributes(target: Handle, source: Handle) {
         let driver = state::driver()?;
-        let attributes = state::lock(&resolve(driver, source)?.attributes).clone();
-        *state::lock(&resolve(driver, target)?.attributes) = attributes;
+        let attributes = lock(&resolve(driver, source)?.attributes).clone();
+        *lock(&resolve(driver, target)?.attributes) = attributes;
         Ok(())
     }
 

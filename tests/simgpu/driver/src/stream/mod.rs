@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Seq, Stream as LinkStream};
 
 use crate::abi::{Error, Handle, R};
 use crate::context::{Context, current};
 use crate::graph;
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{self, Driver, lock};
+use crate::state::{self, Driver};
 
 /// Created streams.
 pub(crate) static STREAMS: Registry<Stream> = Registry::new(HandleKind::Stream);

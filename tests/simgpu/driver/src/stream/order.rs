@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq, Touch};
 
 use crate::abi::R;
 use crate::effect::Effect;
 use crate::memory;
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use crate::stream::{Kind, Stream};
 
 /// What a context knows about its blocking streams.

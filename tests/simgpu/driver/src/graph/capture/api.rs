@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::export::export;
 use crate::graph::capture::{Mode, begin, end, rules, slot};
 use crate::graph::edges;
 use crate::graph::model::{EdgeData, GRAPHS, Graph, join};
-use crate::state::{self, lock};
+use crate::state;
 use crate::stream::{self, Kind, Stream};
 
 /// `CUstreamCaptureStatus`.

@@ -17,11 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::event::{self, Event};
 use crate::graph::body::Body;
 use crate::graph::model::{Edge, EdgeData, Graph, NODES, join};
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use crate::stream::{Kind, Stream};
 use crate::work::Work;
 

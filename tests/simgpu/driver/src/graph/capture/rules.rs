@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, R};
 use crate::context::Context;
 use crate::graph::capture::{Capture, Mode};
-use crate::state::lock;
 use crate::stream::{Kind, Stream};
 
 /// Captures going on: one load tells every other call that there are none.

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq};
 
 use crate::abi::R;
@@ -17,7 +18,7 @@ use crate::graph::capture::capture_body;
 use crate::graph::exec::{Exec, Item};
 use crate::graph::memory;
 use crate::op;
-use crate::state::{Driver, lock};
+use crate::state::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::Seq;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
 use crate::graph::body::Body;
@@ -22,7 +23,6 @@ use crate::graph::exec::launch::Plan;
 use crate::graph::model::{Edge, Graph, NODES, Node};
 use crate::graph::user_object::References;
 use crate::registry::{Kind, Registry};
-use crate::state::lock;
 use crate::stream::Stream;
 use crate::work::Work;
 

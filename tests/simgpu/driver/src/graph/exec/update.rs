@@ -2,11 +2,12 @@
 //! same shape.
 #![forbid(unsafe_code)]
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::graph::exec::launch::Plan;
 use crate::graph::exec::{Exec, Item, flatten};
 use crate::graph::model::Graph;
-use crate::state::lock;
 
 /// `CUgraphExecUpdateResult`, as far as it can happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,28 +21,10 @@
 //! of them too, which is why it carries the mark.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use super::call::{Call, unsigned};
+use super::torch::touching as torch;
 
-use super::torch::access as torch;
-use super::{Call, unsigned};
-
-/// How memory is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    /// Overwritten as a whole.
-    Write,
-    /// Both, or nobody knows.
-    ReadWrite,
-}
-
-/// A part of memory that a launch uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Used {
-    pub(crate) start: u64,
-    pub(crate) bytes: u64,
-    pub(crate) access: Access,
-}
+pub(crate) use super::operands::{Access, Operands, Used};
 
 /// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is
 /// known: as much as default kernel times assume that it reads and writes.
@@ -88,33 +70,6 @@ fn tile(symbol: &str) -> Option<u64> {
         .next()
         .filter(|tile| (1..1 << 20).contains(tile))
         .map(|tile| tile * element)
-}
-
-/// What was used from which address on: the tensors of a process, as far as its operations show
-/// them.
-#[derive(Debug, Default)]
-pub(crate) struct Operands {
-    sizes: BTreeMap<u64, u64>,
-}
-
-impl Operands {
-    /// None yet.
-    pub(crate) const fn new() -> Operands {
-        Operands { sizes: BTreeMap::new() }
-    }
-
-    /// An operation used these bytes.
-    pub(crate) fn used(&mut self, start: u64, bytes: u64) {
-        if bytes > 0 {
-            self.sizes.insert(start, bytes);
-        }
-    }
-
-    /// Memory was given back.
-    pub(crate) fn forget(&mut self, start: u64, bytes: u64) {
-        let mut later = self.sizes.split_off(&start);
-        self.sizes.append(&mut later.split_off(&start.saturating_add(bytes)));
-    }
 }
 
 /// What one launch uses.

@@ -1,9 +1,9 @@
 //! What PyTorch's kernels touch, of those whose parameters are understood: see
-//! [`crate::kernels::access`].
+//! [`crate::kernels::touching`].
 #![forbid(unsafe_code)]
 
-use super::super::access::{Access, Used};
-use super::super::{Call, unsigned};
+use super::super::call::{Call, unsigned};
+use super::super::operands::{Access, Used};
 use super::elementwise::{self, Family};
 use super::functor::Functor;
 use super::strided::{Lambda, Walk};
