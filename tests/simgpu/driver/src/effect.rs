@@ -2,11 +2,9 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use simgpu_device::Times;
-
-use crate::copy::{CopyJob, SetJob};
-use crate::event::Mark;
+use simgpu_device::{Seq, Times};
 
 /// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread
 /// that does so.
@@ -17,12 +15,24 @@ pub(crate) type Action = Box<dyn FnOnce() + Send>;
 /// Asked again and again until it says true.
 pub(crate) type Condition = Box<dyn FnMut() -> bool + Send>;
 
+/// The time of one record, kept by the record's effect: the link forgets the times of old
+/// operations.
+#[derive(Default)]
+pub(crate) struct Mark(AtomicU64);
+
+impl Mark {
+    pub(crate) fn set(&self, times: Times) {
+        // Zero means "not yet"; no operation ends at the device's first nanosecond.
+        self.0.store(times.end.max(1), Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|end| *end != 0)
+    }
+}
+
 /// The effect of one operation.
 pub(crate) enum Effect {
-    /// Moves bytes.
-    Copy(CopyJob),
-    /// Fills bytes.
-    Set(SetJob),
     /// Keeps the time of an event.
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
@@ -37,6 +47,8 @@ pub(crate) enum Effect {
     Call(Action),
     /// The stream goes on when this says true.
     Until(Condition),
+    /// The stream goes on when this operation, of another device, has ended.
+    Ended(Seq),
     /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up`
     /// is called.
     Spin {
@@ -48,15 +60,24 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
+    /// Moves or fills so many bytes. `host_may_look`: they lie where the client may be looking.
+    pub(crate) fn of_bytes(bytes: u64, host_may_look: bool, action: impl FnOnce() + Send + 'static) -> Effect {
+        // Memory that a device would write takes this host's time: it is spent while the device
+        // goes on, not by the thread that waits at last.
+        if host_may_look || bytes >= LONG {
+            Effect::RunPromptly(Box::new(action))
+        } else {
+            Effect::Run(Box::new(action))
+        }
+    }
+
     /// Must the effect be performed though no thread waits?
     pub(crate) fn is_prompt(&self) -> bool {
         match self {
-            // Memory that a device would write takes this host's time: it is spent while the device
-            // goes on, not by the thread that waits at last.
-            Effect::Copy(job) => job.host_may_look || job.bytes() >= LONG,
-            Effect::Set(job) => job.bytes() >= LONG,
             Effect::Timed(_, prompt) => *prompt,
-            Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => true,
+            Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Ended(_) | Effect::Spin { .. } => {
+                true
+            }
             Effect::Mark(_) | Effect::Run(_) => false,
         }
     }
@@ -64,13 +85,11 @@ impl Effect {
     /// Performs the effect of an operation that has ended.
     pub(crate) fn perform(self, times: Times) {
         match self {
-            Effect::Copy(job) => job.perform(),
-            Effect::Set(job) => job.perform(),
             Effect::Mark(mark) => mark.set(times),
             Effect::Timed(action, _) => action(times),
             Effect::Run(action) | Effect::RunPromptly(action) => action(),
             // Host operations do their part when the stream reaches them: see `helper.rs`.
-            Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => {}
+            Effect::Call(_) | Effect::Until(_) | Effect::Ended(_) | Effect::Spin { .. } => {}
         }
     }
 }

@@ -1,16 +1,15 @@
 //! Events: the time at which a stream had done all it was given before.
 #![deny(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use simgpu_device::lock::lock;
-use simgpu_device::{Op, Seq, Times};
+use simgpu_device::{Op, Seq};
 
 use crate::abi::{Error, Handle, Out, R};
 use crate::context::{Context, by_handle, current};
-use crate::effect::Effect;
+use crate::effect::{Effect, Mark};
 use crate::export::export;
 use crate::graph;
 use crate::registry::{Kind, Registry};
@@ -49,22 +48,6 @@ struct Recorded {
     mark: Option<Arc<Mark>>,
     /// A record into a capture; belongs to `graph`.
     captured: Option<graph::CapturedEvent>,
-}
-
-/// The time of one record, kept by the record's effect: the link forgets the times of old
-/// operations.
-#[derive(Default)]
-pub(crate) struct Mark(AtomicU64);
-
-impl Mark {
-    pub(crate) fn set(&self, times: Times) {
-        // Zero means "not yet"; no operation ends at the device's first nanosecond.
-        self.0.store(times.end.max(1), Ordering::Release);
-    }
-
-    fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|end| *end != 0)
-    }
 }
 
 impl Event {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::abi::{Error, R};
-use crate::{dead, state};
+use crate::{dead, fork};
 
 /// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script
 /// finds them by the line that begins with `fn cu`, so each begins on a line of its own; a second
@@ -94,7 +94,7 @@ fn in_forked_child(name: &str) -> R {
 /// into C.
 #[inline]
 pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
-    if state::is_forked()
+    if fork::is_forked()
         && let Err(Error(code)) = in_forked_child(name)
     {
         return code;

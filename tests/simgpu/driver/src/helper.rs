@@ -59,6 +59,13 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
                 give_up: None,
             });
         }
+        Effect::Ended(other) => {
+            let _ = lock(watches()).send(Watch {
+                seq,
+                condition: until(other),
+                give_up: None,
+            });
+        }
         Effect::Spin { spinning, give_up } => {
             let _ = lock(watches()).send(Watch {
                 seq,
@@ -67,12 +74,7 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
             });
         }
         // Not host operations: performed at their end.
-        Effect::Copy(_)
-        | Effect::Set(_)
-        | Effect::Mark(_)
-        | Effect::Run(_)
-        | Effect::RunPromptly(_)
-        | Effect::Timed(..) => {}
+        Effect::Mark(_) | Effect::Run(_) | Effect::RunPromptly(_) | Effect::Timed(..) => {}
     }
 }
 
@@ -83,7 +85,7 @@ fn done(seq: Seq) {
 }
 
 /// True when an operation has ended, also one that never will as its device is gone.
-pub(crate) fn until(seq: Seq) -> Condition {
+fn until(seq: Seq) -> Condition {
     Box::new(move || {
         state::driver().map_or(true, |driver| {
             driver.timeline.is_done(seq) || driver.timeline.is_lost(seq)

@@ -33,6 +33,7 @@ mod fd;
 mod fork;
 mod graph;
 mod helper;
+mod init;
 mod kernels;
 mod launch;
 mod lookup;
@@ -44,6 +45,7 @@ mod registry;
 #[cfg(feature = "cuda-runtime")]
 mod runtime;
 mod shared_event;
+mod space;
 mod state;
 mod stream;
 mod tensor_map;

@@ -22,7 +22,7 @@ use simgpu_device::lock::lock;
 use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::context::{by_handle, current};
+use crate::context::{self, by_handle, current};
 use crate::device::{self, VERSION};
 use crate::state;
 
@@ -150,7 +150,7 @@ extern "C" fn nothing() -> u32 {
 extern "C" fn primary_context(context: Out<Handle>, device: i32) -> u32 {
     let answer = || {
         let device = device::check(device)?;
-        context.set(state::driver()?.primary(device)?.handle)
+        context.set(context::primary(device)?.handle)
     };
     code(answer())
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod api;
 pub(crate) mod current;
-mod primary;
+pub(crate) mod primary;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,13 +12,17 @@ use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
 use crate::registry::{Kind, Registry};
+use crate::space::table::Owner;
 use crate::state::Driver;
 use crate::stream::{self, Stream};
 use crate::timeline::{LinkContext, Timeline, device_of_context};
-use crate::{event, memory, module};
+use crate::{event, memory, module, state};
 
 /// Every context of the process.
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new(Kind::Context);
+/// The devices' primary contexts; a handle is valid from the start, the context is usable while
+/// retained.
+static PRIMARIES: OnceLock<Vec<Arc<Context>>> = OnceLock::new();
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One context.
@@ -85,7 +89,7 @@ impl Context {
     }
 
     /// A device's primary context, not retained yet.
-    pub(crate) fn primary(timeline: &Timeline, device: usize) -> R<Arc<Context>> {
+    fn primary(timeline: &Timeline, device: usize) -> R<Arc<Context>> {
         Context::make(timeline, device, true, 0, PRIMARY_API_VERSION)
     }
 
@@ -97,6 +101,15 @@ impl Context {
     /// The same as the client numbers devices.
     pub(crate) fn ordinal(&self) -> i32 {
         i32::try_from(self.device()).unwrap_or(i32::MAX)
+    }
+
+    /// The context as the owner of memory on its device.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner {
+            device: self.device(),
+            context: self.id,
+            context_handle: self.handle,
+        }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -150,6 +163,24 @@ impl Context {
         module::forget_context(self);
         memory::forget_context(driver, self);
     }
+}
+
+/// Makes the primary contexts of so many devices.
+pub(crate) fn open_primaries(timeline: &Timeline, devices: usize) -> R {
+    let all = (0..devices).map(|device| Context::primary(timeline, device));
+    let all = all.collect::<R<Vec<_>>>()?;
+    PRIMARIES.set(all).map_err(|_| Error::UNKNOWN)
+}
+
+/// The primary contexts, by device.
+pub(crate) fn primaries() -> R<&'static [Arc<Context>]> {
+    state::driver()?;
+    PRIMARIES.get().map(Vec::as_slice).ok_or(Error::NOT_INITIALIZED)
+}
+
+/// The primary context of a device.
+pub(crate) fn primary(device: usize) -> R<&'static Arc<Context>> {
+    primaries()?.get(device).ok_or(Error::INVALID_DEVICE)
 }
 
 /// What `cuCtxGetApiVersion` answers for contexts that no version asked for.

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::device;
 use crate::export::export;
 use crate::state;
+use crate::{context, device};
 
 fn release(device: i32) -> R {
     let device = device::check(device)?;
     let driver = state::driver()?;
-    let primary = driver.primary(device)?;
+    let primary = context::primary(device)?;
     {
         let mut retained = lock(&primary.retained);
         if *retained == 0 {
@@ -33,7 +33,7 @@ fn release(device: i32) -> R {
 fn reset(device: i32) -> R {
     let device = device::check(device)?;
     let driver = state::driver()?;
-    let primary = driver.primary(device)?;
+    let primary = context::primary(device)?;
     if primary.is_alive() {
         primary.empty(driver);
         primary.alive.store(false, Ordering::Release);
@@ -48,7 +48,7 @@ fn set_flags(device: i32, flags: u32) -> R {
     if flags & !0x7f != 0 {
         return Err(Error::INVALID_VALUE);
     }
-    state::driver()?.primary(device)?.flags.store(flags, Ordering::Relaxed);
+    context::primary(device)?.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
 
@@ -56,7 +56,7 @@ export! {
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
         let device = device::check(device)?;
         let driver = state::driver()?;
-        let primary = driver.primary(device)?;
+        let primary = context::primary(device)?;
         context.set(primary.handle)?;
         primary.retain(&driver.timeline)
     }
@@ -87,7 +87,7 @@ export! {
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
         let device = device::check(device)?;
-        let primary = state::driver()?.primary(device)?;
+        let primary = context::primary(device)?;
         flags.set_if(primary.flags.load(Ordering::Relaxed));
         active.set_if(i32::from(primary.is_alive()));
         Ok(())

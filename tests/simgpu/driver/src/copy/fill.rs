@@ -6,7 +6,9 @@ use simgpu_device::{Op, Seq};
 use crate::abi::{DevicePtr, Error, Handle, R};
 use crate::effect::Effect;
 use crate::export::export;
-use crate::memory::{self, paging, raw};
+use crate::memory::paging;
+use crate::space::raw;
+use crate::space::table::{Side, is_mapped, is_reachable, side};
 use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::work::Work;
@@ -26,9 +28,6 @@ pub(crate) struct Set {
     /// Rows.
     pub(crate) rows: u64,
 }
-
-/// A fill on its way.
-pub(crate) struct SetJob(Set);
 
 impl Set {
     /// Checks what the API demands of it, whatever its address means.
@@ -57,7 +56,7 @@ impl Set {
         }
         let row = self.width * u64::from(self.element);
         let last = self.address + self.pitch * (self.rows - 1);
-        let reachable = |at| memory::is_mapped(at) && memory::is_reachable(at, row);
+        let reachable = |at| is_mapped(at) && is_reachable(at, row);
         if reachable(self.address) && reachable(last) {
             Ok(())
         } else {
@@ -77,15 +76,37 @@ impl Set {
         }
         let span = self.pitch * (self.rows - 1) + self.width * u64::from(self.element);
         let touches: Vec<_> = paging::touch(self.address, span, true).into_iter().collect();
+        let set = *self;
+        let effect = Effect::of_bytes(set.bytes(), false, move || set.perform());
         stream.submit_touching(
             driver,
             Op::Memset { bytes: self.bytes() },
-            Some(Effect::Set(SetJob(*self))),
+            Some(effect),
             graph,
             &touches,
         )
     }
 
+    /// Fills the bytes.
+    fn perform(self) {
+        let Set {
+            address,
+            pitch,
+            value,
+            element,
+            width,
+            rows,
+        } = self;
+        let value = value.to_ne_bytes();
+        for row in 0..rows {
+            let at = address + pitch * row;
+            match element {
+                1 => raw::fill(at, width, value[0]),
+                2 => raw::fill_words(at, &value[..2], width),
+                _ => raw::fill_words(at, &value, width),
+            }
+        }
+    }
     fn enqueue(self, stream: Handle) -> R {
         let driver = state::driver()?;
         let stream = stream::resolve(driver, stream)?;
@@ -104,36 +125,10 @@ impl Set {
         let stream = stream::resolve(driver, default)?;
         graph::may_synchronize(&stream)?;
         let seq = self.submit(driver, &stream, 0)?;
-        if memory::side(self.address) == memory::Side::Device {
+        if side(self.address) == Side::Device {
             Ok(())
         } else {
             stream.wait(driver, seq)
-        }
-    }
-}
-
-impl SetJob {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.0.bytes()
-    }
-
-    pub(crate) fn perform(self) {
-        let Set {
-            address,
-            pitch,
-            value,
-            element,
-            width,
-            rows,
-        } = self.0;
-        let value = value.to_ne_bytes();
-        for row in 0..rows {
-            let at = address + pitch * row;
-            match element {
-                1 => raw::fill(at, width, value[0]),
-                2 => raw::fill_words(at, &value[..2], width),
-                _ => raw::fill_words(at, &value, width),
-            }
         }
     }
 }

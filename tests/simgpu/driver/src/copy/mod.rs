@@ -19,12 +19,14 @@ use simgpu_device::{Direction, Op, Seq, Touch};
 use crate::abi::{Error, Handle, R};
 use crate::effect::Effect;
 use crate::graph;
-use crate::memory::{self, Side, paging, raw, side};
+use crate::memory::paging;
+use crate::space::raw;
+use crate::space::table::{Side, is_reachable, side};
 use crate::state::{self, Driver};
 use crate::stream::{self, Stream};
 use crate::work::Work;
 
-pub(crate) use fill::{Set, SetJob};
+pub(crate) use fill::Set;
 pub(crate) use shaped::Copy3D;
 
 /// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the
@@ -67,12 +69,10 @@ pub(crate) struct Copy {
 }
 
 /// A copy on its way.
-pub(crate) struct CopyJob {
+struct CopyJob {
     copy: Copy,
     /// The rows, one after another, where the client may change its buffer before the copy runs.
     staged: Option<Vec<u8>>,
-    /// It ends in host memory that the client may be looking at.
-    pub(crate) host_may_look: bool,
 }
 
 impl Copy {
@@ -105,10 +105,7 @@ impl Copy {
         }
         for place in [&self.to, &self.from] {
             let last = place.row(self.rows - 1, self.layers - 1);
-            if place.address == 0
-                || !memory::is_reachable(place.address, self.width)
-                || !memory::is_reachable(last, self.width)
-            {
+            if place.address == 0 || !is_reachable(place.address, self.width) || !is_reachable(last, self.width) {
                 return Err(Error::INVALID_VALUE);
             }
         }
@@ -159,13 +156,10 @@ impl Copy {
             return Ok(stream.last());
         }
         let host_may_look = side(self.to.address) == Side::Pinned;
-        let job = CopyJob {
-            copy: *self,
-            staged,
-            host_may_look,
-        };
+        let job = CopyJob { copy: *self, staged };
         let touches = self.touches();
-        stream.submit_touching(driver, self.op(), Some(Effect::Copy(job)), graph, &touches)
+        let effect = Effect::of_bytes(self.bytes(), host_may_look, move || job.perform());
+        stream.submit_touching(driver, self.op(), Some(effect), graph, &touches)
     }
 
     fn stage(&self) -> Vec<u8> {
@@ -224,11 +218,7 @@ impl Copy {
 }
 
 impl CopyJob {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.copy.bytes()
-    }
-
-    pub(crate) fn perform(self) {
+    fn perform(self) {
         match self.staged {
             None => self.copy.each_row(|to, from| raw::copy(to, from, self.copy.width)),
             Some(staged) => {

@@ -12,7 +12,7 @@ use simgpu_device::config::{Config, Sharing};
 use simgpu_device::machine::Device;
 use simgpu_device::model::model;
 
-use crate::memory::paging;
+use crate::device::support::{Support, support};
 
 /// Threads of a block, at most.
 pub(crate) const MAX_THREADS: u32 = 1024;
@@ -124,13 +124,13 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         79 | 80 => 1,
         81 => int(model.shared_per_processor),
         82 => int(REGISTERS),
-        83 => i32::from(paging::support() != paging::Support::None), // managed memory
-        84 | 85 => 0,                                                // single board
-        86 => 0,                                                     // no native host atomics over PCIe
+        83 => i32::from(support() != Support::None), // managed memory
+        84 | 85 => 0,                                // single board
+        86 => 0,                                     // no native host atomics over PCIe
         87 => 2,
-        88 => 0,                                                     // no pageable access
-        89 => i32::from(paging::support() != paging::Support::None), // concurrent managed access
-        90 => 1,                                                     // compute preemption
+        88 => 0,                                     // no pageable access
+        89 => i32::from(support() != Support::None), // concurrent managed access
+        90 => 1,                                     // compute preemption
         91 => 1,
         92..=94 => 0, // first versions of stream memory operations: removed with CUDA 12
         95 => 1,      // cooperative launch

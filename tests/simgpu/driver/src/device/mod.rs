@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub(crate) mod attributes;
+pub(crate) mod support;
 pub(crate) mod visible;
 
 use crate::abi::{Error, In, Out, R};

@@ -23,6 +23,7 @@ use crate::graph::capture::capture_body;
 use crate::graph::model::NODES;
 use crate::graph::{added, edges};
 use crate::memory;
+use crate::space::table::Kind;
 use crate::state::{self, Driver};
 use crate::stream::Stream;
 
@@ -69,7 +70,7 @@ impl Allocation {
             return Err(Error::INVALID_VALUE);
         }
         let bytes = params.bytes as u64;
-        params.address = memory::take(state::driver()?, context, bytes, memory::Kind::Device)?;
+        params.address = memory::take(state::driver()?, context, bytes, Kind::Device)?;
         let mut owned = lock(&OWNED);
         owned.insert(params.address, Owned { bytes, in_use: false });
         COUNT.store(owned.len(), Ordering::Release);

@@ -17,8 +17,8 @@ use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::fd;
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Allocation, Kind, find, insert, remove};
+use crate::space::table::{Allocation, Kind, find, insert, remove};
+use crate::space::{GRANULE, Zone, space, zone};
 use crate::state;
 
 /// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
@@ -67,7 +67,7 @@ fn open(pointer: Out<DevicePtr>, Given(handle): Given, flags: u32) -> R {
         }
     })?;
     let at = base + skip;
-    insert(&context, at, size, room, Kind::Ipc);
+    insert(context.owner(), at, size, room, Kind::Ipc);
     opened.insert(handle, (at, 1));
     pointer.set(at)
 }

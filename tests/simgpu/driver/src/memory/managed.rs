@@ -11,9 +11,10 @@ use simgpu_device::lock::lock;
 use simgpu_device::{Advice as Asked, Op};
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::device::support::{Support, support};
 use crate::export::export;
-use crate::memory::paging::{self, PAGE, Support};
-use crate::memory::{Kind, find};
+use crate::space::LEDGER_PAGE_BYTES as PAGE;
+use crate::space::table::{Kind, find};
 use crate::state;
 use crate::{device, graph, stream};
 
@@ -141,7 +142,7 @@ fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
 fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     let driver = state::driver()?;
     let part = managed(pointer, size)?;
-    if paging::support() == Support::NoPrefetch {
+    if support() == Support::NoPrefetch {
         return Err(Error::NOT_SUPPORTED);
     }
     let stream = stream::resolve(driver, stream)?;

@@ -12,30 +12,26 @@
 //! or guessed: the evidence that working sets are learnt from. `simgpuLaunches` tells how many
 //! launches there were, so that who knows more of some of them (a framework knows its tensors) can
 //! say of which.
-//!
-//! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one
-//! whose driver refuses prefetches.
 #![deny(unsafe_code)]
 
 use std::cell::RefCell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use simgpu_device::Touch;
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
+use crate::device::support::{Support, support};
 use crate::kernels::Call;
 use crate::kernels::touching::{self, Access, Operands, Touching, Used};
 use crate::launch::{Params, Shape};
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Allocation, Kind, find, insert, managed};
+use crate::memory::managed;
 use crate::module::function::Function;
+use crate::space::table::{Allocation, Kind, find, insert};
+use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, Zone, space, zone};
 use crate::state::Driver;
-
-/// The ledger's page.
-pub(super) const PAGE: u64 = 64 << 10;
 
 /// Managed allocations of the process: launches look for pointers only while there are any.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -51,27 +47,6 @@ thread_local! {
     static LAST: RefCell<(u64, Touching)> = const { RefCell::new((0, Touching { parts: Vec::new(), exact: false })) };
 }
 
-/// What the device does of managed memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Support {
-    /// All.
-    Full,
-    /// All but prefetches, which are refused.
-    NoPrefetch,
-    /// Nothing.
-    None,
-}
-
-/// What the device does of managed memory, by `SIMGPU_MANAGED`.
-pub(crate) fn support() -> Support {
-    static SUPPORT: OnceLock<Support> = OnceLock::new();
-    *SUPPORT.get_or_init(|| match std::env::var("SIMGPU_MANAGED").as_deref() {
-        Ok("off") => Support::None,
-        Ok("no-prefetch") => Support::NoPrefetch,
-        _ => Support::Full,
-    })
-}
-
 /// Managed memory for a context.
 pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
     if support() == Support::None {
@@ -84,7 +59,7 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
         space()?.give_device(at, addresses);
         return Err(error);
     }
-    insert(context, at, size, room, Kind::Managed);
+    insert(context.owner(), at, size, room, Kind::Managed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Ok(at)
 }

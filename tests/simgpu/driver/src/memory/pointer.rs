@@ -3,7 +3,8 @@
 
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::export::export;
-use crate::memory::{Allocation, Kind, find, vmm};
+use crate::memory::vmm;
+use crate::space::table::{Allocation, Kind, find};
 use crate::state;
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.

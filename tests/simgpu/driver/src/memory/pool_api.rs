@@ -6,6 +6,7 @@ use simgpu_device::lock::lock;
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
 use crate::export::export;
+use crate::memory::free_on;
 use crate::memory::pool::{self, CURRENT, POOLS};
 use crate::state;
 use crate::{device, graph, stream};
@@ -129,7 +130,7 @@ export! {
         if graph::ends(pointer) {
             return Ok(());
         }
-        pool::free(driver, &stream, pointer, 0)
+        free_on(driver, &stream, pointer)
     }
 
     fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: i32) {

@@ -14,12 +14,12 @@ use rustix::fs::MemfdFlags;
 use simgpu_device::lock::lock;
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
-use crate::context::current;
+use crate::context::{self, current};
 use crate::export::export;
 use crate::memory::pool_api::Access;
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
+use crate::space::table::{Kind, Owner, find, insert, remove};
+use crate::space::{GRANULE, Zone, space, zone};
 use crate::state::{self, Driver};
 use crate::{device, fd};
 
@@ -151,7 +151,7 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
     let device = physical.properties.device();
     let context = match current::get() {
         Ok(context) => context,
-        Err(_) => state::driver()?.primary(device)?.clone(),
+        Err(_) => context::primary(device)?.clone(),
     };
     context.check()?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
@@ -169,13 +169,17 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         handle_types: physical.properties.handle_types,
         host: physical.properties.is_host(),
     };
-    insert_on(device, &context, at, size, size, kind);
+    let owner = Owner {
+        device,
+        ..context.owner()
+    };
+    insert(owner, at, size, size, kind);
     Ok(())
 }
 
 fn unmap(driver: &Driver, at: u64, size: u64) -> R {
     // Nothing may still use the memory: work that does would be a fault.
-    for primary in driver.primaries.iter().filter(|primary| primary.is_alive()) {
+    for primary in context::primaries()?.iter().filter(|primary| primary.is_alive()) {
         primary.synchronize(driver)?;
     }
     if let Ok(context) = current::get() {

@@ -8,7 +8,7 @@ use simgpu_device::{Op, Seq};
 use crate::abi::{DevicePtr, Error, Handle, In, R};
 use crate::effect::Effect;
 use crate::export::export;
-use crate::memory::{self, raw};
+use crate::space::{raw, table};
 use crate::state::Driver;
 use crate::stream::{Stream, resolve};
 use crate::work::Work;
@@ -73,7 +73,7 @@ impl Compare {
 
 impl Word {
     fn new(address: DevicePtr, value: u64, wide: bool) -> R<Word> {
-        if address == 0 || !address.is_multiple_of(if wide { 8 } else { 4 }) || !memory::is_mapped(address) {
+        if address == 0 || !address.is_multiple_of(if wide { 8 } else { 4 }) || !table::is_mapped(address) {
             return Err(Error::INVALID_VALUE);
         }
         Ok(Word {

@@ -15,7 +15,7 @@ use simgpu_device::{Op, Seq, Touch};
 
 use crate::abi::R;
 use crate::effect::Effect;
-use crate::memory;
+use crate::space::table;
 use crate::state::Driver;
 use crate::stream::{Kind, Stream};
 
@@ -205,7 +205,7 @@ impl Stream {
             // What is in another device's ledger this one knows nothing of.
             false => {
                 let device = self.context.device();
-                let here = |touch: &&Touch| memory::find(touch.start).is_some_and(|found| found.device == device);
+                let here = |touch: &&Touch| table::find(touch.start).is_some_and(|found| found.device == device);
                 own = touches.iter().filter(here).copied().collect();
                 &own
             }

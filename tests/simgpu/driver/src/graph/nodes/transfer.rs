@@ -8,7 +8,7 @@ use crate::graph::body::{Body, kind};
 use crate::graph::model::NODES;
 use crate::graph::nodes::{change, change_in};
 use crate::graph::{added, edges};
-use crate::memory::{Side, side};
+use crate::space::table::{Side, side};
 use crate::work::Work;
 
 /// `CUDA_MEMSET_NODE_PARAMS_v1`; the second version adds a context.

@@ -9,7 +9,9 @@
 //! There is one link a device. Contexts, streams and operations carry their device in the top four
 //! bits of their numbers (0 for the first), so whoever has one need not know which device it is of;
 //! numbers of one device keep their order. Only this file puts the bits there and takes them away.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
+
+mod page_table;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -29,8 +31,6 @@ pub(crate) use simgpu_device::Ctx as LinkContext;
 
 use crate::abi::{Error, R};
 use crate::effect::Effect;
-use crate::helper;
-use crate::memory::page_table;
 use crate::thread;
 
 /// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
@@ -85,7 +85,11 @@ impl Pending {
 struct Performer {
     pending: Arc<Pending>,
     device: usize,
+    reached: Reached,
 }
+
+/// Takes over the effect of a host operation that its stream has reached.
+pub(crate) type Reached = fn(Effect, Seq);
 
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
@@ -100,7 +104,7 @@ impl Effects for Performer {
         // Taken out here: what a host operation does happens when the stream gets to it, and its
         // end has no effect.
         if let Some(effect) = self.pending.take(token) {
-            helper::reached(effect, here_seq(self.device, seq));
+            (self.reached)(effect, here_seq(self.device, seq));
         }
     }
 }
@@ -170,7 +174,8 @@ fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
 }
 
 impl Timeline {
-    pub(crate) fn open(devices: &[Device]) -> R<Timeline> {
+    /// Opens the ways to these devices. `reached` is called on a link's own thread, and may not block.
+    pub(crate) fn open(devices: &[Device], reached: Reached) -> R<Timeline> {
         let pending = Arc::new(Pending {
             next: AtomicU64::new(1),
             shards: Default::default(),
@@ -184,6 +189,7 @@ impl Timeline {
             let performer = Performer {
                 pending: pending.clone(),
                 device,
+                reached,
             };
             let link = Link::open(&options, Arc::new(performer)).map_err(refused("cuInit"))?;
             Ok(Way {
@@ -278,7 +284,7 @@ impl Timeline {
                 (other, seq) if other == device => (Op::WaitFor(seq), effect),
                 // No device knows another's operations: the stream stands until this process sees
                 // the end.
-                _ => (Op::Host, Some(Effect::Until(helper::until(seq)))),
+                _ => (Op::Host, Some(Effect::Ended(seq))),
             },
             op => (op, effect),
         };

@@ -17,8 +17,7 @@ use std::sync::{Mutex, OnceLock};
 use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq, Touch};
 
-use crate::memory::paging::PAGE;
-use crate::memory::space::{GRANULE, space};
+use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, space};
 use crate::timeline::{Timeline, device_of};
 
 /// Operations not seen to have ended yet, with what they use.

@@ -2,7 +2,11 @@
 //!
 //! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a
 //! process, so that another process can map a piece of it (IPC handles). Given-back memory is
-//! punched out and reads as zero when handed out again. This file alone maps and unmaps.
+//! punched out and reads as zero when handed out again. This file alone maps
+//! and unmaps, `raw.rs` alone reads and writes, `table.rs` knows every allocation.
+
+pub(crate) mod raw;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -17,6 +21,8 @@ use crate::abi::{Error, R};
 
 /// Granularity of device memory: what the real driver maps and accounts.
 pub(crate) const GRANULE: u64 = 2 << 20;
+/// Page of the devices' ledgers of managed memory.
+pub(crate) const LEDGER_PAGE_BYTES: u64 = 64 << 10;
 /// Granularity of pinned memory.
 pub(crate) const PAGE: u64 = 4096;
 
