@@ -257,3 +257,11 @@ impl Location {
     /// `CU_MEM_LOCATION_TYPE_DEVICE`.
     pub(crate) const DEVICE: u32 = 1;
 }
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    pub(crate) flags: u32,
+}

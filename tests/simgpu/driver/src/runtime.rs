@@ -22,7 +22,8 @@ use simgpu_device::lock::lock;
 use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::context::{self, by_handle, current};
+use crate::context;
+use crate::context::current::{self, by_handle};
 use crate::device::{self, VERSION};
 use crate::state;
 
@@ -116,7 +117,7 @@ fn made_up() -> [Slot; SLOTS] {
 }
 
 extern "C" fn refuses<const AT: usize>() -> u32 {
-    crate::lookup::tell(&UNPUBLISHED, &format!("slot {AT} called"));
+    crate::table_log::tell(&UNPUBLISHED, &format!("slot {AT} called"));
     Error::NOT_SUPPORTED.0
 }
 
@@ -150,7 +151,7 @@ extern "C" fn nothing() -> u32 {
 extern "C" fn primary_context(context: Out<Handle>, device: i32) -> u32 {
     let answer = || {
         let device = device::check(device)?;
-        context.set(context::primary(device)?.handle)
+        context.set(context::primary_of(device)?.handle)
     };
     code(answer())
 }

@@ -1,4 +1,4 @@
-//! What an executed kernel gets and does: a launch's parameters, the memory it may reach, its effect.
+//! What an executed kernel gets and does: parameters, the memory it may reach, its effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

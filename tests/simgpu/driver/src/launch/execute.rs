@@ -13,7 +13,7 @@ use crate::effect::Effect;
 use crate::export::note;
 use crate::kernels::{Call, Effect as Executed, Fault, Memory};
 use crate::launch::Params;
-use crate::launch::fault::Fault as Fails;
+use crate::module::fault::Fault as Fails;
 use crate::module::function::Function;
 use crate::space::raw;
 use crate::space::table::{Side, is_mapped, is_reachable, side};

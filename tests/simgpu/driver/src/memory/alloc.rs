@@ -2,9 +2,9 @@
 #![deny(unsafe_code)]
 
 use crate::abi::{DevicePtr, Error, Out, R};
+use crate::capture::rules;
 use crate::context::current;
 use crate::export::export;
-use crate::graph;
 use crate::memory::{free, take};
 use crate::space::PAGE;
 use crate::space::table::{Kind, find};
@@ -15,7 +15,7 @@ const PITCH: usize = 512;
 
 fn allocate(out: Out<DevicePtr>, size: usize, kind: Kind) -> R {
     let context = current::get()?;
-    graph::may_query()?;
+    rules::may_query()?;
     if size == 0 || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -45,7 +45,7 @@ export! {
     }
 
     fn cuMemFree_v2(pointer: DevicePtr) {
-        graph::may_query()?;
+        rules::may_query()?;
         current::get()?;
         free(state::driver()?, pointer)
     }

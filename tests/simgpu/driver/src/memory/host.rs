@@ -9,6 +9,7 @@ use crate::memory::discard;
 use crate::space::space;
 use crate::space::table::{Allocation, Kind, find, insert};
 use crate::state;
+use crate::stream::synchronize_context;
 
 fn allocate(out: Out<usize>, size: usize, flags: u32) -> R {
     let context = current::get()?;
@@ -54,7 +55,7 @@ fn release(pointer: usize, wanted: fn(Kind) -> bool, missing: Error) -> R {
     let found = find(pointer as u64).filter(|found| found.start == pointer as u64 && wanted(found.kind));
     let found = found.ok_or(missing)?;
     if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
-        context.synchronize(driver)?;
+        synchronize_context(driver, &context)?;
     }
     discard(driver, &found)
 }

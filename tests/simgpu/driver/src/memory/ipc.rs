@@ -20,6 +20,7 @@ use crate::fd;
 use crate::space::table::{Allocation, Kind, find, insert, remove};
 use crate::space::{GRANULE, Zone, space, zone};
 use crate::state;
+use crate::stream::synchronize_context;
 
 /// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
 type Bytes = [u64; 8];
@@ -110,7 +111,7 @@ export! {
         }
         opened.remove(&handle);
         if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
-            context.synchronize(driver)?;
+            synchronize_context(driver, &context)?;
         }
         remove(found.start);
         unmap(&found)

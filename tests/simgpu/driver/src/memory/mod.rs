@@ -7,7 +7,8 @@
 //! | `host.rs` | pinned and registered host memory |
 //! | `managed.rs` | advice, prefetch, discard, range attributes |
 //! | `paging.rs` | managed memory in the device's page ledger, what launches touch |
-//! | `pool.rs`, `pool_api.rs` | stream-ordered allocation |
+//! | `pool.rs` | stream-ordered allocation |
+//! | `owned.rs` | addresses that belong to graphs |
 //! | `vmm.rs` | reserve, create, map |
 //! | `pointer.rs` | pointer attributes |
 //! | `ipc.rs` | handles for other processes |
@@ -19,22 +20,21 @@ pub(crate) mod heap;
 mod host;
 mod ipc;
 mod managed;
+pub(crate) mod owned;
 pub(crate) mod paging;
 mod pointer;
-mod pool;
-mod pool_api;
+pub(crate) mod pool;
 mod vmm;
 
 use simgpu_device::Op;
 
 use crate::abi::{DevicePtr, Error, R};
 use crate::context::Context;
-use crate::graph;
 use crate::memory::heap::with_heap;
 use crate::space::space;
 use crate::space::table::{Allocation, Kind, find, insert, of_context, remove};
 use crate::state::Driver;
-use crate::stream::Stream;
+use crate::stream::{Stream, synchronize_context};
 
 /// Device memory for a context.
 pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) -> R<u64> {
@@ -66,7 +66,7 @@ pub(super) fn discard(driver: &Driver, allocation: &Allocation) -> R {
 /// uses the memory.
 pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
     // What belongs to a graph stays with it: the client only ends its own use.
-    if at == 0 || graph::ends(at) {
+    if at == 0 || owned::ends(at) {
         return Ok(());
     }
     let allocation = find(at)
@@ -76,13 +76,13 @@ pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
         return Err(Error::INVALID_VALUE);
     }
     if let Some(context) = crate::context::CONTEXTS.find(allocation.context_handle) {
-        context.synchronize(driver)?;
+        synchronize_context(driver, &context)?;
     }
     discard(driver, &allocation)
 }
 
 /// `cuMemFreeAsync`: the memory is free for others when the stream has got here.
-fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
+pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
     let found = find(at).filter(|found| found.start == at).ok_or(Error::INVALID_VALUE)?;
     let seq = stream.submit(driver, Op::Marker, None, 0)?;
     match found.kind {

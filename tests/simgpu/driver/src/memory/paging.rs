@@ -25,10 +25,8 @@ use crate::abi::{Error, Out, R};
 use crate::context::Context;
 use crate::device::support::{Support, support};
 use crate::kernels::Call;
-use crate::kernels::touching::{self, Access, Operands, Touching, Used};
-use crate::launch::{Params, Shape};
+use crate::kernels::touching::{self, Access, Operands, Pattern, Touching, Used};
 use crate::memory::managed;
-use crate::module::function::Function;
 use crate::space::table::{Allocation, Kind, find, insert};
 use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, Zone, space, zone};
 use crate::state::Driver;
@@ -138,18 +136,12 @@ fn in_pages(parts: &[Used]) -> Vec<Touch> {
     touches
 }
 
-/// What a launch with these parameters touches.
-pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
+/// What a launch of a kernel with this pattern touches. `shape`: blocks, and threads of each.
+pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> Vec<Touch> {
     if !any() {
         return Vec::new();
     }
-    let count = |sides: [u32; 3]| sides.iter().map(|side| u64::from(*side)).product();
-    let call = Call {
-        buffer: &params.buffer,
-        params: function.params(),
-    };
-    let shape = (count(shape.grid), count(shape.block));
-    let used = touching::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
+    let used = touching::used(pattern, call, shape, &mut lock(&OPERANDS), within);
     let touches = in_pages(&used.parts);
     LAST.set((LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1, used));
     touches

@@ -158,7 +158,7 @@ pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u6
     Ok(at)
 }
 
-/// Takes a block back from a stream: others may have it when operation `seq` of the stream has ended.
+/// Takes a block back. Other streams may have it when operation `seq` of this one has ended.
 pub(super) fn free_after(pool: Handle, stream: u64, seq: Seq, block: &Allocation) -> R {
     let at = block.start;
     remove(at).ok_or(Error::INVALID_VALUE)?;

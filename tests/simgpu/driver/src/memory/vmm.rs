@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::MemfdFlags;
 use simgpu_device::lock::lock;
 
-use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::{self, current};
 use crate::export::export;
-use crate::memory::pool_api::Access;
 use crate::registry::{Kind as HandleKind, Registry};
 use crate::space::table::{Kind, Owner, find, insert, remove};
 use crate::space::{GRANULE, Zone, space, zone};
 use crate::state::{self, Driver};
+use crate::stream::synchronize_context;
 use crate::{device, fd};
 
 /// Physical allocations that have a handle or a mapping.
@@ -151,7 +151,7 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
     let device = physical.properties.device();
     let context = match current::get() {
         Ok(context) => context,
-        Err(_) => context::primary(device)?.clone(),
+        Err(_) => context::primary_of(device)?.clone(),
     };
     context.check()?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
@@ -180,10 +180,10 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
 fn unmap(driver: &Driver, at: u64, size: u64) -> R {
     // Nothing may still use the memory: work that does would be a fault.
     for primary in context::primaries()?.iter().filter(|primary| primary.is_alive()) {
-        primary.synchronize(driver)?;
+        synchronize_context(driver, primary)?;
     }
     if let Ok(context) = current::get() {
-        context.synchronize(driver)?;
+        synchronize_context(driver, &context)?;
     }
     let end = at.checked_add(size).ok_or(Error::INVALID_VALUE)?;
     let gone: Vec<(u64, Mapping)> = {

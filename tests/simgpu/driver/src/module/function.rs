@@ -11,13 +11,15 @@ use weft_image::{Kernel, Param};
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
-use crate::launch::fault;
-use crate::module::library_api::KERNELS;
+use crate::module::fault;
 use crate::registry::{Kind, Registry};
 use crate::state::Driver;
 
 /// Every function of the process.
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Kind::Function);
+
+/// Every kernel of the process.
+pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(Kind::Kernel);
 
 /// Registers that a kernel is taken to use where its image does not say.
 const REGISTERS: u32 = 32;
@@ -45,6 +47,12 @@ pub(crate) struct Function {
     cluster: [AtomicI32; 6],
     pub(crate) cache_config: AtomicU32,
     pub(crate) legacy: Mutex<Legacy>,
+}
+
+/// A kernel of a library.
+pub(crate) struct LibraryKernel {
+    pub(crate) library: Handle,
+    pub(crate) function: Arc<Function>,
 }
 
 /// What the launch functions of before CUDA 4 set on a function.

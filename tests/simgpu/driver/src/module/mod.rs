@@ -8,6 +8,7 @@
 //! | `link_api.rs` | the linker: hands back what it was given |
 //! | `occupancy.rs` | occupancy queries |
 
+pub(crate) mod fault;
 pub(crate) mod function;
 mod function_api;
 mod image;
@@ -98,7 +99,7 @@ impl Module {
             return Ok(*found);
         }
         let global = self.image.module()?.global(name).ok_or(Error::NOT_FOUND)?;
-        let context = current::any().unwrap_or(context::primary(0)?.clone());
+        let context = current::any().unwrap_or(context::primary_of(0)?.clone());
         let at = memory::take(state::driver()?, &context, global.size.max(1), Memory::Device)?;
         let initial = &global.initial[..global.initial.len().min(global.size as usize)];
         raw::write(at, initial);

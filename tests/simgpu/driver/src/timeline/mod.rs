@@ -174,7 +174,7 @@ fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
 }
 
 impl Timeline {
-    /// Opens the ways to these devices. `reached` is called on a link's own thread, and may not block.
+    /// Opens the ways to these devices. `reached` runs on a link's own thread: it may not block.
     pub(crate) fn open(devices: &[Device], reached: Reached) -> R<Timeline> {
         let pending = Arc::new(Pending {
             next: AtomicU64::new(1),

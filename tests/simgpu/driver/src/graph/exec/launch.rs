@@ -13,11 +13,10 @@ use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq};
 
 use crate::abi::R;
-use crate::graph::body::Body;
 use crate::graph::capture::capture_body;
 use crate::graph::exec::{Exec, Item};
-use crate::graph::memory;
-use crate::op;
+use crate::graph::model::Body;
+use crate::memory::owned;
 use crate::state::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
@@ -131,29 +130,29 @@ impl Exec {
 /// Puts one item on a stream.
 fn perform(driver: &Driver, stream: &Arc<Stream>, item: &Item, number: u64) -> R {
     if !item.enabled {
-        return op::submit(driver, stream, &Work::Empty, number).map(drop);
+        return Work::Empty.submit(driver, stream, number).map(drop);
     }
     match &item.body {
-        Body::Work(work) => op::submit(driver, stream, work, number).map(drop),
-        Body::Batch(_, ops) => op::submit(driver, stream, &Work::MemOps(ops.clone()), number).map(drop),
+        Body::Work(work) => work.submit(driver, stream, number).map(drop),
+        Body::Batch(_, ops) => Work::MemOps(ops.clone()).submit(driver, stream, number).map(drop),
         Body::Record(event) => event.record(driver, stream, number),
         Body::Wait(event) => {
             stream.wait_for(driver, event.seq())?;
             // Followers wait for this item, so it needs an operation of its own.
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         // The memory is there from the node's making on; whose it is changes in the order of the
         // client's calls.
         Body::Alloc(allocation) => {
-            memory::begins(allocation);
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            owned::begins(allocation.params.address);
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         Body::Free(address) => {
-            memory::ends(*address);
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            owned::ends(*address);
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         // Inlined when the graph was instantiated.
-        Body::Child(_) | Body::Conditional(_) => op::submit(driver, stream, &Work::Empty, number).map(drop),
+        Body::Child(_) | Body::Conditional(_) => Work::Empty.submit(driver, stream, number).map(drop),
     }
 }
 

@@ -18,9 +18,9 @@ use simgpu_device::Seq;
 use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
-use crate::graph::body::Body;
+use crate::capture::edge::Edge;
 use crate::graph::exec::launch::Plan;
-use crate::graph::model::{Edge, Graph, NODES, Node};
+use crate::graph::model::{Body, Graph, NODES, Node};
 use crate::graph::user_object::References;
 use crate::registry::{Kind, Registry};
 use crate::stream::Stream;
@@ -174,7 +174,7 @@ impl Exec {
 
     /// Reads or sets whether a node runs.
     fn enabled(&self, node: Handle, set: Option<bool>) -> R<bool> {
-        use crate::graph::body::kind::{KERNEL, MEMCPY, MEMSET};
+        use crate::graph::model::kind::{KERNEL, MEMCPY, MEMSET};
         let mut inner = lock(&self.inner);
         let mut items = inner.items.iter_mut().filter(|item| item.node == node).peekable();
         let first = items.peek().ok_or(Error::INVALID_VALUE)?;

@@ -8,9 +8,8 @@ mod other;
 mod transfer;
 
 use crate::abi::{Error, Handle, R};
-use crate::graph::body::Body;
 use crate::graph::exec::target;
-use crate::graph::model::NODES;
+use crate::graph::model::{Body, NODES};
 
 /// Changes a node of a graph; its kind stays.
 fn change(node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
