@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use simgpu_device::{Seq, Times};
 
-/// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread
-/// that does so.
-const LONG: u64 = 512 << 10;
+/// From this size on the host takes longer to write the bytes (some 50 us) than to wake a thread.
+const LONG_BYTES: u64 = 512 << 10;
 
 /// Runs when an operation has ended.
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
@@ -37,11 +36,10 @@ pub(crate) enum Effect {
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// The same, at once even if nobody waits: the host may be looking at what it writes, or it
+    /// As `Run`, at once even if no thread waits: the host may be looking at what it writes, or it
     /// takes the host long.
     RunPromptly(Action),
-    /// What needs to know when the operation ran; at once, even if nobody waits, where the flag
-    /// says so.
+    /// What needs to know when the operation ran. The flag: at once, even if no thread waits.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
     /// The client's function; the stream goes on when it has returned.
     Call(Action),
@@ -60,11 +58,11 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Moves or fills so many bytes. `host_may_look`: they lie where the client may be looking.
+    /// An action that writes `bytes` bytes. `host_may_look`: where the client may be looking.
     pub(crate) fn of_bytes(bytes: u64, host_may_look: bool, action: impl FnOnce() + Send + 'static) -> Effect {
         // Memory that a device would write takes this host's time: it is spent while the device
         // goes on, not by the thread that waits at last.
-        if host_may_look || bytes >= LONG {
+        if host_may_look || bytes >= LONG_BYTES {
             Effect::RunPromptly(Box::new(action))
         } else {
             Effect::Run(Box::new(action))

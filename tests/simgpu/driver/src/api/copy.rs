@@ -11,7 +11,7 @@ use crate::{state, stream};
 
 /// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the
 /// driver's staging does; a longer one is waited for.
-const STAGED: u64 = 64 << 10;
+const STAGED_BYTES: u64 = 64 << 10;
 
 impl Copy {
     /// An asynchronous copy for the client: returns when the client may use its buffers as the API
@@ -28,7 +28,7 @@ impl Copy {
             return Ok(());
         }
         let (from, to) = (side(self.from.address), side(self.to.address));
-        if from == Side::Pageable && to != Side::Pageable && self.bytes() <= STAGED {
+        if from == Side::Pageable && to != Side::Pageable && self.bytes() <= STAGED_BYTES {
             self.check()?;
             return self.submit_with(driver, &stream, 0, Some(self.stage())).map(drop);
         }

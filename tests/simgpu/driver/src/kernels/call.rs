@@ -98,8 +98,8 @@ pub(crate) fn pieces(
     mut piece: impl FnMut(u64, usize) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     /// Bytes of one piece: fits the first-level cache beside its result.
-    const PIECE: usize = 16 << 10;
-    let step = (PIECE / size.max(1)).max(1);
+    const PIECE_BYTES: usize = 16 << 10;
+    let step = (PIECE_BYTES / size.max(1)).max(1);
     let mut first = 0;
     while first < count {
         let items = usize::try_from(count - first).unwrap_or(step).min(step);

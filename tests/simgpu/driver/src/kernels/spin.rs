@@ -24,12 +24,12 @@ pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
 fn delay(call: &Call<'_>) -> Result<Spin, Fault> {
     /// 2e8 cycles at the boost clock of the simulated device, 1.41 GHz, rounded to what the client
     /// expects: about 100 ms.
-    const LIMIT: u64 = 141_800_000;
+    const LIMIT_NS: u64 = 141_800_000;
     let target = u32::try_from(call.unsigned(1)?).map_err(|_| Fault::Parameters)?;
     Ok(Spin {
         word: call.unsigned(0)?,
         until: Until::Equals(target),
-        limit: LIMIT,
+        limit: LIMIT_NS,
         given_up: Some(2),
     })
 }
