@@ -1,8 +1,8 @@
-//! The driver's own threads: one runs the client's host functions, one looks at words that streams
+//! The driver's own threads: one runs the client's host functions, one polls the words that streams
 //! wait for.
 //!
-//! A host function runs here, never on a thread of the client's, and the link's callback must not
-//! block: so what the device reached is queued. Both threads start with their first job and end
+//! A host function never runs on a thread of the client's, and the link's callback must not block.
+//! So what the device reached is queued. Both threads start with their first job and end
 //! with the process.
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,8 @@ use crate::effect::{Action, Condition, Effect};
 use crate::state;
 use crate::thread;
 
-/// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long
-/// enough to leave a two-core machine to the job.
+/// Sleep of the watcher between two looks: short against any kernel that a test waits for, and long
+/// enough to leave two cores to the job.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 fn starter<T: Send + 'static>(name: &str, body: fn(Receiver<T>)) -> Mutex<Sender<T>> {

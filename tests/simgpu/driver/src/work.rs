@@ -1,5 +1,4 @@
-//! What can be put on a stream, as a value: the same whether it runs now or is kept in a graph and
-//! runs many times.
+//! What can be put on a stream, as a value: it runs now, or is kept in a graph and runs many times.
 //!
 //! `api/enqueue.rs` takes it for a client's call (a capturing stream passes it on to `graph`),
 //! [`Work::submit`] puts it on the device (a graph replays its nodes with it).
@@ -35,8 +34,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Puts it on the device. `graph` numbers the graph launch it belongs to; 0: none. Answers the
-    /// last operation it became.
+    /// Puts the work on the device, and answers the last operation that it became. `graph`: the
+    /// number of its graph launch; 0 for none.
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         match self {
             Work::Kernel(launch) => launch.submit(driver, stream, graph),

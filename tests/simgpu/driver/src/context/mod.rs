@@ -99,7 +99,7 @@ impl Context {
         device_of_context(self.link)
     }
 
-    /// The same as the client numbers devices.
+    /// The device's number, as the client counts devices.
     pub(crate) fn ordinal(&self) -> i32 {
         i32::try_from(self.device()).unwrap_or(i32::MAX)
     }
@@ -135,7 +135,7 @@ impl Context {
     }
 }
 
-/// Makes the primary contexts of so many devices.
+/// Makes the primary contexts of `devices` devices.
 pub(crate) fn open_primaries(timeline: &Timeline, devices: usize) -> R {
     let all = (0..devices).map(|device| Context::primary(timeline, device));
     let all = all.collect::<R<Vec<_>>>()?;

@@ -1,9 +1,9 @@
 //! The legacy default stream's order, made of waits.
 //!
-//! An operation on the legacy stream begins after everything that blocking streams of its context
-//! had when it was submitted, and what they get later begins after it. Both are `Op::WaitFor` put
-//! in front; a wait for what has ended, or for what was already waited for, is left out, so a
-//! program with one stream never sees one.
+//! An operation on the legacy stream begins after all that the blocking streams of its context had
+//! when it was submitted. What they get later begins after it. Both are an `Op::WaitFor` in front.
+//! Waits for what has ended, or was already waited for, are left out: a program with one stream
+//! has none.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,8 @@ pub(crate) struct Order {
     blocking: Vec<Member>,
 }
 
-/// The last operations of streams that were destroyed, or whose thread has ended, with work
-/// outstanding: the context still waits for them, and so does the legacy stream if they were
-/// blocking ones.
+/// The last operations of streams that are gone with work outstanding. The context still waits for
+/// them, and so does the legacy stream if they were blocking.
 #[derive(Default)]
 pub(crate) struct Orphans(Mutex<Vec<Orphan>>);
 

@@ -1,8 +1,8 @@
 //! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100, or an
 //! sm_90 one in that of an H100.
 //!
-//! Numbers are those of the public header's `CUdevice_attribute`. What models differ in, with its
-//! sources, says `simgpu_device::model`; the rest is what `deviceQuery` and the programming guide
+//! Numbers are those of the public header's `CUdevice_attribute`. `simgpu_device::model` has what
+//! the models differ in, with its sources. The rest is what `deviceQuery` and the programming guide
 //! say of both. Deliberately off: multicast and fabric handles, which need several GPUs.
 #![forbid(unsafe_code)]
 
@@ -35,8 +35,8 @@ pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
 
-/// Whether this process shares the device under MPS: by its own environment, as that of a real one
-/// names its daemon's pipe.
+/// Does this process share the device under MPS? Its own environment says so, as with a real
+/// driver, where it names the daemon's pipe.
 fn mps() -> bool {
     static MPS: OnceLock<bool> = OnceLock::new();
     *MPS.get_or_init(|| Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps))

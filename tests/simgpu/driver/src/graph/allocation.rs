@@ -1,5 +1,13 @@
-//! The memory of one allocation node and its clones: taken when the node is made, given back when
-//! the last graph that holds it is gone.
+//! The memory of one allocation node and its clones.
+//!
+//! The address is fixed when the node is made, so that later nodes can name it. Here the memory is
+//! taken then too, once. While a graph holds the node, a free outside (`cuMemFree`,
+//! `cuMemFreeAsync`) ends the client's use of it and no more. When the last graph that holds it is
+//! gone, the memory is given back. If a launch has left it in the client's hands, it stays, and is
+//! an ordinary allocation from then on.
+//!
+//! So a graph's memory shows as used from its making to its end, where CUDA shows it from its first
+//! launch.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

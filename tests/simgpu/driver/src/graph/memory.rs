@@ -1,12 +1,6 @@
-//! Memory that belongs to graphs: allocation and free nodes, made by hand or by capturing
-//! stream-ordered allocation.
+//! Allocation and free nodes, made by hand or by capturing stream-ordered allocation.
 //!
-//! The address is fixed when the node is made, so that later nodes can name it; here the memory is
-//! taken then too, once. While a graph holds the node, freeing the address outside (`cuMemFree`,
-//! `cuMemFreeAsync`) ends the client's use of it and no more. When the last graph that holds it is
-//! gone the memory is given back, unless a launch has left it in the client's hands: then it is an
-//! ordinary allocation from then on. So a graph's memory shows as used from its making to its end,
-//! where CUDA shows it from its first launch.
+//! `allocation.rs` says when the memory is taken and given back.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;

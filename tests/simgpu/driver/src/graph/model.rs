@@ -41,7 +41,7 @@ pub(crate) enum Body {
     Child(Arc<Graph>),
     /// Makes memory usable.
     Alloc(Arc<Allocation>),
-    /// Gives it back.
+    /// Gives memory back.
     Free(u64),
     /// Stream writes and waits, with the parameters they were made from.
     Batch(Arc<[[u64; 6]]>, Arc<[MemOp]>),

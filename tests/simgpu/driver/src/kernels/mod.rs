@@ -1,16 +1,19 @@
-//! Executed kernels: those whose effect on memory is really computed. All others are timed and
-//! change nothing.
+//! Executed kernels: those whose effect on memory is computed. All others are only timed.
 //!
-//! Which ones: our own test kernels (`simgpu.rs`, their PTX in `simgpu.ptx`), those of the probes
-//! that read the clock (`probe.rs`), and the handful of PyTorch kernels on whose values programs
-//! branch: fills, copies, comparisons, ranges, small arithmetic on them and their reductions
-//! (`torch/`). A test can give the effect of a kernel by name (`given.rs`). A kernel is found by
-//! its symbol alone, [`find`], once when it is loaded; what it needs besides comes with each
-//! launch.
+//! | file | kernels |
+//! |---|---|
+//! | `simgpu.rs` | the project's test kernels, whose PTX is `simgpu.ptx` |
+//! | `probe.rs` | those of a program that measures GPUs: they read the clock |
+//! | `spin.rs` | those that wait for a word of the host |
+//! | `torch/` | the PyTorch kernels on whose values programs branch |
+//! | `given.rs` | those whose effect a test gives, by name |
 //!
-//! What holds: this module computes and never blocks, and reaches memory through [`Memory`] only,
-//! so that an address outside every allocation is a [`Fault`] and not a crash. A kernel whose name
-//! or parameters are not understood to the last bit is left alone: no effect is better than a wrong
+//! `call.rs` is what a kernel gets and does; `touching.rs` says what any kernel touches. [`find`]
+//! knows a kernel by its symbol alone, once, when it is loaded.
+//!
+//! What holds: this module computes and never blocks. It reaches memory through [`Memory`] only, so
+//! an address outside every allocation is a [`Fault`] and no crash. A kernel whose name or
+//! parameters are not understood to the last bit is left alone: no effect is better than a wrong
 //! one.
 #![deny(unsafe_code)]
 

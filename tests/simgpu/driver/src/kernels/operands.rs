@@ -9,7 +9,7 @@ pub(crate) enum Access {
     Read,
     /// Overwritten as a whole.
     Write,
-    /// Both, or nobody knows.
+    /// Read and written, or it is not known.
     ReadWrite,
 }
 

@@ -1,11 +1,10 @@
 //! Kernel launches.
 //!
-//! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is
+//! A launch whose kernel is only timed goes to the device as a name and a shape: no parameter is
 //! read, nothing is allocated. Parameters are copied only for kernels that are executed, for
 //! launches that a graph keeps, and while the process has managed memory (`memory/paging.rs`).
 //!
-//! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it
-//! is what `Work::Kernel` carries, and `Launch::submit` replays it.
+//! A kernel node of a graph keeps a [`Launch`] and replays it by `Launch::submit`.
 
 mod execute;
 mod params;

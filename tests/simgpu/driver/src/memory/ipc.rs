@@ -1,5 +1,4 @@
-//! Memory handles for other processes: who has the memory, and where it lies in that process's
-//! file.
+//! Memory handles for other processes: which process has the memory, and where in its file.
 //!
 //! The opener maps the same pages (through `/proc`, so it must be the same user's) and keeps them
 //! as long as it wants; the memory counts against the device once, for the process that allocated

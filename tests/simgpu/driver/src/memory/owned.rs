@@ -1,6 +1,6 @@
-//! Memory that belongs to graphs, by address.
+//! Addresses that belong to graphs: whether the client holds them, and how much there is.
 //!
-//! A graph's memory may be in the client's hands, from a launch until the client frees it.
+//! A launch gives a graph's memory into the client's hands; the client's free takes it back.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::abi::{Error, R};
 /// One of the graphs' allocations.
 struct Owned {
     bytes: u64,
-    /// A launch has made it the client's, and nobody has freed it since.
+    /// A launch has made it the client's, and it was not freed since.
     in_use: bool,
 }
 

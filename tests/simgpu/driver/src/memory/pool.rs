@@ -1,7 +1,7 @@
 //! Memory pools: stream-ordered allocation.
 //!
-//! A freed block belongs to its stream until the stream has got to the free: before that only the
-//! same stream may have it again (its work is ordered anyway), after that everybody. Blocks come
+//! A freed block belongs to its stream until the stream has got to the free. Until then only that
+//! stream may have it again, whose work is ordered anyway; after that every stream. Blocks come
 //! from the pool's own heap, which keeps what the release threshold says.
 #![forbid(unsafe_code)]
 

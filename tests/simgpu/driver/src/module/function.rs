@@ -139,7 +139,7 @@ impl Function {
             .min(limits::BLOCKS_PER_PROCESSOR)
     }
 
-    /// Dynamic shared memory a block may have so that so many blocks fit.
+    /// Bytes of dynamic shared memory a block may have if `blocks` blocks are to fit.
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
         let each = (model().shared_per_processor / blocks.max(1)) & !127;
         each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)

@@ -134,9 +134,8 @@ impl Stream {
         self.tail.get()
     }
 
-    /// Waits for everything submitted so far. For a blocking stream that includes the legacy
-    /// stream's work it stands behind only if it has work of its own behind it, as on the real
-    /// driver.
+    /// Waits for everything submitted so far. A blocking stream waits for the legacy stream's work
+    /// only if it has work of its own behind it, as on the real driver.
     pub(crate) fn synchronize(&self, driver: &Driver) -> R {
         self.wait(driver, self.last())
     }

@@ -16,9 +16,9 @@ use crate::stream::{Kind, Stream};
 
 /// How many operations a stream has outstanding, roughly.
 ///
-/// The link waits while a stream is as full as a channel. That wait must not happen under the
-/// context's order lock, where it would stop the very thread that can end it (a stream may stand at
-/// a word that another stream writes): so a client waits here, a little earlier and without a lock.
+/// The link waits while a stream is as full as a channel. Under the context's order lock that wait
+/// would stop the thread that can end it: a stream may stand at a word that another stream writes.
+/// So a client waits here, a little earlier and without a lock.
 #[derive(Default)]
 pub(crate) struct Depth {
     submitted: AtomicU64,
@@ -39,7 +39,7 @@ impl Depth {
     }
 
     fn make_room(&self, driver: &Driver) -> R {
-        // Marks come every so many operations, so only then is there anything to do.
+        // Marks come every `MARK_EVERY` operations, so only then is there anything to do.
         if !self.submitted.load(Ordering::Relaxed).is_multiple_of(MARK_EVERY) {
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Stream {
         self.submit_touching(driver, op, effect, graph, &[])
     }
 
-    /// The same for an operation that uses managed memory.
+    /// Puts an operation on the stream that uses managed memory.
     pub(crate) fn submit_touching(
         &self,
         driver: &Driver,

@@ -1,14 +1,13 @@
-//! The driver's side of the link: operations go out with an effect, the effect is performed when
-//! the device says that the operation has ended.
+//! The driver's side of the links to the devices.
 //!
-//! Effects run one at a time in the order in which operations ended, on whichever thread polls or
-//! waits (or the link's own, for operations that asked to be prompt). An effect may not call into
-//! the link; what takes longer than a copy, or runs the client's code, goes to a helper thread
-//! (`helper.rs`).
+//! An operation goes out with an effect. The effect is performed when the device says that the
+//! operation has ended. Effects run one at a time, in the order in which operations ended, on the
+//! thread that polls or waits; prompt ones may run on the link's own. An effect may not call into
+//! the link. What takes longer than a copy, or runs the client's code, goes to `helper.rs`.
 //!
-//! There is one link a device. Contexts, streams and operations carry their device in the top four
-//! bits of their numbers (0 for the first), so whoever has one need not know which device it is of;
-//! numbers of one device keep their order. Only this file puts the bits there and takes them away.
+//! There is one link a device. Numbers of contexts, streams and operations carry their device in
+//! the top four bits (0 for the first). Only this file puts the bits there and takes them away.
+//! Numbers of one device keep their order.
 #![deny(unsafe_code)]
 
 mod page_table;
@@ -33,10 +32,9 @@ use crate::abi::{Error, R};
 use crate::effect::Effect;
 use crate::thread;
 
-/// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
+/// Longest sleep of the thread that takes prompt news. Any bound would do: news wakes it.
 const NEWS_SLICE: Duration = Duration::from_secs(5);
-/// Effects are kept in as many maps as there are, so that submitting threads and the one that
-/// performs rarely meet.
+/// Maps of effects: so many that threads which submit and the one that performs rarely meet.
 const SHARDS: usize = 16;
 
 /// Tokens are counted up, so the low bits alone spread them.
@@ -94,8 +92,8 @@ pub(crate) type Reached = fn(Effect, Seq);
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
         if let Some(effect) = self.pending.take(token) {
-            // A panic (an executed kernel's, say) must not end the thread that takes the device's
-            // news; it is told on stderr.
+            // A panic, of an executed kernel say, must not end the thread that takes the news. It
+            // is told on stderr.
             let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
     }
@@ -153,8 +151,7 @@ pub(crate) struct Timeline {
     naming: Mutex<()>,
 }
 
-/// What the client is told of the link's errors. A lost device is told on stderr once, however many
-/// calls it fails.
+/// Turns the link's errors into results, and tells them on stderr. A lost device is told once.
 fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     move |error| {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -228,7 +225,7 @@ impl Timeline {
         self.link(device)?.fill_context().map_err(refused("context"))
     }
 
-    /// Gives it back.
+    /// Gives the primary context's memory back.
     pub(crate) fn drain_context(&self, device: usize) {
         if let Ok(link) = self.link(device) {
             link.drain_context();
@@ -259,8 +256,8 @@ impl Timeline {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
         let first = all.next().unwrap_or(NameId::NONE);
-        // Told to each, whatever the answer. A name that numbers differ for would be another
-        // kernel's there: better none.
+        // Told to each, whatever the answer. If a name's numbers differ, it has none: on one
+        // device the number would be another kernel's.
         if all.fold(true, |same, other| same & (other == first)) {
             first
         } else {
@@ -327,8 +324,7 @@ impl Timeline {
         done
     }
 
-    /// The same as far as is known without asking the device. For what may as well be taken as not
-    /// done: asking costs a round trip.
+    /// Is the operation known to have ended, without a round trip to the device?
     pub(crate) fn is_known_done(&self, seq: Seq) -> bool {
         let (device, seq) = there_seq(seq);
         self.link(device).is_ok_and(|link| link.known(seq).is_done())
@@ -339,7 +335,7 @@ impl Timeline {
         self.link(device_of(seq)).map_or(true, Link::is_lost)
     }
 
-    /// What to say of an operation that is not done: that it never will be, if the device is gone.
+    /// The answer for an operation that is not done. If the device is gone it never will be.
     pub(crate) fn not_ready(&self, seq: Seq) -> Error {
         if self.is_lost(seq) {
             Error::LAUNCH_FAILED

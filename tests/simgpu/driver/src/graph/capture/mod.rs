@@ -227,7 +227,7 @@ pub(crate) fn stream_destroyed(stream: &Stream) {
     };
     drop(streams);
     if was_origin {
-        // Nobody can end it now.
+        // No call can end it now.
         let _ = stop(&capture);
         for stream in left.iter().filter_map(Weak::upgrade) {
             stream.set_capturing(false);

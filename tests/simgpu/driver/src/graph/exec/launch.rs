@@ -1,8 +1,8 @@
 //! Launching: the items become operations on the launching stream and on hidden ones.
 //!
-//! A chain stays on the launching stream itself. What runs beside it goes to hidden streams, which
-//! begin with a wait for the point where the graph began; an edge between two streams is a wait; at
-//! the end the launching stream waits for all that is still open. So the graph is one unit in its
+//! A chain stays on the launching stream. What runs beside it goes to hidden streams, which begin
+//! with a wait for the point where the graph began. An edge between two streams is a wait. At the
+//! end the launching stream waits for all that is still open. So the graph is one unit in its
 //! stream's order, and its kernels overlap as their edges allow.
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ use crate::state::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
 
-/// Hidden streams of one instantiated graph at most; a wider graph shares them. As many as hardware
-/// queues a context has.
+/// Most hidden streams of one instantiated graph: a context has so many hardware queues. A wider
+/// graph shares them.
 const BRANCHES: usize = 31;
 /// Numbers the launches, for the device's log.
 static LAUNCHES: AtomicU64 = AtomicU64::new(1);

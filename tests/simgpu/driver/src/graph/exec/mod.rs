@@ -1,9 +1,9 @@
 //! Instantiated graphs: what a graph was when it was instantiated, flattened, changed in place and
 //! launched.
 //!
-//! A child graph's nodes take its node's place, and so do those of the bodies that a conditional
-//! node chooses; what stays is a list in which every item comes after all it depends on. Changes
-//! address an item by the handle of the node it came from.
+//! The nodes of a child graph take its node's place, and so do those of the bodies that a
+//! conditional node chooses. What stays is a list in which every item comes after all that it
+//! depends on. Changes address an item by the handle of the node that it came from.
 #![deny(unsafe_code)]
 
 mod api;

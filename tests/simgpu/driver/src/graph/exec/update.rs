@@ -69,7 +69,7 @@ impl Exec {
         Ok(Ok(()))
     }
 
-    /// `cuGraphExecChildGraphNodeSetParams`: the same for one child graph inside.
+    /// `cuGraphExecChildGraphNodeSetParams`: updates one child graph inside.
     pub(super) fn update_child(&self, node: Handle, graph: &Graph) -> R {
         let new = flatten(graph)?;
         let mut inner = lock(&self.inner);

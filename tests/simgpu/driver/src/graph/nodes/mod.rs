@@ -26,7 +26,7 @@ fn change(node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
     Ok(())
 }
 
-/// The same in an instantiated graph.
+/// Changes a node of an instantiated graph; its kind stays.
 fn change_in(exec: Handle, node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
     let (exec, node) = target(exec, node)?;
     exec.change(node.handle, kind, new)

@@ -4,7 +4,7 @@
 //! tokens) never ends where kernels do nothing. So these are computed: fills, copies with and
 //! without a change of type, comparisons, bit and truth operations, small arithmetic, ranges, and
 //! reductions of them to one value. Large tensors are left alone but for fills and plain copies:
-//! nobody branches on them, and the job's own cores would pay (`value::is_too_large`).
+//! no program branches on them, and the job's own cores would pay (`value::is_too_large`).
 //!
 //! Symbols and parameter layouts are those of PyTorch 2.15 (CUDA 13.2) and 2.7 (CUDA 12.6), read
 //! from their libraries with `weft-image`'s example program. A layout that differs by a byte from
