@@ -114,7 +114,7 @@ impl<T> Out<T> {
         In(self.0.cast_const()).get()
     }
 
-    /// The place so many bytes further on, for another type: a member of the client's struct.
+    /// The place `bytes` bytes further on, for another type: a member of the client's struct.
     pub(crate) fn offset_bytes<U>(self, bytes: usize) -> Out<U> {
         if self.0.is_null() {
             Out::null()
@@ -123,7 +123,7 @@ impl<T> Out<T> {
         }
     }
 
-    /// The same place for another type.
+    /// This place for another type.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -230,8 +230,8 @@ impl In<u8> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and by the API's contract at least so many bytes, which nobody changes
-        // meanwhile.
+        // SAFETY: not null, and by the API's contract at least `count` bytes, which the
+        // client does not change meanwhile.
         Ok(look(unsafe { std::slice::from_raw_parts(self.0, count) }))
     }
 
@@ -240,7 +240,7 @@ impl In<u8> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and by the API's contract at least so many bytes.
+        // SAFETY: not null, and by the API's contract at least `count` bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }
 }
@@ -256,4 +256,12 @@ pub(crate) struct Location {
 impl Location {
     /// `CU_MEM_LOCATION_TYPE_DEVICE`.
     pub(crate) const DEVICE: u32 = 1;
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    pub(crate) flags: u32,
 }

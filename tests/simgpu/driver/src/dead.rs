@@ -8,8 +8,8 @@
 //! and the reverse.
 //!
 //! With `SIMGPU_DEAD_HANDLES=reuse` the next object of the kind gets the handle of the one that was
-//! destroyed last, as a real driver's does, whose memory for it comes from the same place: what
-//! somebody kept by that handle is now of another object.
+//! destroyed last, as with a real driver, whose memory for it comes from the same place. What was
+//! kept by that handle is then about another object.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -2,41 +2,51 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use simgpu_device::Times;
+use simgpu_device::{Seq, Times};
 
-use crate::copy::{CopyJob, SetJob};
-use crate::event::Mark;
-
-/// From so many bytes on it takes a host longer to write them (some 50 us) than to wake the thread
-/// that does so.
-const LONG: u64 = 512 << 10;
+/// From this size on the host takes longer to write the bytes (some 50 us) than to wake a thread.
+const LONG_BYTES: u64 = 512 << 10;
 
 /// Runs when an operation has ended.
 pub(crate) type Action = Box<dyn FnOnce() + Send>;
 /// Asked again and again until it says true.
 pub(crate) type Condition = Box<dyn FnMut() -> bool + Send>;
 
+/// The time of one record, kept by the record's effect: the link forgets the times of old
+/// operations.
+#[derive(Default)]
+pub(crate) struct Mark(AtomicU64);
+
+impl Mark {
+    pub(crate) fn set(&self, times: Times) {
+        // Zero means "not yet"; no operation ends at the device's first nanosecond.
+        self.0.store(times.end.max(1), Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|end| *end != 0)
+    }
+}
+
 /// The effect of one operation.
 pub(crate) enum Effect {
-    /// Moves bytes.
-    Copy(CopyJob),
-    /// Fills bytes.
-    Set(SetJob),
     /// Keeps the time of an event.
     Mark(Arc<Mark>),
     /// Anything short: an executed kernel, a stream write, giving memory back.
     Run(Action),
-    /// The same, at once even if nobody waits: the host may be looking at what it writes, or it
+    /// As `Run`, at once even if no thread waits: the host may be looking at what it writes, or it
     /// takes the host long.
     RunPromptly(Action),
-    /// What needs to know when the operation ran; at once, even if nobody waits, where the flag
-    /// says so.
+    /// What needs to know when the operation ran. The flag: at once, even if no thread waits.
     Timed(Box<dyn FnOnce(Times) + Send>, bool),
     /// The client's function; the stream goes on when it has returned.
     Call(Action),
     /// The stream goes on when this says true.
     Until(Condition),
+    /// The stream goes on when this operation, of another device, has ended.
+    Ended(Seq),
     /// A held kernel: it ends when `spinning` says true, or when its time is over; then `give_up`
     /// is called.
     Spin {
@@ -48,15 +58,24 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
+    /// An action that writes `bytes` bytes. `host_may_look`: where the client may be looking.
+    pub(crate) fn of_bytes(bytes: u64, host_may_look: bool, action: impl FnOnce() + Send + 'static) -> Effect {
+        // Memory that a device would write takes this host's time: it is spent while the device
+        // goes on, not by the thread that waits at last.
+        if host_may_look || bytes >= LONG_BYTES {
+            Effect::RunPromptly(Box::new(action))
+        } else {
+            Effect::Run(Box::new(action))
+        }
+    }
+
     /// Must the effect be performed though no thread waits?
     pub(crate) fn is_prompt(&self) -> bool {
         match self {
-            // Memory that a device would write takes this host's time: it is spent while the device
-            // goes on, not by the thread that waits at last.
-            Effect::Copy(job) => job.host_may_look || job.bytes() >= LONG,
-            Effect::Set(job) => job.bytes() >= LONG,
             Effect::Timed(_, prompt) => *prompt,
-            Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => true,
+            Effect::RunPromptly(_) | Effect::Call(_) | Effect::Until(_) | Effect::Ended(_) | Effect::Spin { .. } => {
+                true
+            }
             Effect::Mark(_) | Effect::Run(_) => false,
         }
     }
@@ -64,13 +83,11 @@ impl Effect {
     /// Performs the effect of an operation that has ended.
     pub(crate) fn perform(self, times: Times) {
         match self {
-            Effect::Copy(job) => job.perform(),
-            Effect::Set(job) => job.perform(),
             Effect::Mark(mark) => mark.set(times),
             Effect::Timed(action, _) => action(times),
             Effect::Run(action) | Effect::RunPromptly(action) => action(),
             // Host operations do their part when the stream reaches them: see `helper.rs`.
-            Effect::Call(_) | Effect::Until(_) | Effect::Spin { .. } => {}
+            Effect::Call(_) | Effect::Until(_) | Effect::Ended(_) | Effect::Spin { .. } => {}
         }
     }
 }

@@ -1,32 +1,23 @@
 //! Events: the time at which a stream had done all it was given before.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use simgpu_device::{Op, Seq, Times};
+use simgpu_device::lock::lock;
+use simgpu_device::{Op, Seq};
 
-use crate::abi::{Error, Handle, Out, R};
-use crate::context::{Context, by_handle, current};
-use crate::effect::Effect;
-use crate::export::export;
-use crate::graph;
+use crate::abi::{Handle, R};
+use crate::capture::CapturedEvent;
+use crate::context::Context;
+use crate::effect::{Effect, Mark};
 use crate::registry::{Kind, Registry};
-use crate::shared_event::{Bytes, Given, Shared};
-use crate::state::{self, Driver, lock};
-use crate::stream::{self, Stream};
-use crate::timeline::device_of;
+use crate::shared_event::Shared;
+use crate::state::Driver;
+use crate::stream::Stream;
 
 /// Every event of the process.
 pub(crate) static EVENTS: Registry<Event> = Registry::new(Kind::Event);
 
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_INTERPROCESS`.
-const INTERPROCESS: u32 = 4;
-/// How often a thread looks that waits for another process's record.
-const LOOK: Duration = Duration::from_micros(50);
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
 pub(crate) const EXTERNAL: u32 = 1;
 
@@ -34,10 +25,10 @@ pub(crate) const EXTERNAL: u32 = 1;
 pub(crate) struct Event {
     pub(crate) handle: Handle,
     pub(crate) context: Arc<Context>,
-    flags: u32,
+    pub(crate) flags: u32,
     recorded: Mutex<Recorded>,
     /// What other processes know of it, if they may.
-    shared: Option<Arc<Shared>>,
+    pub(crate) shared: Option<Arc<Shared>>,
 }
 
 /// What was last recorded.
@@ -47,26 +38,22 @@ struct Recorded {
     seq: Seq,
     mark: Option<Arc<Mark>>,
     /// A record into a capture; belongs to `graph`.
-    captured: Option<graph::CapturedEvent>,
-}
-
-/// The time of one record, kept by the record's effect: the link forgets the times of old
-/// operations.
-#[derive(Default)]
-pub(crate) struct Mark(AtomicU64);
-
-impl Mark {
-    pub(crate) fn set(&self, times: Times) {
-        // Zero means "not yet"; no operation ends at the device's first nanosecond.
-        self.0.store(times.end.max(1), Ordering::Release);
-    }
-
-    fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|end| *end != 0)
-    }
+    captured: Option<CapturedEvent>,
 }
 
 impl Event {
+    /// Makes an event that nothing was recorded in, and answers its handle.
+    pub(crate) fn create(context: Arc<Context>, flags: u32, shared: Option<Shared>) -> Handle {
+        let make = |handle| Event {
+            handle,
+            context,
+            flags,
+            recorded: Mutex::default(),
+            shared: shared.map(Arc::new),
+        };
+        EVENTS.add_with(make).0
+    }
+
     /// Puts a record on a stream that is not being captured; graphs replay their event nodes with
     /// it.
     pub(crate) fn record(&self, driver: &Driver, stream: &Stream, graph: u64) -> R {
@@ -87,19 +74,19 @@ impl Event {
 
     /// The last record that any process made, if processes share the event and the device has not
     /// passed it.
-    fn open_record(&self) -> Option<(Arc<Shared>, u64)> {
+    pub(crate) fn open_record(&self) -> Option<(Arc<Shared>, u64)> {
         let shared = self.shared.clone()?;
         let number = shared.told();
         (!shared.has_passed(number)).then_some((shared, number))
     }
 
     /// The event stands for a point in a capture from now on.
-    pub(crate) fn set_captured(&self, captured: graph::CapturedEvent) {
+    pub(crate) fn set_captured(&self, captured: CapturedEvent) {
         lock(&self.recorded).captured = Some(captured);
     }
 
     /// The point in a capture the event stands for.
-    pub(crate) fn captured(&self) -> Option<graph::CapturedEvent> {
+    pub(crate) fn captured(&self) -> Option<CapturedEvent> {
         lock(&self.recorded).captured.clone()
     }
 
@@ -108,7 +95,8 @@ impl Event {
         lock(&self.recorded).seq
     }
 
-    fn recorded(&self) -> R<(Seq, Option<Arc<Mark>>)> {
+    /// The record and its time. An event that stands for a point in a capture has none.
+    pub(crate) fn recorded(&self) -> R<(Seq, Option<Arc<Mark>>)> {
         let recorded = lock(&self.recorded);
         if let Some(captured) = &recorded.captured {
             return Err(captured.misused());
@@ -122,199 +110,5 @@ pub(crate) fn forget_context(context: &Arc<Context>) {
         if Arc::ptr_eq(&event.context, context) {
             let _ = EVENTS.take(handle);
         }
-    }
-}
-
-fn create(out: Out<Handle>, flags: u32) -> R {
-    if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) || out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let shared = (flags & INTERPROCESS != 0).then(Shared::create).transpose()?;
-    add(out, flags, shared)
-}
-
-fn add(out: Out<Handle>, flags: u32, shared: Option<Shared>) -> R {
-    let context = current::get()?;
-    let (handle, _) = EVENTS.add_with(|handle| Event {
-        handle,
-        context,
-        flags,
-        recorded: Mutex::default(),
-        shared: shared.map(Arc::new),
-    });
-    out.set(handle)
-}
-
-fn destroy(event: Handle) -> R {
-    state::driver()?;
-    EVENTS.remove(event)?.context.check()
-}
-
-fn record(event: Handle, stream: Handle, flags: u32) -> R {
-    let driver = state::driver()?;
-    let event = EVENTS.get(event)?;
-    let stream = stream::resolve(driver, stream)?;
-    if flags & !EXTERNAL != 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    if stream.is_capturing() {
-        return graph::capture_record(driver, &stream, &event, flags);
-    }
-    if !Arc::ptr_eq(&event.context, &stream.context) {
-        return Err(Error::INVALID_HANDLE);
-    }
-    event.record(driver, &stream, 0)
-}
-
-fn wait(stream: Handle, event: Handle, flags: u32) -> R {
-    let driver = state::driver()?;
-    let event = EVENTS.get(event)?;
-    let stream = stream::resolve(driver, stream)?;
-    if flags & !EXTERNAL != 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let captured = event.captured();
-    if stream.is_capturing() || captured.is_some() {
-        return graph::capture_wait(driver, &stream, &event, captured, flags);
-    }
-    // Also where the device has passed it: what reaches the device is the same in every run.
-    if let Some(shared) = event.shared.clone().filter(|shared| shared.told() > 0) {
-        let number = shared.told();
-        let passed = Box::new(move || shared.has_passed(number));
-        return stream
-            .submit(driver, Op::Host, Some(Effect::Until(passed)), 0)
-            .map(drop);
-    }
-    stream.wait_for(driver, event.seq())
-}
-
-/// Milliseconds between two records.
-fn elapsed(out: Out<f32>, start: Handle, end: Handle) -> R {
-    let driver = state::driver()?;
-    let (start, end) = (EVENTS.get(start)?, EVENTS.get(end)?);
-    if (start.flags | end.flags) & DISABLE_TIMING != 0 {
-        return Err(Error::INVALID_HANDLE);
-    }
-    let (first, last) = (start.recorded()?, end.recorded()?);
-    let (Some(from), Some(to)) = (first.1, last.1) else {
-        return Err(Error::INVALID_HANDLE);
-    };
-    // Each device has a clock of its own.
-    if device_of(first.0) != device_of(last.0) {
-        return Err(Error::INVALID_HANDLE);
-    }
-    driver.timeline.poll();
-    start.context.check()?;
-    let (Some(from), Some(to)) = (from.get(), to.get()) else {
-        return Err(Error::NOT_READY);
-    };
-    #[expect(clippy::cast_precision_loss, reason = "the API answers in single precision")]
-    let milliseconds = (i128::from(to) - i128::from(from)) as f64 / 1e6;
-    #[expect(clippy::cast_possible_truncation, reason = "the API answers in single precision")]
-    out.set(milliseconds as f32)
-}
-
-export! {
-    fn cuEventCreate(event: Out<Handle>, flags: u32) {
-        create(event, flags)
-    }
-
-    fn cuEventDestroy(event: Handle) {
-        destroy(event)
-    }
-
-    fn cuEventDestroy_v2(event: Handle) {
-        destroy(event)
-    }
-
-    fn cuEventRecord(event: Handle, stream: Handle) {
-        record(event, stream, 0)
-    }
-
-    fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: u32) {
-        record(event, stream, flags)
-    }
-
-    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: u32) {
-        wait(stream, event, flags)
-    }
-
-    fn cuEventQuery(event: Handle) {
-        let driver = state::driver()?;
-        let event = EVENTS.get(event)?;
-        let (seq, _) = event.recorded()?;
-        graph::may_query()?;
-        if event.open_record().is_some() {
-            return Err(Error::NOT_READY);
-        }
-        event.context.check()?;
-        if driver.timeline.is_done(seq) { event.context.check() } else { Err(driver.timeline.not_ready(seq)) }
-    }
-
-    fn cuEventSynchronize(event: Handle) {
-        let driver = state::driver()?;
-        let event = EVENTS.get(event)?;
-        let (seq, _) = event.recorded()?;
-        graph::may_query()?;
-        event.context.check()?;
-        driver.timeline.wait(seq)?;
-        event.context.check()?;
-        if let Some((shared, number)) = event.open_record() {
-            while !shared.has_passed(number) {
-                std::thread::sleep(LOOK);
-            }
-        }
-        Ok(())
-    }
-
-    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        elapsed(milliseconds, start, end)
-    }
-
-    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        elapsed(milliseconds, start, end)
-    }
-
-    fn cuCtxRecordEvent(context: Handle, event: Handle) {
-        // Everything the context has so far: the legacy stream stands behind all blocking streams;
-        // the others are waited for one by one.
-        let driver = state::driver()?;
-        let context = by_handle(context)?;
-        let event = EVENTS.get(event)?;
-        let legacy = context.legacy(driver)?;
-        for stream in stream::of_context(&context) {
-            if stream.is_capturing() {
-                return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
-            }
-            if !Arc::ptr_eq(&stream, &legacy) {
-                legacy.wait_for(driver, stream.last())?;
-            }
-        }
-        event.record(driver, &legacy, 0)
-    }
-
-    fn cuCtxWaitEvent(context: Handle, event: Handle) {
-        let driver = state::driver()?;
-        let context = by_handle(context)?;
-        let seq = EVENTS.get(event)?.seq();
-        for stream in stream::of_context(&context) {
-            if stream.is_capturing() {
-                return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
-            }
-            stream.wait_for(driver, seq)?;
-        }
-        Ok(())
-    }
-
-    fn cuIpcGetEventHandle(handle: Out<Bytes>, event: Handle) {
-        state::driver()?;
-        let event = EVENTS.get(event)?;
-        let shared = event.shared.as_ref().ok_or(Error::INVALID_VALUE)?;
-        handle.set(shared.handle()?)
-    }
-
-    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: Given) {
-        state::driver()?;
-        add(event, DISABLE_TIMING | INTERPROCESS, Some(Shared::open(handle.0)?))
     }
 }

@@ -10,15 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::abi::{Error, R};
-use crate::{dead, state};
+use crate::{dead, fork};
 
-/// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`. The build script
-/// finds them by the line that begins with `fn cu`, so each begins on a line of its own; a second
-/// name after `|` is the per-thread-stream twin, and `[default]` then names the stream handle (0 or
-/// 2) that the called symbol means by "the default stream".
+/// Defines entry points: `fn cuName(argument: Type, ...) { body of type R }`.
 ///
-/// A file of entry points opens with `deny(unsafe_code)` instead of `forbid`: the exported symbol
-/// itself counts as unsafe code, and only it is allowed here, the body stays under the file's rule.
+/// The build script finds them by lines that begin with `fn cu`. A second name after `|` is the
+/// per-thread-stream twin. `[default]` then names the stream handle (0 or 2) that the called symbol
+/// means by "the default stream".
+///
+/// A file of entry points opens with `deny(unsafe_code)`, not `forbid`: an exported symbol counts
+/// as unsafe code. Only the symbol is allowed here; the body stays under the file's rule.
 macro_rules! export {
     () => {};
     ($(#[$meta:meta])* fn $name:ident | $twin:ident [$default:ident] ($($arg:ident : $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
@@ -79,8 +80,8 @@ const NEED_NO_DEVICE: [&str; 6] = [
     "cuGetErrorString",
 ];
 
-/// In a forked child every other call ends here, before it touches a lock that another thread of
-/// the parent's may have held.
+/// Ends every other call in a forked child, before it touches a lock that a thread of the parent's
+/// may have held.
 #[cold]
 fn in_forked_child(name: &str) -> R {
     if NEED_NO_DEVICE.contains(&name) {
@@ -94,7 +95,7 @@ fn in_forked_child(name: &str) -> R {
 /// into C.
 #[inline]
 pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> R) -> u32 {
-    if state::is_forked()
+    if fork::is_forked()
         && let Err(Error(code)) = in_forked_child(name)
     {
         return code;
@@ -136,7 +137,7 @@ pub(crate) fn absent(name: &str, said: &AtomicBool) -> u32 {
     Error::NOT_SUPPORTED.0
 }
 
-/// Says once that something was asked which is answered with less than a real driver would.
+/// Says once that a call is answered with less than a real driver would.
 #[cold]
 pub(crate) fn note(what: &str, said: &AtomicBool) {
     if level() >= 1 && !said.swap(true, Ordering::Relaxed) {

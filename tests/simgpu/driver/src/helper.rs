@@ -1,8 +1,8 @@
-//! The driver's own threads: one runs the client's host functions, one looks at words that streams
+//! The driver's own threads: one runs the client's host functions, one polls the words that streams
 //! wait for.
 //!
-//! A host function runs here, never on a thread of the client's, and the link's callback must not
-//! block: so what the device reached is queued. Both threads start with their first job and end
+//! A host function never runs on a thread of the client's, and the link's callback must not block.
+//! So what the device reached is queued. Both threads start with their first job and end
 //! with the process.
 #![forbid(unsafe_code)]
 
@@ -12,13 +12,14 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use simgpu_device::Seq;
+use simgpu_device::lock::lock;
 
 use crate::effect::{Action, Condition, Effect};
-use crate::state::{self, lock};
+use crate::state;
 use crate::thread;
 
-/// How long the watcher sleeps between two looks. Short against any kernel a test waits for, long
-/// enough to leave a two-core machine to the job.
+/// Sleep of the watcher between two looks: short against any kernel that a test waits for, and long
+/// enough to leave two cores to the job.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 fn starter<T: Send + 'static>(name: &str, body: fn(Receiver<T>)) -> Mutex<Sender<T>> {
@@ -58,6 +59,13 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
                 give_up: None,
             });
         }
+        Effect::Ended(other) => {
+            let _ = lock(watches()).send(Watch {
+                seq,
+                condition: until(other),
+                give_up: None,
+            });
+        }
         Effect::Spin { spinning, give_up } => {
             let _ = lock(watches()).send(Watch {
                 seq,
@@ -66,12 +74,7 @@ pub(crate) fn reached(effect: Effect, seq: Seq) {
             });
         }
         // Not host operations: performed at their end.
-        Effect::Copy(_)
-        | Effect::Set(_)
-        | Effect::Mark(_)
-        | Effect::Run(_)
-        | Effect::RunPromptly(_)
-        | Effect::Timed(..) => {}
+        Effect::Mark(_) | Effect::Run(_) | Effect::RunPromptly(_) | Effect::Timed(..) => {}
     }
 }
 
@@ -82,7 +85,7 @@ fn done(seq: Seq) {
 }
 
 /// True when an operation has ended, also one that never will as its device is gone.
-pub(crate) fn until(seq: Seq) -> Condition {
+fn until(seq: Seq) -> Condition {
     Box::new(move || {
         state::driver().map_or(true, |driver| {
             driver.timeline.is_done(seq) || driver.timeline.is_lost(seq)

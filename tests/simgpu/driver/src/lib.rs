@@ -5,22 +5,32 @@
 //! device says that it has ended. Kernels have none, but for a few that are really executed
 //! (`kernels`).
 //!
-//! | where | what |
-//! |---|---|
-//! | `export.rs`, `abi.rs`, `registry.rs`, `dead.rs`, `lookup.rs` | the C boundary: entry points, pointers, handles, how clients find us |
-//! | `state.rs`, `fork.rs`, `device/`, `context/` | initialisation, forks, the device, contexts |
-//! | `timeline.rs`, `effect.rs`, `helper.rs` | the link to the device, effects, the driver's own threads |
-//! | `work.rs`, `op.rs` | what can be put on a stream, and the one door to it |
-//! | `stream/`, `event.rs`, `launch/`, `copy/`, `memory/`, `module/` | the API by topic |
-//! | `graph/`, `kernels/` | graphs and captures; executed kernels |
-//! | `runtime.rs` | what the CUDA runtime library asks beyond the driver API (feature `cuda-runtime`) |
+//! A module uses those of its own row or of rows above it:
+//!
+//! | layer | modules | what |
+//! |---|---|---|
+//! | 0 | `abi`, `registry`, `dead`, `fork`, `export`, `errors`, `names`, `fd`, `thread`, `callback`, `table_log` | the C boundary: pointers, results, handles, entry points |
+//! | 1 | `space`, `effect`, `shared_event`, `kernels` | addresses and allocations, effects, bodies of executed kernels |
+//! | 2 | `timeline`, `state`, `helper` | the link to the devices, the initialised driver, its own threads |
+//! | 3 | `device`, `capture`, `context` | devices, captures as streams know them, contexts |
+//! | 4 | `stream`, `memory`, `event`, `module` | streams and their order, memory, events, modules and functions |
+//! | 5 | `launch`, `copy`, `work` | what can be put on a stream, as values |
+//! | 6 | `graph` | graphs, captures, instantiated graphs |
+//! | 7 | `api`, `init`, `runtime`, `lookup`, `tools`, `tensor_map` | calls that need all of this; how clients find us |
+//!
+//! `scripts/layers` refuses a circle. What a lower module needs from a higher one comes to it as a
+//! value (an effect, a condition, a point in a capture), or as a function that `init` registers. An
+//! entry point lies beside the state that it asks or changes. It lies in `api` if its call may go
+//! into a capture, or ends what several modules hold.
 //!
 //! What holds: results are plain integers, no panic leaves an entry point, an entry point that is
 //! not implemented says so (801), and what is handed to clients as a handle is never followed
 //! without a check.
 
 mod abi;
+mod api;
 mod callback;
+mod capture;
 mod context;
 mod copy;
 mod dead;
@@ -33,23 +43,23 @@ mod fd;
 mod fork;
 mod graph;
 mod helper;
+mod init;
 mod kernels;
 mod launch;
 mod lookup;
 mod memory;
 mod module;
 mod names;
-mod op;
 mod registry;
 #[cfg(feature = "cuda-runtime")]
 mod runtime;
 mod shared_event;
+mod space;
 mod state;
 mod stream;
+mod table_log;
 mod tensor_map;
 mod thread;
 mod timeline;
 mod tools;
 mod work;
-#[cfg(not(feature = "cuda-runtime"))]
-use lookup::none as runtime;

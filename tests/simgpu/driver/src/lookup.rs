@@ -1,14 +1,14 @@
 //! How clients find entry points: `cuGetProcAddress`, and the export tables.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write as _;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use crate::abi::{Error, In, Out, R};
 use crate::device::VERSION;
 use crate::export::export;
-use crate::state::lock;
+#[cfg(feature = "cuda-runtime")]
+use crate::runtime::table as table_of;
+use crate::table_log::tell;
 
 /// What the build script makes of the symbol table.
 mod generated {
@@ -74,6 +74,13 @@ fn find(name: &str, version: u32, flags: u64) -> Result<*const (), u32> {
         .ok_or(VERSION_TOO_OLD)
 }
 
+/// Without the feature `cuda-runtime` there are no export tables: clients of the driver API need
+/// none.
+#[cfg(not(feature = "cuda-runtime"))]
+fn table_of(_id: &[u8; 16]) -> Option<usize> {
+    None
+}
+
 fn proc_address(name: In<u8>, out: Out<usize>, version: i32, flags: u64) -> R<u32> {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -89,25 +96,6 @@ fn proc_address(name: In<u8>, out: Out<usize>, version: i32, flags: u64) -> R<u3
             Ok(status)
         }
     }
-}
-
-/// One line for each question about an export table, and for each made-up slot that is called, into
-/// the file that `SIMGPU_TABLES` names.
-#[cold]
-pub(crate) fn tell(id: &[u8; 16], what: &str) {
-    static FILE: OnceLock<Option<Mutex<File>>> = OnceLock::new();
-    let open = || {
-        let path = std::env::var_os("SIMGPU_TABLES").filter(|path| !path.is_empty())?;
-        let file = File::options().append(true).create(true).open(path);
-        file.map(Mutex::new).ok()
-    };
-    let Some(file) = FILE.get_or_init(open) else { return };
-    let hex: Vec<String> = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(|part| part.concat());
-    // In one write, so that lines of several processes do not mix. That it cannot be written is no
-    // client's business.
-    let line = format!("{} {} {what}\n", std::process::id(), parts.join("-"));
-    let _ = lock(file).write_all(line.as_bytes());
 }
 
 export! {
@@ -129,21 +117,12 @@ export! {
 
     fn cuGetExportTable(table: Out<usize>, id: In<[u8; 16]>) {
         let id = id.get()?;
-        let address = crate::runtime::table(&id);
+        let address = table_of(&id);
         tell(&id, if address.is_some() { "served" } else { "refused" });
         table.set(address.unwrap_or(0))?;
         if address.is_none() {
             return Err(Error::INVALID_VALUE);
         }
         Ok(())
-    }
-}
-
-/// Without the feature `cuda-runtime` there are no export tables: clients of the driver API need
-/// none.
-#[cfg(not(feature = "cuda-runtime"))]
-pub(crate) mod none {
-    pub(crate) fn table(_id: &[u8; 16]) -> Option<usize> {
-        None
     }
 }

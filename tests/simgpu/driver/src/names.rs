@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Mutex;
 
-use crate::state::lock;
+use simgpu_device::lock::lock;
 
 /// The address of a text with its closing zero.
 pub(crate) fn text(name: &str) -> usize {

@@ -1,10 +1,9 @@
 //! Handles: opaque numbers for the objects a client may hold.
 //!
 //! A handle carries the kind of its object and a generation, so a stale or a wrong handle is
-//! refused instead of being followed: a client's mistake must show as the driver's own error code,
-//! or, where `dead` says so, as an end of the process that can be told from any other. Handles look
-//! like aligned user-space pointers, since clients compare and hash them as such, and they are
-//! never 0, 1 or 2, which mean streams.
+//! refused, not followed. A client's mistake shows as the driver's error code, or, where `dead`
+//! says so, as an end of the process that names it. Handles look like aligned user-space pointers,
+//! since clients compare and hash them as such. They are never 0, 1 or 2, which mean streams.
 //!
 //! [`Registry::get`] and [`Registry::remove`] are for handles that a call brought,
 //! [`Registry::find`] and [`Registry::take`] for those that this library kept.
@@ -151,8 +150,7 @@ impl<T> Registry<T> {
             .get_mut(index)
             .filter(|slot| slot.generation == generation)?;
         let object = slot.object.take()?;
-        // The place is the next one to be given out; by its generation the new handle differs from
-        // this one.
+        // This place is given out next; its generation makes the new handle another.
         if !dead::is_reused(self.kind) {
             slot.generation = (slot.generation + 1) % GENERATIONS;
         }

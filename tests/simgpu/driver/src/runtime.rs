@@ -18,12 +18,14 @@ use std::sync::{Mutex, OnceLock};
 
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
+use simgpu_device::lock::lock;
 use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::context::{by_handle, current};
+use crate::context;
+use crate::context::current::{self, by_handle};
 use crate::device::{self, VERSION};
-use crate::state::{self, lock};
+use crate::state;
 
 /// Tables by identity. Those that are not here are refused, which every runtime accepts: what only
 /// profilers and cuFFT ask for, and one that is asked for before `cuInit`.
@@ -115,7 +117,7 @@ fn made_up() -> [Slot; SLOTS] {
 }
 
 extern "C" fn refuses<const AT: usize>() -> u32 {
-    crate::lookup::tell(&UNPUBLISHED, &format!("slot {AT} called"));
+    crate::table_log::tell(&UNPUBLISHED, &format!("slot {AT} called"));
     Error::NOT_SUPPORTED.0
 }
 
@@ -149,7 +151,7 @@ extern "C" fn nothing() -> u32 {
 extern "C" fn primary_context(context: Out<Handle>, device: i32) -> u32 {
     let answer = || {
         let device = device::check(device)?;
-        context.set(state::driver()?.primary(device)?.handle)
+        context.set(context::primary_of(device)?.handle)
     };
     code(answer())
 }

@@ -1,7 +1,7 @@
-//! Events that processes share: how often one was recorded, and which of those records the device
-//! has passed, in a small file that all of them have open.
+//! Events that processes share: a small file that all of them have open counts an event's records,
+//! and those that the device has passed.
 //!
-//! A wait stands for what was recorded when it was made, by whomever. The records of a process that
+//! A wait stands for what any process had recorded when it was made. The records of a process that
 //! died count as passed: the device has dropped its work. The opener finds the file through
 //! `/proc`, so it must be the same user's, and keeps it open as long as it has the event.
 #![forbid(unsafe_code)]

@@ -1,12 +1,10 @@
-//! Threads of the driver's own: with all signals blocked, so that a client's handlers never run on
-//! them and a signal that the client waits for reaches the client. Each lives as long as the
-//! process.
+//! The driver's own threads. All signals are blocked on them: a client's handler never runs there,
+//! and a signal that the client waits for reaches the client. Each lives as long as the process.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// Starts one. Without it streams stop where the client can see it: nothing better can be done than
-/// to say why.
+/// Starts a thread. If that fails its streams stop, and stderr has the reason.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();

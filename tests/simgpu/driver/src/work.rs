@@ -1,14 +1,19 @@
-//! What can be put on a stream, as a value: the same whether it runs now or is kept in a graph and
-//! runs many times.
+//! What can be put on a stream, as a value: it runs now, or is kept in a graph and runs many times.
 //!
-//! `op::enqueue` takes it for a client's call (a capturing stream passes it on to `graph`),
-//! `op::submit` puts it on the device (a graph replays its nodes with it).
+//! `api/enqueue.rs` takes it for a client's call (a capturing stream passes it on to `graph`),
+//! [`Work::submit`] puts it on the device (a graph replays its nodes with it).
 
 use std::sync::Arc;
 
+use simgpu_device::{Op, Seq};
+
 use crate::abi::{Error, Handle, R};
+use crate::context::Context;
 use crate::copy::{Copy, Set};
+use crate::effect::Effect;
 use crate::launch::Launch;
+use crate::state::Driver;
+use crate::stream::Stream;
 use crate::stream::memop::MemOp;
 
 /// One operation.
@@ -26,6 +31,30 @@ pub(crate) enum Work {
     MemOps(Arc<[MemOp]>),
     /// Nothing, in its place.
     Empty,
+}
+
+impl Work {
+    /// Puts the work on the device, and answers the last operation that it became. `graph`: the
+    /// number of its graph launch; 0 for none.
+    pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
+        match self {
+            Work::Kernel(launch) => launch.submit(driver, stream, graph),
+            Work::Copy(copy) => copy.submit(driver, stream, graph),
+            Work::Set(set) => set.submit(driver, stream, graph),
+            Work::Host(call) => {
+                let effect = call.effect(stream.context.clone());
+                stream.submit(driver, Op::Host, Some(effect), graph)
+            }
+            Work::MemOps(ops) => {
+                let mut last = Seq::NONE;
+                for op in ops.iter() {
+                    last = op.submit(driver, stream, graph)?;
+                }
+                Ok(last)
+            }
+            Work::Empty => stream.submit(driver, Op::Marker, None, graph),
+        }
+    }
 }
 
 /// A function of the client's that a driver thread calls.
@@ -70,6 +99,12 @@ impl HostCall {
         Ok(HostCall::Callback { callback, stream, data })
     }
 
+    /// The effect that calls it. Where a kernel has failed a function is not called, and a callback
+    /// is told.
+    fn effect(self, context: Arc<Context>) -> Effect {
+        Effect::Call(Box::new(move || self.run_in(context.check())))
+    }
+
     /// Calls it.
     pub(crate) fn run(self) {
         self.run_in(Ok(()));
@@ -77,7 +112,7 @@ impl HostCall {
 
     /// Calls it where work before it may have failed: a callback is told how, a function is not
     /// called then.
-    pub(crate) fn run_in(self, state: R) {
+    fn run_in(self, state: R) {
         match (self, state) {
             (HostCall::Function { function, data }, Ok(())) => function(data),
             (HostCall::Function { .. }, Err(_)) => {}

@@ -4,9 +4,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use simgpu_device::machine::Device;
+
 use crate::abi::{Error, Handle, R};
-use crate::context::Context;
-use crate::state;
+use crate::context::{CONTEXTS, Context};
+use crate::{device, state};
 
 thread_local! {
     static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
@@ -33,6 +35,19 @@ pub(crate) fn any() -> R<Arc<Context>> {
         Some(_) => Err(Error::CONTEXT_IS_DESTROYED),
         None => Err(Error::INVALID_CONTEXT),
     }
+}
+
+/// A context by its handle; null means the current one.
+pub(crate) fn by_handle(handle: Handle) -> R<Arc<Context>> {
+    if handle == 0 {
+        return any();
+    }
+    CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)
+}
+
+/// The current context's device, or the first.
+pub(crate) fn device() -> R<&'static Device> {
+    device::get(any().map_or(0, |context| context.ordinal()))
 }
 
 /// The current context's handle, 0 if there is none.

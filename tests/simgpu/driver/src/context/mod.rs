@@ -1,22 +1,25 @@
 //! Contexts: the primary one, created ones, and each thread's stack of current ones.
 #![deny(unsafe_code)]
 
-pub(crate) mod api;
 pub(crate) mod current;
-mod primary;
+pub(crate) mod order;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::registry::{Kind, Registry};
-use crate::state::{Driver, lock};
-use crate::stream::{self, Stream};
+use crate::space::table::Owner;
+use crate::state;
 use crate::timeline::{LinkContext, Timeline, device_of_context};
-use crate::{event, memory, module};
 
 /// Every context of the process.
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new(Kind::Context);
+/// The devices' primary contexts; a handle is valid from the start, the context is usable while
+/// retained.
+static PRIMARIES: OnceLock<Vec<Arc<Context>>> = OnceLock::new();
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One context.
@@ -35,11 +38,10 @@ pub(crate) struct Context {
     pub(crate) api_version: u32,
     pub(crate) limits: Mutex<Limits>,
     pub(crate) cache_config: AtomicU32,
-    /// Orders blocking streams with the legacy default stream; see `stream/order.rs`.
-    pub(crate) order: Mutex<stream::order::Order>,
+    /// Orders blocking streams with the legacy default stream; see `order.rs`.
+    pub(crate) order: Mutex<order::Order>,
     /// Work of streams that are gone.
-    pub(crate) orphans: stream::order::Orphans,
-    legacy: OnceLock<Arc<Stream>>,
+    pub(crate) orphans: order::Orphans,
     /// The error of a kernel that failed in it, which ends it; 0 while none did.
     broken: AtomicU32,
 }
@@ -57,7 +59,13 @@ impl Default for Limits {
 }
 
 impl Context {
-    fn make(timeline: &Timeline, device: usize, is_primary: bool, flags: u32, api_version: u32) -> R<Arc<Context>> {
+    pub(crate) fn make(
+        timeline: &Timeline,
+        device: usize,
+        is_primary: bool,
+        flags: u32,
+        api_version: u32,
+    ) -> R<Arc<Context>> {
         // A primary context takes its memory when it is retained: `cuInit` takes none.
         let link = match is_primary {
             true => timeline.empty_context(device)?,
@@ -75,15 +83,14 @@ impl Context {
             limits: Mutex::default(),
             cache_config: AtomicU32::new(0),
             order: Mutex::default(),
-            orphans: stream::order::Orphans::default(),
-            legacy: OnceLock::new(),
+            orphans: order::Orphans::default(),
             broken: AtomicU32::new(0),
         });
         Ok(context)
     }
 
     /// A device's primary context, not retained yet.
-    pub(crate) fn primary(timeline: &Timeline, device: usize) -> R<Arc<Context>> {
+    fn primary(timeline: &Timeline, device: usize) -> R<Arc<Context>> {
         Context::make(timeline, device, true, 0, PRIMARY_API_VERSION)
     }
 
@@ -92,9 +99,18 @@ impl Context {
         device_of_context(self.link)
     }
 
-    /// The same as the client numbers devices.
+    /// The device's number, as the client counts devices.
     pub(crate) fn ordinal(&self) -> i32 {
         i32::try_from(self.device()).unwrap_or(i32::MAX)
+    }
+
+    /// The context as the owner of memory on its device.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner {
+            device: self.device(),
+            context: self.id,
+            context_handle: self.handle,
+        }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -117,66 +133,32 @@ impl Context {
             .broken
             .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
     }
+}
 
-    /// The legacy default stream.
-    pub(crate) fn legacy(self: &Arc<Self>, driver: &Driver) -> R<Arc<Stream>> {
-        if let Some(stream) = self.legacy.get() {
-            return Ok(stream.clone());
-        }
-        let made = Stream::legacy(driver, self)?;
-        Ok(self.legacy.get_or_init(|| made).clone())
-    }
+/// Makes the primary contexts of `devices` devices.
+pub(crate) fn open_primaries(timeline: &Timeline, devices: usize) -> R {
+    let all = (0..devices).map(|device| Context::primary(timeline, device));
+    let all = all.collect::<R<Vec<_>>>()?;
+    PRIMARIES.set(all).map_err(|_| Error::UNKNOWN)
+}
 
-    /// Waits for everything that was submitted to the context.
-    pub(crate) fn synchronize(self: &Arc<Self>, driver: &Driver) -> R {
-        let streams = stream::of_context(self);
-        for stream in streams {
-            stream.synchronize(driver)?;
-        }
-        for seq in self.orphans.all(driver) {
-            driver.timeline.wait(seq)?;
-        }
-        driver.timeline.poll();
-        self.check()
-    }
+/// The primary contexts, by device.
+pub(crate) fn primaries() -> R<&'static [Arc<Context>]> {
+    state::driver()?;
+    PRIMARIES.get().map(Vec::as_slice).ok_or(Error::NOT_INITIALIZED)
+}
 
-    /// Ends what belongs to the context: streams, events, modules, memory.
-    fn empty(self: &Arc<Self>, driver: &Driver) {
-        let _ = self.synchronize(driver);
-        stream::forget_context(self);
-        event::forget_context(self);
-        module::forget_context(self);
-        memory::forget_context(driver, self);
-    }
+/// The primary context of a device.
+pub(crate) fn primary_of(device: usize) -> R<&'static Arc<Context>> {
+    primaries()?.get(device).ok_or(Error::INVALID_DEVICE)
 }
 
 /// What `cuCtxGetApiVersion` answers for contexts that no version asked for.
 const PRIMARY_API_VERSION: u32 = 3020;
 
-/// Ends a created context.
-fn destroy(driver: &Driver, handle: Handle) -> R {
-    let context = CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)?;
-    if context.is_primary {
-        return Err(Error::INVALID_CONTEXT);
-    }
-    context.empty(driver);
-    context.alive.store(false, Ordering::Release);
-    CONTEXTS.remove(handle).map_err(|_| Error::INVALID_CONTEXT)?;
-    current::forget(&context);
-    driver.timeline.close_context(context.link);
-    Ok(())
-}
-
-/// A context by its handle; null means the current one.
-pub(crate) fn by_handle(handle: Handle) -> R<Arc<Context>> {
-    if handle == 0 {
-        return current::any();
-    }
-    CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)
-}
-
 impl Context {
-    fn retain(&self, timeline: &Timeline) -> R {
+    /// Retains a primary context.
+    pub(crate) fn retain(&self, timeline: &Timeline) -> R {
         let mut retained = lock(&self.retained);
         if !self.is_alive() {
             timeline.fill_context(self.device())?;
@@ -184,5 +166,22 @@ impl Context {
         *retained += 1;
         self.alive.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Takes one retain back. Says whether it was the last.
+    pub(crate) fn release(&self) -> R<bool> {
+        let mut retained = lock(&self.retained);
+        *retained = retained.checked_sub(1).ok_or(Error::INVALID_CONTEXT)?;
+        Ok(*retained == 0)
+    }
+
+    /// Takes all retains back.
+    pub(crate) fn release_all(&self) {
+        *lock(&self.retained) = 0;
+    }
+
+    /// Ends the context's use; what belongs to it is gone.
+    pub(crate) fn end(&self) {
+        self.alive.store(false, Ordering::Release);
     }
 }

@@ -1,16 +1,15 @@
-//! Memsets.
-#![deny(unsafe_code)]
+//! Fills.
+#![forbid(unsafe_code)]
 
 use simgpu_device::{Op, Seq};
 
-use crate::abi::{DevicePtr, Error, Handle, R};
+use crate::abi::{Error, R};
 use crate::effect::Effect;
-use crate::export::export;
-use crate::memory::{self, paging, raw};
-use crate::state::{self, Driver};
-use crate::stream::{self, Stream};
-use crate::work::Work;
-use crate::{graph, op};
+use crate::memory::paging;
+use crate::space::raw;
+use crate::space::table::{is_mapped, is_reachable};
+use crate::state::Driver;
+use crate::stream::Stream;
 
 /// A fill of rows with one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +25,6 @@ pub(crate) struct Set {
     /// Rows.
     pub(crate) rows: u64,
 }
-
-/// A fill on its way.
-pub(crate) struct SetJob(Set);
 
 impl Set {
     /// Checks what the API demands of it, whatever its address means.
@@ -57,7 +53,7 @@ impl Set {
         }
         let row = self.width * u64::from(self.element);
         let last = self.address + self.pitch * (self.rows - 1);
-        let reachable = |at| memory::is_mapped(at) && memory::is_reachable(at, row);
+        let reachable = |at| is_mapped(at) && is_reachable(at, row);
         if reachable(self.address) && reachable(last) {
             Ok(())
         } else {
@@ -77,47 +73,19 @@ impl Set {
         }
         let span = self.pitch * (self.rows - 1) + self.width * u64::from(self.element);
         let touches: Vec<_> = paging::touch(self.address, span, true).into_iter().collect();
+        let set = *self;
+        let effect = Effect::of_bytes(set.bytes(), false, move || set.perform());
         stream.submit_touching(
             driver,
             Op::Memset { bytes: self.bytes() },
-            Some(Effect::Set(SetJob(*self))),
+            Some(effect),
             graph,
             &touches,
         )
     }
 
-    fn enqueue(self, stream: Handle) -> R {
-        let driver = state::driver()?;
-        let stream = stream::resolve(driver, stream)?;
-        if stream.is_capturing() {
-            // Addresses are looked at when the graph runs: cuDNN captures with ones that it
-            // replaces before.
-            self.check_shape()?;
-        }
-        op::enqueue(driver, &stream, Work::Set(self))
-    }
-
-    /// `cuMemset*` without `Async`: on the device's memory it does not wait, as the real driver
-    /// does not.
-    fn run(self, default: Handle) -> R {
-        let driver = state::driver()?;
-        let stream = stream::resolve(driver, default)?;
-        graph::may_synchronize(&stream)?;
-        let seq = self.submit(driver, &stream, 0)?;
-        if memory::side(self.address) == memory::Side::Device {
-            Ok(())
-        } else {
-            stream.wait(driver, seq)
-        }
-    }
-}
-
-impl SetJob {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.0.bytes()
-    }
-
-    pub(crate) fn perform(self) {
+    /// Fills the bytes.
+    fn perform(self) {
         let Set {
             address,
             pitch,
@@ -125,7 +93,7 @@ impl SetJob {
             element,
             width,
             rows,
-        } = self.0;
+        } = self;
         let value = value.to_ne_bytes();
         for row in 0..rows {
             let at = address + pitch * row;
@@ -135,77 +103,5 @@ impl SetJob {
                 _ => raw::fill_words(at, &value, width),
             }
         }
-    }
-}
-
-fn flat(address: DevicePtr, value: u32, element: u32, count: usize) -> Set {
-    Set {
-        address,
-        pitch: 0,
-        value,
-        element,
-        width: count as u64,
-        rows: 1,
-    }
-}
-
-fn pitched(address: DevicePtr, pitch: usize, value: u32, element: u32, width: usize, height: usize) -> Set {
-    Set {
-        address,
-        pitch: pitch as u64,
-        value,
-        element,
-        width: width as u64,
-        rows: height as u64,
-    }
-}
-
-export! {
-    fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds [default] (to: DevicePtr, value: u8, count: usize) {
-        flat(to, value.into(), 1, count).run(default)
-    }
-
-    fn cuMemsetD16_v2 | cuMemsetD16_v2_ptds [default] (to: DevicePtr, value: u16, count: usize) {
-        flat(to, value.into(), 2, count).run(default)
-    }
-
-    fn cuMemsetD32_v2 | cuMemsetD32_v2_ptds [default] (to: DevicePtr, value: u32, count: usize) {
-        flat(to, value, 4, count).run(default)
-    }
-
-    fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds [default] (to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize) {
-        pitched(to, pitch, value.into(), 1, width, height).run(default)
-    }
-
-    fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds [default] (to: DevicePtr, pitch: usize, value: u16, width: usize, height: usize) {
-        pitched(to, pitch, value.into(), 2, width, height).run(default)
-    }
-
-    fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds [default] (to: DevicePtr, pitch: usize, value: u32, width: usize, height: usize) {
-        pitched(to, pitch, value, 4, width, height).run(default)
-    }
-
-    fn cuMemsetD8Async(to: DevicePtr, value: u8, count: usize, stream: Handle) {
-        flat(to, value.into(), 1, count).enqueue(stream)
-    }
-
-    fn cuMemsetD16Async(to: DevicePtr, value: u16, count: usize, stream: Handle) {
-        flat(to, value.into(), 2, count).enqueue(stream)
-    }
-
-    fn cuMemsetD32Async(to: DevicePtr, value: u32, count: usize, stream: Handle) {
-        flat(to, value, 4, count).enqueue(stream)
-    }
-
-    fn cuMemsetD2D8Async(to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize, stream: Handle) {
-        pitched(to, pitch, value.into(), 1, width, height).enqueue(stream)
-    }
-
-    fn cuMemsetD2D16Async(to: DevicePtr, pitch: usize, value: u16, width: usize, height: usize, stream: Handle) {
-        pitched(to, pitch, value.into(), 2, width, height).enqueue(stream)
-    }
-
-    fn cuMemsetD2D32Async(to: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle) {
-        pitched(to, pitch, value, 4, width, height).enqueue(stream)
     }
 }

@@ -3,33 +3,25 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `linear.rs` | entry points that copy a number of bytes |
-//! | `shaped.rs` | 2D, 3D, batches, arrays |
+//! | `shaped.rs` | 2D and 3D copies as clients describe them |
 //! | `fill.rs` | memsets |
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-mod arrays;
-mod batch;
 mod fill;
-mod linear;
 mod shaped;
 
 use simgpu_device::{Direction, Op, Seq, Touch};
 
-use crate::abi::{Error, Handle, R};
+use crate::abi::{Error, R};
 use crate::effect::Effect;
-use crate::graph;
-use crate::memory::{self, Side, paging, raw, side};
-use crate::state::{self, Driver};
-use crate::stream::{self, Stream};
-use crate::work::Work;
+use crate::memory::paging;
+use crate::space::raw;
+use crate::space::table::{Side, is_reachable, side};
+use crate::state::Driver;
+use crate::stream::Stream;
 
-pub(crate) use fill::{Set, SetJob};
-pub(crate) use shaped::Copy3D;
-
-/// Up to this size a copy from pageable memory is taken out of the client's buffer at once, as the
-/// driver's staging does; a longer one is waited for.
-const STAGED: u64 = 64 << 10;
+pub(crate) use fill::Set;
+pub(crate) use shaped::{Copy2D, Copy3D};
 
 /// One end of a copy: address of the first byte, bytes from row to row, rows from layer to layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +59,10 @@ pub(crate) struct Copy {
 }
 
 /// A copy on its way.
-pub(crate) struct CopyJob {
+struct CopyJob {
     copy: Copy,
     /// The rows, one after another, where the client may change its buffer before the copy runs.
     staged: Option<Vec<u8>>,
-    /// It ends in host memory that the client may be looking at.
-    pub(crate) host_may_look: bool,
 }
 
 impl Copy {
@@ -99,16 +89,14 @@ impl Copy {
         }
     }
 
-    fn check(&self) -> R {
+    /// Refuses a copy of which the device cannot reach both ends.
+    pub(crate) fn check(&self) -> R {
         if self.bytes() == 0 {
             return Ok(());
         }
         for place in [&self.to, &self.from] {
             let last = place.row(self.rows - 1, self.layers - 1);
-            if place.address == 0
-                || !memory::is_reachable(place.address, self.width)
-                || !memory::is_reachable(last, self.width)
-            {
+            if place.address == 0 || !is_reachable(place.address, self.width) || !is_reachable(last, self.width) {
                 return Err(Error::INVALID_VALUE);
             }
         }
@@ -153,22 +141,21 @@ impl Copy {
         self.submit_with(driver, stream, graph, None)
     }
 
-    fn submit_with(&self, driver: &Driver, stream: &Stream, graph: u64, staged: Option<Vec<u8>>) -> R<Seq> {
+    /// As `submit`, with the rows where the client may change its buffer before.
+    pub(crate) fn submit_with(&self, driver: &Driver, stream: &Stream, graph: u64, staged: Option<Vec<u8>>) -> R<Seq> {
         self.check()?;
         if self.bytes() == 0 {
             return Ok(stream.last());
         }
         let host_may_look = side(self.to.address) == Side::Pinned;
-        let job = CopyJob {
-            copy: *self,
-            staged,
-            host_may_look,
-        };
+        let job = CopyJob { copy: *self, staged };
         let touches = self.touches();
-        stream.submit_touching(driver, self.op(), Some(Effect::Copy(job)), graph, &touches)
+        let effect = Effect::of_bytes(self.bytes(), host_may_look, move || job.perform());
+        stream.submit_touching(driver, self.op(), Some(effect), graph, &touches)
     }
 
-    fn stage(&self) -> Vec<u8> {
+    /// Takes the rows out of the client's buffer.
+    pub(crate) fn stage(&self) -> Vec<u8> {
         let mut staged = vec![0; self.bytes() as usize];
         let mut rows = staged.chunks_exact_mut(self.width.max(1) as usize);
         self.each_row(|_, from| {
@@ -178,57 +165,10 @@ impl Copy {
         });
         staged
     }
-
-    /// An asynchronous copy for the client: returns when the client may use its buffers as the API
-    /// promises.
-    pub(crate) fn enqueue(self, stream: Handle) -> R {
-        let driver = state::driver()?;
-        let stream = stream::resolve(driver, stream)?;
-        if stream.is_capturing() {
-            // Addresses are looked at when the graph runs: cuDNN captures with ones that it
-            // replaces before.
-            return graph::capture_work(driver, &stream, Work::Copy(self));
-        }
-        if self.bytes() == 0 {
-            return Ok(());
-        }
-        let (from, to) = (side(self.from.address), side(self.to.address));
-        if from == Side::Pageable && to != Side::Pageable && self.bytes() <= STAGED {
-            self.check()?;
-            return self.submit_with(driver, &stream, 0, Some(self.stage())).map(drop);
-        }
-        let seq = self.submit(driver, &stream, 0)?;
-        if from == Side::Pageable || to == Side::Pageable {
-            stream.wait(driver, seq)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// A synchronous copy for the client, on the caller's default stream. Within the device it does
-    /// not wait, as the real driver does not.
-    pub(crate) fn run(self, default: Handle) -> R {
-        let driver = state::driver()?;
-        let stream = stream::resolve(driver, default)?;
-        graph::may_synchronize(&stream)?;
-        graph::may_query()?;
-        if self.bytes() == 0 {
-            return Ok(());
-        }
-        let seq = self.submit(driver, &stream, 0)?;
-        if side(self.from.address) == Side::Device && side(self.to.address) == Side::Device {
-            return Ok(());
-        }
-        stream.wait(driver, seq)
-    }
 }
 
 impl CopyJob {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.copy.bytes()
-    }
-
-    pub(crate) fn perform(self) {
+    fn perform(self) {
         match self.staged {
             None => self.copy.each_row(|to, from| raw::copy(to, from, self.copy.width)),
             Some(staged) => {

@@ -1,9 +1,8 @@
 //! 2D and 3D copies.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-use crate::abi::{Error, Handle, In, R};
+use crate::abi::{Error, Handle, R};
 use crate::copy::{Copy, Place};
-use crate::export::export;
 use crate::memory::array;
 
 /// `CUDA_MEMCPY2D`.
@@ -99,7 +98,8 @@ impl Copy3D {
 }
 
 impl Copy2D {
-    fn copy(&self) -> R<Copy> {
+    /// The copy that it describes.
+    pub(crate) fn copy(&self) -> R<Copy> {
         let end = |end: &End2D| End3D {
             x: end.x,
             y: end.y,
@@ -121,35 +121,5 @@ impl Copy2D {
             depth: 1,
         }
         .copy()
-    }
-}
-
-export! {
-    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds [default] (copy: In<Copy2D>) {
-        copy.get()?.copy()?.run(default)
-    }
-
-    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds [default] (copy: In<Copy2D>) {
-        copy.get()?.copy()?.run(default)
-    }
-
-    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds [default] (copy: In<Copy3D>) {
-        copy.get()?.copy()?.run(default)
-    }
-
-    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [default] (copy: In<Copy3D>) {
-        copy.get()?.copy()?.run(default)
-    }
-
-    fn cuMemcpy2DAsync_v2(copy: In<Copy2D>, stream: Handle) {
-        copy.get()?.copy()?.enqueue(stream)
-    }
-
-    fn cuMemcpy3DAsync_v2(copy: In<Copy3D>, stream: Handle) {
-        copy.get()?.copy()?.enqueue(stream)
-    }
-
-    fn cuMemcpy3DPeerAsync(copy: In<Copy3D>, stream: Handle) {
-        copy.get()?.copy()?.enqueue(stream)
     }
 }

@@ -1,8 +1,8 @@
 //! What `cuDeviceGetAttribute` answers: a consistent sm_80 device in the likeness of an A100, or an
 //! sm_90 one in that of an H100.
 //!
-//! Numbers are those of the public header's `CUdevice_attribute`. What models differ in, with its
-//! sources, says `simgpu_device::model`; the rest is what `deviceQuery` and the programming guide
+//! Numbers are those of the public header's `CUdevice_attribute`. `simgpu_device::model` has what
+//! the models differ in, with its sources. The rest is what `deviceQuery` and the programming guide
 //! say of both. Deliberately off: multicast and fabric handles, which need several GPUs.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use simgpu_device::config::{Config, Sharing};
 use simgpu_device::machine::Device;
 use simgpu_device::model::model;
 
-use crate::memory::paging;
+use crate::device::support::{Support, support};
 
 /// Threads of a block, at most.
 pub(crate) const MAX_THREADS: u32 = 1024;
@@ -35,8 +35,8 @@ pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Bytes of constant memory.
 pub(crate) const CONSTANT: u32 = 65536;
 
-/// Whether this process shares the device under MPS: by its own environment, as that of a real one
-/// names its daemon's pipe.
+/// Does this process share the device under MPS? Its own environment says so, as with a real
+/// driver, where it names the daemon's pipe.
 fn mps() -> bool {
     static MPS: OnceLock<bool> = OnceLock::new();
     *MPS.get_or_init(|| Config::from_environment().is_ok_and(|config| config.device.mode == Sharing::Mps))
@@ -124,13 +124,13 @@ pub(crate) fn value(attribute: i32, device: &Device) -> Option<i32> {
         79 | 80 => 1,
         81 => int(model.shared_per_processor),
         82 => int(REGISTERS),
-        83 => i32::from(paging::support() != paging::Support::None), // managed memory
-        84 | 85 => 0,                                                // single board
-        86 => 0,                                                     // no native host atomics over PCIe
+        83 => i32::from(support() != Support::None), // managed memory
+        84 | 85 => 0,                                // single board
+        86 => 0,                                     // no native host atomics over PCIe
         87 => 2,
-        88 => 0,                                                     // no pageable access
-        89 => i32::from(paging::support() != paging::Support::None), // concurrent managed access
-        90 => 1,                                                     // compute preemption
+        88 => 0,                                     // no pageable access
+        89 => i32::from(support() != Support::None), // concurrent managed access
+        90 => 1,                                     // compute preemption
         91 => 1,
         92..=94 => 0, // first versions of stream memory operations: removed with CUDA 12
         95 => 1,      // cooperative launch

@@ -3,10 +3,10 @@
 #![deny(unsafe_code)]
 
 pub(crate) mod attributes;
+pub(crate) mod support;
 pub(crate) mod visible;
 
 use crate::abi::{Error, In, Out, R};
-use crate::context::current;
 use crate::export::export;
 use crate::state;
 use simgpu_device::machine::Device;
@@ -31,11 +31,6 @@ pub(crate) fn get(device: i32) -> R<&'static Device> {
 pub(crate) fn check(device: i32) -> R<usize> {
     get(device)?;
     usize::try_from(device).map_err(|_| Error::INVALID_DEVICE)
-}
-
-/// The current context's device, or the first.
-pub(crate) fn current() -> R<&'static Device> {
-    get(current::any().map_or(0, |context| context.ordinal()))
 }
 
 export! {

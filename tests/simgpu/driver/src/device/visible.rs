@@ -8,8 +8,8 @@
 //! instance only, and no undivided GPU beside one.
 //!
 //! `CUDA_DEVICE_ORDER` changes nothing: numbers follow the PCI bus, and as all GPUs are equally
-//! fast the fastest-first order is the same. A value that is none is an error to nobody, as with
-//! the real driver.
+//! fast the fastest-first order is the same. A value that is none is no error, as with the real
+//! driver.
 #![forbid(unsafe_code)]
 
 use simgpu_device::machine::{Device, Gpu};
@@ -48,7 +48,7 @@ fn named(entry: &str, gpus: &[Gpu]) -> Option<Device> {
     if let Ok(number) = entry.parse::<usize>() {
         return gpus.get(number).map(first);
     }
-    // Shorter than "GPU-" or "MIG-" it would be nobody's prefix but everybody's.
+    // Shorter than "GPU-" or "MIG-" it would begin every UUID.
     if entry.len() < 4 {
         return None;
     }

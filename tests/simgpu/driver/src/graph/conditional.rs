@@ -5,15 +5,12 @@
 //! second if there is one; SWITCH runs the body of that number; WHILE runs its body **once** where
 //! the value is not 0, since the kernel that would end the loop computes nothing. A test that needs
 //! another count sets `SIMGPU_WHILE_TRIPS`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use crate::abi::{Error, Handle, Out, R};
-use crate::export::export;
-use crate::graph::model::{GRAPHS, Graph};
+use crate::abi::{Error, R};
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state;
 
 /// The values that conditional nodes look at.
 pub(crate) static VALUES: Registry<Value> = Registry::new(HandleKind::Conditional);
@@ -44,7 +41,7 @@ impl Choice {
     }
 
     /// Which body runs, and how often.
-    fn runs(self, value: u32, bodies: usize, trips: u32) -> Option<(usize, u32)> {
+    pub(crate) fn runs(self, value: u32, bodies: usize, trips: u32) -> Option<(usize, u32)> {
         let (body, times) = match self {
             Choice::If => (usize::from(value == 0), 1),
             Choice::While => (0, if value == 0 { 0 } else { trips }),
@@ -54,47 +51,8 @@ impl Choice {
     }
 }
 
-/// What one conditional node holds.
-pub(crate) struct Conditional {
-    pub(crate) value: Handle,
-    pub(crate) choice: Choice,
-    pub(crate) bodies: Vec<Arc<Graph>>,
-    /// The bodies' handles, which the client looks at for as long as the node lives.
-    pub(crate) handles: Box<[Handle]>,
-}
-
-impl Conditional {
-    /// A node with empty bodies, for the client to fill.
-    pub(crate) fn new(value: Handle, choice: u32, size: u32) -> R<Conditional> {
-        let choice = Choice::new(choice)?;
-        VALUES.get(value)?;
-        let most = match choice {
-            Choice::If => 2,
-            Choice::While => 1,
-            Choice::Switch => u32::MAX,
-        };
-        if size == 0 || size > most {
-            return Err(Error::INVALID_VALUE);
-        }
-        let bodies: Vec<_> = (0..size).map(|_| Graph::create()).collect();
-        Ok(Conditional {
-            value,
-            choice,
-            handles: bodies.iter().map(|body| body.handle).collect(),
-            bodies,
-        })
-    }
-
-    /// The body that the launch value chooses, and how often it runs.
-    pub(crate) fn chosen(&self) -> Option<(&Arc<Graph>, u32)> {
-        let value = VALUES.find(self.value).map_or(0, |value| value.at_launch);
-        let (body, times) = self.choice.runs(value, self.bodies.len(), trips())?;
-        Some((&self.bodies[body], times))
-    }
-}
-
 /// How often a WHILE runs its body.
-fn trips() -> u32 {
+pub(crate) fn trips() -> u32 {
     static TRIPS: OnceLock<u32> = OnceLock::new();
     *TRIPS.get_or_init(|| {
         std::env::var("SIMGPU_WHILE_TRIPS")
@@ -102,22 +60,6 @@ fn trips() -> u32 {
             .and_then(|trips| trips.parse().ok())
             .unwrap_or(1)
     })
-}
-
-/// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
-const ASSIGN_DEFAULT: u32 = 1;
-
-export! {
-    fn cuGraphConditionalHandleCreate(value: Out<u64>, graph: Handle, context: Handle, default: u32, flags: u32) {
-        let _ = context;
-        state::driver()?;
-        GRAPHS.get(graph)?;
-        if flags & !ASSIGN_DEFAULT != 0 || value.is_null() {
-            return Err(Error::INVALID_VALUE);
-        }
-        let at_launch = if flags & ASSIGN_DEFAULT != 0 { default } else { 0 };
-        value.set(VALUES.add(Value { at_launch }) as u64)
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! Making graphs, and the edges in them.
+//! Making graphs, the edges in them, and what they hold: conditional values, the client's objects.
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};
+use crate::capture::edge::EdgeData;
 use crate::export::export;
-use crate::graph::body::Body;
-use crate::graph::model::{EdgeData, GRAPHS, Graph, NODES};
-use crate::graph::{added, edges};
+use crate::graph::add::{added, edges};
+use crate::graph::conditional::{VALUES, Value};
+use crate::graph::model::{Body, GRAPHS, Graph, NODES};
+use crate::graph::user_object::{OBJECTS, release};
 use crate::state;
 use crate::work::Work;
 
@@ -35,6 +37,11 @@ fn disconnect(graph: Handle, from: In<Handle>, to: In<Handle>, data: In<EdgeData
     let graph = GRAPHS.get(graph)?;
     each_edge(from, to, data, count, |from, to, data| graph.disconnect(from, to, data))
 }
+
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
+const MOVE: u32 = 1;
+/// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
+const ASSIGN_DEFAULT: u32 = 1;
 
 export! {
     fn cuGraphCreate(graph: Out<Handle>, flags: u32) {
@@ -88,5 +95,32 @@ export! {
 
     fn cuGraphRemoveDependencies_v2(graph: Handle, from: In<Handle>, to: In<Handle>, data: In<EdgeData>, count: usize) {
         disconnect(graph, from, to, data, count)
+    }
+
+    fn cuGraphConditionalHandleCreate(value: Out<u64>, graph: Handle, context: Handle, default: u32, flags: u32) {
+        let _ = context;
+        state::driver()?;
+        GRAPHS.get(graph)?;
+        if flags & !ASSIGN_DEFAULT != 0 || value.is_null() {
+            return Err(Error::INVALID_VALUE);
+        }
+        let at_launch = if flags & ASSIGN_DEFAULT != 0 { default } else { 0 };
+        value.set(VALUES.add(Value { at_launch }) as u64)
+    }
+
+    fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32) {
+        let graph = GRAPHS.get(graph)?;
+        OBJECTS.get(object)?;
+        if flags & !MOVE != 0 || count == 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        graph.users(|users| users.add(object, count, flags & MOVE != 0))
+    }
+
+    fn cuGraphReleaseUserObject(graph: Handle, object: Handle, count: u32) {
+        let graph = GRAPHS.get(graph)?;
+        graph.users(|users| users.remove(object, count))?;
+        // The destructor may call the driver: not under the graph's lock.
+        release(object, count)
     }
 }

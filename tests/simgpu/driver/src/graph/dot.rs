@@ -3,8 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::graph::body::{Body, kind};
-use crate::graph::model::Graph;
+use crate::graph::model::{Body, Graph, kind};
 use crate::graph::query::all_edges;
 use crate::work::Work;
 

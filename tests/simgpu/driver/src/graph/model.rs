@@ -9,12 +9,18 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
-use crate::graph::body::Body;
+use crate::capture::edge::{Edge, EdgeData};
+use crate::event::Event;
+use crate::graph::allocation::Allocation;
+use crate::graph::conditional::{self, Choice, VALUES};
 use crate::graph::user_object;
 use crate::launch::Launch;
 use crate::registry::{Kind, Registry};
-use crate::state::lock;
+use crate::stream::memop::MemOp;
+use crate::work::Work;
 
 /// Every graph of the process, those inside child and conditional nodes included.
 pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
@@ -22,40 +28,117 @@ pub(crate) static GRAPHS: Registry<Graph> = Registry::new(Kind::Graph);
 pub(crate) static NODES: Registry<Node> = Registry::new(Kind::Node);
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-/// `CUgraphEdgeData`: kept and handed back; all edges order alike here, since kernels have one
-/// moment of completion.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct EdgeData {
-    pub(crate) from_port: u8,
-    pub(crate) to_port: u8,
-    pub(crate) kind: u8,
-    pub(crate) reserved: [u8; 5],
+/// What one node does.
+#[derive(Clone)]
+pub(crate) enum Body {
+    /// Anything that a stream can do.
+    Work(Work),
+    /// Records an event.
+    Record(Arc<Event>),
+    /// Waits for an event that was recorded outside.
+    Wait(Arc<Event>),
+    /// A graph inside this one.
+    Child(Arc<Graph>),
+    /// Makes memory usable.
+    Alloc(Arc<Allocation>),
+    /// Gives memory back.
+    Free(u64),
+    /// Stream writes and waits, with the parameters they were made from.
+    Batch(Arc<[[u64; 6]]>, Arc<[MemOp]>),
+    /// Graphs that run or not by a value on the device.
+    Conditional(Arc<Conditional>),
 }
 
-/// The earlier end of an edge, as its later node keeps it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Edge {
-    pub(crate) from: Handle,
-    pub(crate) data: EdgeData,
+/// `CUgraphNodeType`.
+pub(crate) mod kind {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const MEMCPY: u32 = 1;
+    pub(crate) const MEMSET: u32 = 2;
+    pub(crate) const HOST: u32 = 3;
+    pub(crate) const GRAPH: u32 = 4;
+    pub(crate) const EMPTY: u32 = 5;
+    pub(crate) const WAIT_EVENT: u32 = 6;
+    pub(crate) const EVENT_RECORD: u32 = 7;
+    pub(crate) const MEM_ALLOC: u32 = 10;
+    pub(crate) const MEM_FREE: u32 = 11;
+    pub(crate) const BATCH_MEM_OP: u32 = 12;
+    pub(crate) const CONDITIONAL: u32 = 13;
 }
 
-impl Edge {
-    /// An ordinary edge.
-    pub(crate) fn after(from: Handle) -> Edge {
-        Edge {
-            from,
-            data: EdgeData::default(),
+impl Body {
+    /// `CUgraphNodeType`.
+    pub(crate) fn kind(&self) -> u32 {
+        match self {
+            Body::Work(Work::Kernel(_)) => kind::KERNEL,
+            Body::Work(Work::Copy(_)) => kind::MEMCPY,
+            Body::Work(Work::Set(_)) => kind::MEMSET,
+            Body::Work(Work::Host(_)) => kind::HOST,
+            Body::Work(Work::MemOps(_)) | Body::Batch(..) => kind::BATCH_MEM_OP,
+            Body::Work(Work::Empty) => kind::EMPTY,
+            Body::Record(_) => kind::EVENT_RECORD,
+            Body::Wait(_) => kind::WAIT_EVENT,
+            Body::Child(_) => kind::GRAPH,
+            Body::Alloc(_) => kind::MEM_ALLOC,
+            Body::Free(_) => kind::MEM_FREE,
+            Body::Conditional(_) => kind::CONDITIONAL,
         }
+    }
+
+    /// The graphs inside.
+    pub(crate) fn graphs(&self) -> Vec<Arc<Graph>> {
+        match self {
+            Body::Child(graph) => vec![graph.clone()],
+            Body::Conditional(conditional) => conditional.bodies.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A copy with copies of the graphs inside.
+    pub(crate) fn copied(&self) -> R<Body> {
+        Ok(match self {
+            Body::Child(graph) => Body::Child(graph.clone_graph()?),
+            Body::Conditional(_) => return Err(Error::NOT_SUPPORTED),
+            other => other.clone(),
+        })
     }
 }
 
-/// Adds edges that are not there yet.
-pub(crate) fn join(edges: &mut Vec<Edge>, more: &[Edge]) {
-    for edge in more {
-        if !edges.contains(edge) {
-            edges.push(*edge);
+/// What one conditional node holds.
+pub(crate) struct Conditional {
+    pub(crate) value: Handle,
+    pub(crate) choice: Choice,
+    pub(crate) bodies: Vec<Arc<Graph>>,
+    /// The bodies' handles, which the client looks at for as long as the node lives.
+    pub(crate) handles: Box<[Handle]>,
+}
+
+impl Conditional {
+    /// A node with empty bodies, for the client to fill.
+    pub(crate) fn new(value: Handle, choice: u32, size: u32) -> R<Conditional> {
+        let choice = Choice::new(choice)?;
+        VALUES.get(value)?;
+        let most = match choice {
+            Choice::If => 2,
+            Choice::While => 1,
+            Choice::Switch => u32::MAX,
+        };
+        if size == 0 || size > most {
+            return Err(Error::INVALID_VALUE);
         }
+        let bodies: Vec<_> = (0..size).map(|_| Graph::create()).collect();
+        Ok(Conditional {
+            value,
+            choice,
+            handles: bodies.iter().map(|body| body.handle).collect(),
+            bodies,
+        })
+    }
+
+    /// The body that the launch value chooses, and how often it runs.
+    pub(crate) fn chosen(&self) -> Option<(&Arc<Graph>, u32)> {
+        let value = VALUES.find(self.value).map_or(0, |value| value.at_launch);
+        let (body, times) = self.choice.runs(value, self.bodies.len(), conditional::trips())?;
+        Some((&self.bodies[body], times))
     }
 }
 

@@ -6,9 +6,10 @@
 #![deny(unsafe_code)]
 
 use crate::abi::{Error, Handle, In, Out, R};
+use crate::capture::edge::{Edge, EdgeData};
 use crate::export::export;
 use crate::graph::dot;
-use crate::graph::model::{Edge, EdgeData, GRAPHS, Graph, NODES};
+use crate::graph::model::{GRAPHS, Graph, NODES};
 
 /// Answers a list of handles.
 fn list(out: Out<Handle>, count: Out<usize>, handles: &[Handle]) -> R {

@@ -8,17 +8,18 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, Out, R};
 use crate::export::export;
-use crate::graph::model::GRAPHS;
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 use crate::work::HostCall;
 
 /// Every user object of the process.
-static OBJECTS: Registry<UserObject> = Registry::new(Kind::UserObject);
+pub(crate) static OBJECTS: Registry<UserObject> = Registry::new(Kind::UserObject);
 
-struct UserObject {
+pub(crate) struct UserObject {
     destructor: HostCall,
     references: Mutex<u32>,
 }
@@ -33,7 +34,8 @@ fn retain(object: Handle, count: u32) -> R {
     Ok(())
 }
 
-fn release(handle: Handle, count: u32) -> R {
+/// Gives `count` references up; the last runs the destructor.
+pub(crate) fn release(handle: Handle, count: u32) -> R {
     let object = OBJECTS.get(handle)?;
     let left = {
         let mut references = lock(&object.references);
@@ -53,6 +55,28 @@ fn release(handle: Handle, count: u32) -> R {
 /// What a graph or an instantiated graph holds, by object.
 #[derive(Default)]
 pub(crate) struct References(HashMap<Handle, u32>);
+
+impl References {
+    /// Takes `count` references in: the caller's where `moved` says so, else new ones.
+    pub(crate) fn add(&mut self, object: Handle, count: u32, moved: bool) -> R {
+        if !moved {
+            retain(object, count)?;
+        }
+        *self.0.entry(object).or_default() += count;
+        Ok(())
+    }
+
+    /// Gives `count` references up.
+    pub(crate) fn remove(&mut self, object: Handle, count: u32) -> R {
+        let held = self.0.get_mut(&object).filter(|held| **held >= count && count > 0);
+        let held = held.ok_or(Error::INVALID_VALUE)?;
+        *held -= count;
+        if *held == 0 {
+            self.0.remove(&object);
+        }
+        Ok(())
+    }
+}
 
 impl Clone for References {
     fn clone(&self) -> Self {
@@ -75,8 +99,6 @@ impl Drop for References {
     }
 }
 
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
-const MOVE: u32 = 1;
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which a client has to give.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
 
@@ -95,33 +117,6 @@ export! {
     }
 
     fn cuUserObjectRelease(object: Handle, count: u32) {
-        release(object, count)
-    }
-
-    fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32) {
-        let graph = GRAPHS.get(graph)?;
-        OBJECTS.get(object)?;
-        if flags & !MOVE != 0 || count == 0 {
-            return Err(Error::INVALID_VALUE);
-        }
-        if flags & MOVE == 0 {
-            retain(object, count)?;
-        }
-        graph.users(|users| *users.0.entry(object).or_default() += count);
-        Ok(())
-    }
-
-    fn cuGraphReleaseUserObject(graph: Handle, object: Handle, count: u32) {
-        let graph = GRAPHS.get(graph)?;
-        graph.users(|users| {
-            let held = users.0.get_mut(&object).filter(|held| **held >= count && count > 0);
-            let held = held.ok_or(Error::INVALID_VALUE)?;
-            *held -= count;
-            if *held == 0 {
-                users.0.remove(&object);
-            }
-            Ok(())
-        })?;
         release(object, count)
     }
 }

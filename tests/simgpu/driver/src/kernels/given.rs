@@ -10,9 +10,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Call, Effect, Fault, Memory};
+use simgpu_device::lock::lock;
+
+use super::call::{Call, Effect, Fault, Memory};
 use crate::abi::In;
-use crate::state::lock;
 
 /// The client's function.
 type Function = extern "C" fn(usize, *const usize, usize);

@@ -9,7 +9,7 @@
 //! not.
 #![forbid(unsafe_code)]
 
-use super::{Call, Clocked, Effect, Fault};
+use super::call::{Call, Clocked, Effect, Fault};
 
 pub(super) fn find(name: &str) -> Option<Effect> {
     Some(Effect::Clocked(match name {

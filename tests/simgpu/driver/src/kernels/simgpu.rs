@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::{Call, Compute, Effect, Fault, Memory, pieces, spin};
+use super::call::{Call, Compute, Effect, Fault, Memory, pieces};
+use super::spin;
 
 pub(super) fn find(name: &str) -> Option<Effect> {
     let compute: Arc<Compute> = match name {
@@ -69,8 +70,7 @@ fn checksum(call: &Call<'_>, memory: &dyn Memory) -> Result<(), Fault> {
 mod tests {
     use weft_image::{Module, ptx};
 
-    use super::super::Spin;
-    use super::super::spin::Until;
+    use super::super::call::{Spin, Until};
     use super::super::testing::Bytes;
     use super::super::testing::SIMGPU_PTX;
     use super::*;

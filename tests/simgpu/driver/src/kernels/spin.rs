@@ -7,48 +7,7 @@
 //! the limit.
 #![forbid(unsafe_code)]
 
-use super::{Call, Effect, Fault, Memory};
-
-/// What the watched word must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// Anything but zero.
-    NotZero,
-    /// This.
-    Equals(u32),
-}
-
-/// One spinning launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spin {
-    /// Address of the word, in pinned or managed host memory.
-    pub(crate) word: u64,
-    /// When it ends.
-    pub(crate) until: Until,
-    /// Device nanoseconds after which it gives up.
-    pub(crate) limit: u64,
-    /// What it writes into the word when it gives up.
-    pub(crate) given_up: Option<u32>,
-}
-
-impl Spin {
-    /// Whether the word has been set by now.
-    pub(crate) fn is_over(&self, memory: &dyn Memory) -> Result<bool, Fault> {
-        let mut word = [0; 4];
-        memory.read(self.word, &mut word)?;
-        let word = u32::from_le_bytes(word);
-        Ok(match self.until {
-            Until::NotZero => word != 0,
-            Until::Equals(value) => word == value,
-        })
-    }
-
-    /// What is left to do when the time is over and the word was not set.
-    pub(crate) fn give_up(&self, memory: &dyn Memory) -> Result<(), Fault> {
-        self.given_up
-            .map_or(Ok(()), |word| memory.write(self.word, &word.to_le_bytes()))
-    }
-}
+use super::call::{Call, Effect, Fault, Spin, Until};
 
 /// `simgpu_spin(word, limit)`.
 pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
@@ -65,12 +24,12 @@ pub(super) fn ours(call: &Call<'_>) -> Result<Spin, Fault> {
 fn delay(call: &Call<'_>) -> Result<Spin, Fault> {
     /// 2e8 cycles at the boost clock of the simulated device, 1.41 GHz, rounded to what the client
     /// expects: about 100 ms.
-    const LIMIT: u64 = 141_800_000;
+    const LIMIT_NS: u64 = 141_800_000;
     let target = u32::try_from(call.unsigned(1)?).map_err(|_| Fault::Parameters)?;
     Ok(Spin {
         word: call.unsigned(0)?,
         until: Until::Equals(target),
-        limit: LIMIT,
+        limit: LIMIT_NS,
         given_up: Some(2),
     })
 }

@@ -13,9 +13,10 @@ use crate::effect::Effect;
 use crate::export::note;
 use crate::kernels::{Call, Effect as Executed, Fault, Memory};
 use crate::launch::Params;
-use crate::launch::fault::Fault as Fails;
-use crate::memory::{self, Side, raw};
+use crate::module::fault::Fault as Fails;
 use crate::module::function::Function;
+use crate::space::raw;
+use crate::space::table::{Side, is_mapped, is_reachable, side};
 
 /// A kernel that takes this host longer is executed while the device goes on, not by the thread
 /// that waits at last. Waking another thread takes about as long.
@@ -26,7 +27,7 @@ struct Reachable;
 
 fn check(address: u64, size: usize) -> Result<(), Fault> {
     let size = size as u64;
-    if size == 0 || (memory::is_mapped(address) && memory::is_reachable(address, size)) {
+    if size == 0 || (is_mapped(address) && is_reachable(address, size)) {
         Ok(())
     } else {
         Err(Fault::Address(address))
@@ -110,7 +111,7 @@ pub(super) fn effect(
                 }
             };
             launch.duration = clocked.duration;
-            let prompt = clocked.to.is_some_and(|to| memory::side(to) == Side::Pinned);
+            let prompt = clocked.to.is_some_and(|to| side(to) == Side::Pinned);
             let name = function.name.clone();
             let end = move |times: Times| {
                 if let Err(fault) = (clocked.end)(&Reachable, (times.start, times.end)) {

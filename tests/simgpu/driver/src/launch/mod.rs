@@ -1,32 +1,28 @@
 //! Kernel launches.
 //!
-//! A launch whose kernel nobody executes goes to the device as a name and a shape: no parameter is
+//! A launch whose kernel is only timed goes to the device as a name and a shape: no parameter is
 //! read, nothing is allocated. Parameters are copied only for kernels that are executed, for
 //! launches that a graph keeps, and while the process has managed memory (`memory/paging.rs`).
 //!
-//! For whoever writes graphs: a kernel node's parameters make a [`Launch`] by [`Launch::new`]; it
-//! is what `Work::Kernel` carries, and `Launch::submit` replays it.
+//! A kernel node of a graph keeps a [`Launch`] and replays it by `Launch::submit`.
 
-mod api;
 mod execute;
-pub(crate) mod fault;
 mod params;
 
 use std::sync::Arc;
 
 use simgpu_device::model::model;
-use simgpu_device::{Launch as DeviceLaunch, Op, Seq};
+use simgpu_device::{Launch as DeviceLaunch, Op, Seq, Touch};
 
-use crate::abi::{Error, Handle, R};
+use crate::abi::{Error, R};
+use crate::context::current;
 use crate::device::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
-use crate::graph;
+use crate::kernels::Call;
 use crate::memory::paging;
-use crate::module::function::{self, Function};
-use crate::state::{self, Driver};
-use crate::stream::{self, Stream};
-use crate::work::Work;
+use crate::module::function::Function;
+use crate::state::Driver;
+use crate::stream::Stream;
 
-pub(crate) use api::Config;
 pub(crate) use params::{Given, Params};
 
 /// Blocks, threads and dynamic shared memory.
@@ -86,12 +82,13 @@ impl Shape {
     }
 }
 
-fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]) -> R {
+/// Refuses attributes that no launch of this function may have.
+pub(crate) fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]) -> R {
     for attribute in attributes {
         match attribute.id {
             COOPERATIVE if attribute.value[0] as u32 != 0 => {
                 let resident = u64::from(function.resident_blocks(shape.threads(), shape.shared))
-                    * u64::from(crate::device::current()?.processors);
+                    * u64::from(current::device()?.processors);
                 if shape.blocks() > resident {
                     return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
                 }
@@ -113,6 +110,15 @@ fn check_attributes(function: &Function, shape: &Shape, attributes: &[Attribute]
         }
     }
     Ok(())
+}
+
+/// What a launch touches of managed memory.
+fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
+    let call = Call {
+        buffer: &params.buffer,
+        params: function.params(),
+    };
+    paging::touches(&function.pattern, &call, (shape.blocks(), shape.threads().into()))
 }
 
 impl Launch {
@@ -150,25 +156,13 @@ impl Launch {
     pub(crate) fn submit(&self, driver: &Driver, stream: &Stream, graph: u64) -> R<Seq> {
         let mut launch = self.device();
         let effect = execute::effect(&self.function, &self.params, &mut launch, &stream.context);
-        let touches = paging::touches(&self.function, &self.params, self.shape);
+        let touches = touches(&self.function, &self.params, self.shape);
         stream.submit_touching(driver, Op::Kernel(launch), effect, graph, &touches)
     }
 }
 
-/// A client's launch.
-fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], stream: Handle) -> R {
-    let driver = state::driver()?;
-    let function = function::of_handle(handle)?;
-    let stream = stream::resolve(driver, stream)?;
-    shape.check(&function)?;
-    check_attributes(&function, &shape, attributes)?;
-    if stream.is_capturing() {
-        let launch = Launch::new(function, shape, given, attributes.to_vec())?;
-        return graph::capture_work(driver, &stream, Work::Kernel(Arc::new(launch)));
-    }
-    if stream.kind == stream::Kind::Legacy {
-        graph::may_use_legacy(&stream)?;
-    }
+/// Puts a launch on the device at once, whose shape and attributes are checked.
+pub(crate) fn submit(driver: &Driver, stream: &Stream, function: &Function, shape: Shape, given: Given) -> R {
     let Shape { grid, block, shared } = shape;
     let mut op = DeviceLaunch {
         name: function.name_id,
@@ -182,12 +176,12 @@ fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], 
         return stream.submit(driver, Op::Kernel(op), None, 0).map(drop);
     }
     let params = match function.executed {
-        Some(_) => given.pack(&function)?,
+        Some(_) => given.pack(function)?,
         // A kernel that is only timed runs whatever its parameters look like.
-        None => given.pack(&function).unwrap_or_default(),
+        None => given.pack(function).unwrap_or_default(),
     };
-    let effect = execute::effect(&function, &params, &mut op, &stream.context);
-    let touches = paging::touches(&function, &params, shape);
+    let effect = execute::effect(function, &params, &mut op, &stream.context);
+    let touches = touches(function, &params, shape);
     stream
         .submit_touching(driver, Op::Kernel(op), effect, 0, &touches)
         .map(drop)

@@ -13,7 +13,7 @@ const BUFFER_SIZE: usize = 2;
 pub(crate) enum Given {
     /// An address for each parameter.
     Each(In<usize>),
-    /// All in one buffer of so many bytes.
+    /// All in one buffer, with its size in bytes.
     Buffer(In<u8>, usize),
     /// None.
     Nothing,

@@ -2,64 +2,20 @@
 #![deny(unsafe_code)]
 
 use crate::abi::{DevicePtr, Error, Out, R};
-use crate::context::{Context, current};
+use crate::capture::rules;
+use crate::context::current;
 use crate::export::export;
-use crate::graph;
-use crate::memory::space::{PAGE, space};
-use crate::memory::{Allocation, Kind, find, insert, ipc, paging, pool, remove, with_heap};
-use crate::state::{self, Driver};
+use crate::memory::{free, take};
+use crate::space::PAGE;
+use crate::space::table::{Kind, find};
+use crate::state;
 
 /// Rows of a pitched allocation begin at multiples of this, as on the A100.
 const PITCH: usize = 512;
 
-/// Device memory for a context.
-pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) -> R<u64> {
-    if kind == Kind::Managed {
-        return paging::take(driver, context, size);
-    }
-    let (at, room) = with_heap(context.device(), |heap| heap.take(driver, size))?;
-    insert(context, at, size, room, kind);
-    Ok(at)
-}
-
-/// Gives back an allocation that the table no longer holds, or takes it out.
-pub(crate) fn discard(driver: &Driver, allocation: &Allocation) -> R {
-    remove(allocation.start).ok_or(Error::INVALID_VALUE)?;
-    match allocation.kind {
-        Kind::Device => with_heap(allocation.device, |heap| {
-            heap.give(driver, allocation.start, allocation.room);
-        }),
-        Kind::Managed => paging::give(driver, allocation)?,
-        Kind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
-        Kind::Registered(_) | Kind::Mapped { .. } => {}
-        Kind::Pool(pool) => pool::give(driver, pool, allocation.start, allocation.room),
-        Kind::Ipc => ipc::unmap(allocation)?,
-    }
-    Ok(())
-}
-
-/// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still
-/// uses the memory.
-pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
-    // What belongs to a graph stays with it: the client only ends its own use.
-    if at == 0 || graph::ends(at) {
-        return Ok(());
-    }
-    let allocation = find(at)
-        .filter(|allocation| allocation.start == at)
-        .ok_or(Error::INVALID_VALUE)?;
-    if !matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pool(_)) {
-        return Err(Error::INVALID_VALUE);
-    }
-    if let Some(context) = crate::context::CONTEXTS.find(allocation.context_handle) {
-        context.synchronize(driver)?;
-    }
-    discard(driver, &allocation)
-}
-
 fn allocate(out: Out<DevicePtr>, size: usize, kind: Kind) -> R {
     let context = current::get()?;
-    graph::may_query()?;
+    rules::may_query()?;
     if size == 0 || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -89,7 +45,7 @@ export! {
     }
 
     fn cuMemFree_v2(pointer: DevicePtr) {
-        graph::may_query()?;
+        rules::may_query()?;
         current::get()?;
         free(state::driver()?, pointer)
     }

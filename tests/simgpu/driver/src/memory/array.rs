@@ -5,8 +5,9 @@
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
-use crate::memory::{Kind, alloc, take};
+use crate::memory::{self, take};
 use crate::registry::{Kind as HandleKind, Registry};
+use crate::space::table::Kind;
 use crate::state;
 
 /// Every array of the process.
@@ -114,6 +115,6 @@ export! {
     fn cuArrayDestroy(array: Handle) {
         let driver = state::driver()?;
         let array = ARRAYS.remove(array)?;
-        alloc::free(driver, array.start)
+        memory::free(driver, array.start)
     }
 }

@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
-use crate::memory::raw;
-use crate::memory::space::{GRANULE, space};
+use crate::space::{GRANULE, raw, space};
 use crate::state::Driver;
 
 /// Alignment of every block: what the real driver guarantees is 256, what it gives is 512.
@@ -38,6 +40,14 @@ pub(crate) struct Heap {
     pub(crate) keep: u64,
     /// Take no more than this from the device; 0: no limit.
     pub(crate) limit: u64,
+}
+
+/// What `cuMemAlloc` hands out, by device.
+static HEAPS: Mutex<BTreeMap<usize, Heap>> = Mutex::new(BTreeMap::new());
+
+/// Runs `body` on the heap of a device.
+pub(super) fn with_heap<T>(device: usize, body: impl FnOnce(&mut Heap) -> T) -> T {
+    body(lock(&HEAPS).entry(device).or_insert_with(|| Heap::of(device)))
 }
 
 impl Heap {

@@ -4,10 +4,12 @@
 use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
-use crate::memory::alloc::{discard, pages};
-use crate::memory::space::space;
-use crate::memory::{Allocation, Kind, find, insert};
+use crate::memory::alloc::pages;
+use crate::memory::discard;
+use crate::space::space;
+use crate::space::table::{Allocation, Kind, find, insert};
 use crate::state;
+use crate::stream::synchronize_context;
 
 fn allocate(out: Out<usize>, size: usize, flags: u32) -> R {
     let context = current::get()?;
@@ -16,7 +18,7 @@ fn allocate(out: Out<usize>, size: usize, flags: u32) -> R {
     }
     let room = pages(size)?;
     let at = space()?.take_pinned(room)?;
-    insert(&context, at, size as u64, room, Kind::Pinned(flags));
+    insert(context.owner(), at, size as u64, room, Kind::Pinned(flags));
     out.set(at as usize)
 }
 
@@ -29,7 +31,13 @@ fn register(pointer: usize, size: usize, flags: u32) -> R {
     if find(start).is_some() || find(end - 1).is_some() {
         return Err(Error::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    insert(&context, start, size as u64, size as u64, Kind::Registered(flags));
+    insert(
+        context.owner(),
+        start,
+        size as u64,
+        size as u64,
+        Kind::Registered(flags),
+    );
     Ok(())
 }
 
@@ -47,7 +55,7 @@ fn release(pointer: usize, wanted: fn(Kind) -> bool, missing: Error) -> R {
     let found = find(pointer as u64).filter(|found| found.start == pointer as u64 && wanted(found.kind));
     let found = found.ok_or(missing)?;
     if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
-        context.synchronize(driver)?;
+        synchronize_context(driver, &context)?;
     }
     discard(driver, &found)
 }

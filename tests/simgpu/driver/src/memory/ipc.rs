@@ -1,5 +1,4 @@
-//! Memory handles for other processes: who has the memory, and where it lies in that process's
-//! file.
+//! Memory handles for other processes: which process has the memory, and where in its file.
 //!
 //! The opener maps the same pages (through `/proc`, so it must be the same user's) and keeps them
 //! as long as it wants; the memory counts against the device once, for the process that allocated
@@ -11,13 +10,16 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{DevicePtr, Error, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::fd;
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Allocation, Kind, find, insert, remove};
-use crate::state::{self, lock};
+use crate::space::table::{Allocation, Kind, find, insert, remove};
+use crate::space::{GRANULE, Zone, space, zone};
+use crate::state;
+use crate::stream::synchronize_context;
 
 /// What a handle holds: a mark, process, file, offset, room, offset of the pointer, size.
 type Bytes = [u64; 8];
@@ -65,7 +67,7 @@ fn open(pointer: Out<DevicePtr>, Given(handle): Given, flags: u32) -> R {
         }
     })?;
     let at = base + skip;
-    insert(&context, at, size, room, Kind::Ipc);
+    insert(context.owner(), at, size, room, Kind::Ipc);
     opened.insert(handle, (at, 1));
     pointer.set(at)
 }
@@ -108,7 +110,7 @@ export! {
         }
         opened.remove(&handle);
         if let Some(context) = crate::context::CONTEXTS.find(found.context_handle) {
-            context.synchronize(driver)?;
+            synchronize_context(driver, &context)?;
         }
         remove(found.start);
         unmap(&found)

@@ -7,14 +7,17 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Advice as Asked, Op};
 
 use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::capture::rules;
+use crate::device::support::{Support, support};
 use crate::export::export;
-use crate::memory::paging::{self, PAGE, Support};
-use crate::memory::{Kind, find};
-use crate::state::{self, lock};
-use crate::{device, graph, stream};
+use crate::space::LEDGER_PAGE_BYTES as PAGE;
+use crate::space::table::{Kind, find};
+use crate::state;
+use crate::{device, stream};
 
 /// Device numbers that mean the host and nowhere (`CU_DEVICE_CPU`, `CU_DEVICE_INVALID`).
 const HOST: i32 = -1;
@@ -140,7 +143,7 @@ fn advise(pointer: DevicePtr, size: usize, advice: u32, place: i32) -> R {
 fn prefetch(pointer: DevicePtr, size: usize, place: i32, stream: Handle) -> R {
     let driver = state::driver()?;
     let part = managed(pointer, size)?;
-    if paging::support() == Support::NoPrefetch {
+    if support() == Support::NoPrefetch {
         return Err(Error::NOT_SUPPORTED);
     }
     let stream = stream::resolve(driver, stream)?;
@@ -191,7 +194,7 @@ struct Batch {
 
 impl Batch {
     fn prefetch(&self, discarding: bool, stream: Handle) -> R {
-        graph::may_query()?;
+        rules::may_query()?;
         let starts = self.starts.list(self.location_count)?;
         for at in 0..self.count {
             let which = starts
@@ -254,7 +257,7 @@ export! {
 
     fn cuMemDiscardBatchAsync(pointers: In<DevicePtr>, sizes: In<usize>, count: usize, flags: u64, stream: Handle) {
         let _ = flags;
-        graph::may_query()?;
+        rules::may_query()?;
         for at in 0..count {
             discard(pointers.at(at).get()?, sizes.at(at).get()?, stream)?;
         }

@@ -2,15 +2,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `space.rs` | address ranges and mappings |
 //! | `heap.rs` | blocks of device memory, and the device's accounting |
-//! | `raw.rs` | touches the bytes |
 //! | `alloc.rs` | `cuMemAlloc` and its siblings, `cuMemGetInfo` |
 //! | `host.rs` | pinned and registered host memory |
 //! | `managed.rs` | advice, prefetch, discard, range attributes |
 //! | `paging.rs` | managed memory in the device's page ledger, what launches touch |
-//! | `page_table.rs` | managed pages on the device leave the process's page table |
-//! | `pool.rs`, `pool_api.rs` | stream-ordered allocation |
+//! | `pool.rs` | stream-ordered allocation |
+//! | `owned.rs` | addresses that belong to graphs |
 //! | `vmm.rs` | reserve, create, map |
 //! | `pointer.rs` | pointer attributes |
 //! | `ipc.rs` | handles for other processes |
@@ -22,187 +20,88 @@ pub(crate) mod heap;
 mod host;
 mod ipc;
 mod managed;
-pub(crate) mod page_table;
+pub(crate) mod owned;
 pub(crate) mod paging;
 mod pointer;
-mod pool;
-mod pool_api;
-pub(crate) mod raw;
-pub(crate) mod space;
+pub(crate) mod pool;
 mod vmm;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use simgpu_device::Op;
 
-use crate::abi::{Handle, R};
+use crate::abi::{DevicePtr, Error, R};
 use crate::context::Context;
-use crate::state::{Driver, lock};
-use heap::Heap;
-use space::{Zone, zone};
+use crate::memory::heap::with_heap;
+use crate::space::space;
+use crate::space::table::{Allocation, Kind, find, insert, of_context, remove};
+use crate::state::Driver;
+use crate::stream::{Stream, synchronize_context};
 
-pub(crate) use alloc::{free, take};
-
-/// What an allocation is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// `cuMemAlloc`.
-    Device,
-    /// `cuMemAllocManaged`.
-    Managed,
-    /// From a pool.
-    Pool(Handle),
-    /// `cuMemHostAlloc`, with its flags.
-    Pinned(u32),
-    /// `cuMemHostRegister`, with its flags.
-    Registered(u32),
-    /// Mapped by `cuMemMap`: the allocation's handle types, and whether the memory is the host's.
-    Mapped {
-        /// `CUmemAllocationHandleType`.
-        handle_types: u32,
-        /// `CU_MEM_LOCATION_TYPE_HOST*`.
-        host: bool,
-    },
-    /// Another process's, by `cuIpcOpenMemHandle`.
-    Ipc,
-}
-
-/// One allocation, by its first address in [`TABLE`].
-#[derive(Debug, Clone)]
-pub(crate) struct Allocation {
-    pub(crate) start: u64,
-    /// As the client asked.
-    pub(crate) size: u64,
-    /// As it was taken.
-    pub(crate) room: u64,
-    pub(crate) kind: Kind,
-    /// Whose memory it is.
-    pub(crate) device: usize,
-    pub(crate) context: u64,
-    pub(crate) context_handle: Handle,
-    pub(crate) id: u64,
-}
-
-/// Every allocation, by its first address.
-static TABLE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
-/// What `cuMemAlloc` hands out, by device.
-static HEAPS: Mutex<BTreeMap<usize, Heap>> = Mutex::new(BTreeMap::new());
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
-/// The allocation an address lies in.
-pub(crate) fn find(address: u64) -> Option<Allocation> {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let (_, allocation) = table.range(..=address).next_back()?;
-    (address - allocation.start < allocation.size.max(1)).then(|| allocation.clone())
-}
-
-fn insert(context: &Context, start: u64, size: u64, room: u64, kind: Kind) {
-    insert_on(context.device(), context, start, size, room, kind);
-}
-
-/// Takes in an allocation that need not be on its context's device.
-fn insert_on(device: usize, context: &Context, start: u64, size: u64, room: u64, kind: Kind) {
-    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let allocation = Allocation {
-        start,
-        size,
-        room,
-        kind,
-        device,
-        context: context.id,
-        context_handle: context.handle,
-        id,
-    };
-    TABLE
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(start, allocation);
-}
-
-fn remove(start: u64) -> Option<Allocation> {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).remove(&start)
-}
-
-fn with_heap<T>(device: usize, body: impl FnOnce(&mut Heap) -> T) -> T {
-    body(lock(&HEAPS).entry(device).or_insert_with(|| Heap::of(device)))
-}
-
-/// How an address takes part in a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The device's memory.
-    Device,
-    /// Host memory the device can reach by itself.
-    Pinned,
-    /// Host memory that the driver has to copy to or from a buffer first.
-    Pageable,
-}
-
-/// How an address takes part in a copy.
-pub(crate) fn side(address: u64) -> Side {
-    match zone(address) {
-        Zone::Device => Side::Device,
-        Zone::Pinned => Side::Pinned,
-        Zone::Reserved => match find(address).map(|allocation| allocation.kind) {
-            Some(Kind::Mapped { host: true, .. }) => Side::Pinned,
-            _ => Side::Device,
-        },
-        Zone::Host => match find(address) {
-            Some(_) => Side::Pinned,
-            None => Side::Pageable,
-        },
+/// Device memory for a context.
+pub(crate) fn take(driver: &Driver, context: &Context, size: u64, kind: Kind) -> R<u64> {
+    if kind == Kind::Managed {
+        return paging::take(driver, context, size);
     }
+    let (at, room) = with_heap(context.device(), |heap| heap.take(driver, size))?;
+    insert(context.owner(), at, size, room, kind);
+    Ok(at)
 }
 
-/// May a stream operation touch this address? Ordinary host memory counts as not mapped.
-pub(crate) fn is_mapped(address: u64) -> bool {
-    match zone(address) {
-        // Mapped whole for the life of the process, handed out or not.
-        Zone::Device | Zone::Pinned => true,
-        Zone::Reserved | Zone::Host => find(address).is_some(),
+/// Takes an allocation out of the table and gives its memory back.
+pub(super) fn discard(driver: &Driver, allocation: &Allocation) -> R {
+    remove(allocation.start).ok_or(Error::INVALID_VALUE)?;
+    match allocation.kind {
+        Kind::Device => with_heap(allocation.device, |heap| {
+            heap.give(driver, allocation.start, allocation.room);
+        }),
+        Kind::Managed => paging::give(driver, allocation)?,
+        Kind::Pinned(_) => space()?.give_pinned(allocation.start, allocation.room),
+        Kind::Registered(_) | Kind::Mapped { .. } => {}
+        Kind::Pool(pool) => pool::give(driver, pool, allocation.start, allocation.room),
+        Kind::Ipc => ipc::unmap(allocation)?,
     }
+    Ok(())
 }
 
-/// May a copy touch `size` bytes from this address? Refuses reserved addresses without memory,
-/// which would be a fault.
-pub(crate) fn is_reachable(address: u64, size: u64) -> bool {
-    if size == 0 {
-        return true;
+/// `cuMemFree`: like the real driver it waits for the context's work first, so that nothing still
+/// uses the memory.
+pub(crate) fn free(driver: &Driver, at: DevicePtr) -> R {
+    // What belongs to a graph stays with it: the client only ends its own use.
+    if at == 0 || owned::ends(at) {
+        return Ok(());
     }
-    let Some(last) = address.checked_add(size - 1) else {
-        return false;
-    };
-    match (zone(address), zone(last)) {
-        (Zone::Reserved, Zone::Reserved) => {
-            // Several mappings may follow one another.
-            let mut at = address;
-            while let Some(allocation) = find(at) {
-                at = allocation.start + allocation.size;
-                if at > last {
-                    return true;
-                }
-            }
-            false
+    let allocation = find(at)
+        .filter(|allocation| allocation.start == at)
+        .ok_or(Error::INVALID_VALUE)?;
+    if !matches!(allocation.kind, Kind::Device | Kind::Managed | Kind::Pool(_)) {
+        return Err(Error::INVALID_VALUE);
+    }
+    if let Some(context) = crate::context::CONTEXTS.find(allocation.context_handle) {
+        synchronize_context(driver, &context)?;
+    }
+    discard(driver, &allocation)
+}
+
+/// `cuMemFreeAsync`: the memory is free for others when the stream has got here.
+pub(crate) fn free_on(driver: &Driver, stream: &Stream, at: u64) -> R {
+    let found = find(at).filter(|found| found.start == at).ok_or(Error::INVALID_VALUE)?;
+    let seq = stream.submit(driver, Op::Marker, None, 0)?;
+    match found.kind {
+        Kind::Pool(pool) => pool::free_after(pool, stream.id, seq, &found),
+        // Memory of cuMemAlloc may be freed in stream order too.
+        Kind::Device | Kind::Managed => {
+            stream.wait(driver, seq)?;
+            discard(driver, &found)
         }
-        (Zone::Host, Zone::Host) => address != 0,
-        (first, second) => first == second,
+        _ => Err(Error::INVALID_VALUE),
     }
 }
 
 /// Gives back what a context that ends has not freed.
-pub(crate) fn forget_context(driver: &Driver, context: &Arc<Context>) {
-    let left: Vec<Allocation> = {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        table
-            .values()
-            .filter(|allocation| allocation.context == context.id)
-            .cloned()
-            .collect()
-    };
-    for allocation in left {
+pub(crate) fn forget_context(driver: &Driver, context: &Context) {
+    for allocation in of_context(context.id) {
         // Pools and physical allocations belong to the device, not to a context.
         if !matches!(allocation.kind, Kind::Pool(_) | Kind::Mapped { .. }) {
-            let _: R = alloc::discard(driver, &allocation);
+            let _: R = discard(driver, &allocation);
         }
     }
 }

@@ -1,40 +1,34 @@
-//! Managed memory's part in the device's page ledger: what is allocated, and what operations touch.
+//! Managed memory in the device's page ledger: what is allocated, and what operations touch.
 //!
-//! Managed allocations have addresses of their own at multiples of 2 MiB and count in whole pages
-//! of 64 KiB. They take room on the host when they are allocated, and on the device only page by
-//! page, so they may exceed it. What the host's own code touches is not seen: memory counts as
-//! filled by the host when it is allocated, and what lies on the device stays there though the host
-//! reads it.
+//! Managed allocations begin at multiples of 2 MiB and count in whole pages of 64 KiB. They take
+//! room on the host when they are allocated, and on the device page by page, so they may exceed it.
+//! What the host's own code touches is not seen. Memory counts as filled by the host when it is
+//! allocated, and what lies on the device stays there though the host reads it.
 //!
-//! What a kernel touches, `kernels/access.rs` says. What it is known to write ends advice that it
-//! is mostly read, as memsets and copies into it do; where nobody knows, it does not.
-//! `simgpuTouches` tells a client what its thread's last launch touched, and whether that is exact
-//! or guessed: the evidence that working sets are learnt from. `simgpuLaunches` tells how many
-//! launches there were, so that who knows more of some of them (a framework knows its tensors) can
-//! say of which.
+//! `kernels/touching.rs` says what a kernel touches. What is known to be written ends advice that
+//! it is mostly read, as memsets and copies into it do; what is only guessed does not.
 //!
-//! `SIMGPU_MANAGED=off` makes a device without managed memory, `SIMGPU_MANAGED=no-prefetch` one
-//! whose driver refuses prefetches.
+//! `simgpuTouches` tells a client what its thread's last launch touched, exact or guessed: the
+//! evidence that working sets are learnt from. `simgpuLaunches` counts launches, so that a client
+//! that knows more of one (a framework knows its tensors) can say of which.
 #![deny(unsafe_code)]
 
 use std::cell::RefCell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use simgpu_device::Touch;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Out, R};
 use crate::context::Context;
+use crate::device::support::{Support, support};
 use crate::kernels::Call;
-use crate::kernels::access::{self, Access, Operands, Touching, Used};
-use crate::launch::{Params, Shape};
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Allocation, Kind, find, insert, managed};
-use crate::module::function::Function;
-use crate::state::{Driver, lock};
-
-/// The ledger's page.
-pub(super) const PAGE: u64 = 64 << 10;
+use crate::kernels::touching::{self, Access, Operands, Pattern, Touching, Used};
+use crate::memory::managed;
+use crate::space::table::{Allocation, Kind, find, insert};
+use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, Zone, space, zone};
+use crate::state::Driver;
 
 /// Managed allocations of the process: launches look for pointers only while there are any.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -50,27 +44,6 @@ thread_local! {
     static LAST: RefCell<(u64, Touching)> = const { RefCell::new((0, Touching { parts: Vec::new(), exact: false })) };
 }
 
-/// What the device does of managed memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Support {
-    /// All.
-    Full,
-    /// All but prefetches, which are refused.
-    NoPrefetch,
-    /// Nothing.
-    None,
-}
-
-/// What the device does of managed memory, by `SIMGPU_MANAGED`.
-pub(crate) fn support() -> Support {
-    static SUPPORT: OnceLock<Support> = OnceLock::new();
-    *SUPPORT.get_or_init(|| match std::env::var("SIMGPU_MANAGED").as_deref() {
-        Ok("off") => Support::None,
-        Ok("no-prefetch") => Support::NoPrefetch,
-        _ => Support::Full,
-    })
-}
-
 /// Managed memory for a context.
 pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
     if support() == Support::None {
@@ -83,12 +56,12 @@ pub(super) fn take(driver: &Driver, context: &Context, size: u64) -> R<u64> {
         space()?.give_device(at, addresses);
         return Err(error);
     }
-    insert(context, at, size, room, Kind::Managed);
+    insert(context.owner(), at, size, room, Kind::Managed);
     COUNT.fetch_add(1, Ordering::Relaxed);
     Ok(at)
 }
 
-/// Gives it back.
+/// Gives managed memory back.
 pub(super) fn give(driver: &Driver, allocation: &Allocation) -> R {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     managed::forget(allocation.id);
@@ -125,12 +98,11 @@ pub(crate) fn touch(start: u64, bytes: u64, write: bool) -> Option<Touch> {
     Some(Touch { start, bytes, write })
 }
 
-/// Touches of one launch at most that the device is told; beyond that each operand counts as one,
-/// from its first to its last byte.
-const MOST: usize = 256;
+/// Most touches of one launch that the device is told. Beyond that, near runs of bytes are joined.
+const MOST_TOUCHES: usize = 256;
 
-/// What the device is told of a launch: it counts whole pages, so runs of bytes in the same or
-/// neighbouring pages, as they follow each other, are one.
+/// What the device is told of a launch. It counts whole pages, so successive runs of bytes in one
+/// page or in neighbouring pages are one touch.
 fn in_pages(parts: &[Used]) -> Vec<Touch> {
     let join = |near: u64| {
         let mut touches: Vec<Touch> = Vec::new();
@@ -154,33 +126,27 @@ fn in_pages(parts: &[Used]) -> Vec<Touch> {
     };
     let mut touches = join(PAGE);
     let mut near = PAGE;
-    while touches.len() > MOST && near < 1 << 40 {
+    while touches.len() > MOST_TOUCHES && near < 1 << 40 {
         near *= 8;
         touches = join(near);
     }
-    touches.truncate(MOST);
+    touches.truncate(MOST_TOUCHES);
     touches
 }
 
-/// What a launch with these parameters touches.
-pub(crate) fn touches(function: &Function, params: &Params, shape: Shape) -> Vec<Touch> {
+/// What a launch of a kernel with this pattern touches. `shape`: blocks, and threads of each.
+pub(crate) fn touches(pattern: &Pattern, call: &Call<'_>, shape: (u64, u64)) -> Vec<Touch> {
     if !any() {
         return Vec::new();
     }
-    let count = |sides: [u32; 3]| sides.iter().map(|side| u64::from(*side)).product();
-    let call = Call {
-        buffer: &params.buffer,
-        params: function.params(),
-    };
-    let shape = (count(shape.grid), count(shape.block));
-    let used = access::used(&function.pattern, &call, shape, &mut lock(&OPERANDS), within);
+    let used = touching::used(pattern, call, shape, &mut lock(&OPERANDS), within);
     let touches = in_pages(&used.parts);
     LAST.set((LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1, used));
     touches
 }
 
-/// Not of CUDA's: what the calling thread's last launch touched, as evidence for whoever learns
-/// working sets. Three words each: address, bytes, and 0 for what was read, 1 for what was
+/// Not of CUDA's: what the calling thread's last launch touched, as evidence for working sets.
+/// Three words each: address, bytes, and 0 for what was read, 1 for what was
 /// overwritten as a whole, 2 for both. `what` has three words: how many there are, of which the
 /// first `room` are told; 1 where it is exact, 0 where it is guessed; and the launch's number in
 /// its process, from 1 on. Nothing where the process has no managed memory.
@@ -233,7 +199,7 @@ mod tests {
         assert_eq!((told.len(), told[0].bytes), (1, 4999 * 256 + 128));
         let far: Vec<Used> = (0..5000).map(|n| run(n << 20)).collect();
         let told = in_pages(&far);
-        assert!(told.len() <= MOST && told.iter().map(|one| one.bytes).sum::<u64>() >= 5000 * 128);
+        assert!(told.len() <= MOST_TOUCHES && told.iter().map(|one| one.bytes).sum::<u64>() >= 5000 * 128);
         assert_eq!(in_pages(&[run(0), run(1 << 30)]).len(), 2, "far apart");
     }
 }

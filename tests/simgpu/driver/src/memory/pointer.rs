@@ -3,7 +3,8 @@
 
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::export::export;
-use crate::memory::{Allocation, Kind, find, vmm};
+use crate::memory::vmm;
+use crate::space::table::{Allocation, Kind, find};
 use crate::state;
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
@@ -19,8 +20,8 @@ fn is_host(kind: Kind) -> bool {
 
 /// Writes one attribute. Booleans are four bytes, as the runtime reads them.
 ///
-///  What a pointer that nobody allocated answers is the second branch: an error to the single
-///  query, zeros to the batch, which is how clients tell host pointers.
+/// The second branch is for a pointer into no allocation: an error to the single query, zeros to
+/// the batch. By these clients recognise host pointers.
 fn write(data: usize, attribute: u32, pointer: DevicePtr, found: Option<&Allocation>) -> R {
     let word = Out::<u64>::from_address(data);
     let half = Out::<u32>::from_address(data);

@@ -1,20 +1,21 @@
 //! Memory pools: stream-ordered allocation.
 //!
-//! A freed block belongs to its stream until the stream has got to the free: before that only the
-//! same stream may have it again (its work is ordered anyway), after that everybody. Blocks come
+//! A freed block belongs to its stream until the stream has got to the free. Until then only that
+//! stream may have it again, whose work is ordered anyway; after that every stream. Blocks come
 //! from the pool's own heap, which keeps what the release threshold says.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use simgpu_device::{Op, Seq};
+use simgpu_device::Seq;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
 use crate::memory::heap::Heap;
-use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{Driver, lock};
+use crate::space::table::{Allocation, Kind, Owner, insert, remove};
+use crate::state::Driver;
 use crate::stream::Stream;
 
 /// Every pool of the process.
@@ -149,35 +150,24 @@ pub(crate) fn take(driver: &Driver, pool: Handle, stream: &Arc<Stream>, size: u6
     inner.count(room);
     let device = inner.heap.device;
     drop(inner);
-    insert_on(device, &stream.context, at, size, room, Kind::Pool(pool.handle));
+    let owner = Owner {
+        device,
+        ..stream.context.owner()
+    };
+    insert(owner, at, size, room, Kind::Pool(pool.handle));
     Ok(at)
 }
 
-/// `cuMemFreeAsync`.
-pub(crate) fn free(driver: &Driver, stream: &Stream, at: u64, graph: u64) -> R {
-    let found = find(at).filter(|found| found.start == at).ok_or(Error::INVALID_VALUE)?;
-    let seq = stream.submit(driver, Op::Marker, None, graph)?;
-    match found.kind {
-        Kind::Pool(handle) => {
-            remove(at).ok_or(Error::INVALID_VALUE)?;
-            let pool = POOLS.find(handle).ok_or(Error::INVALID_HANDLE)?;
-            let mut inner = lock(&pool.inner);
-            inner.used -= found.room.min(inner.used);
-            inner.waiting.push(Waiting {
-                stream: stream.id,
-                seq,
-                at,
-                room: found.room,
-            });
-            Ok(())
-        }
-        // Memory of cuMemAlloc may be freed in stream order too.
-        Kind::Device | Kind::Managed => {
-            stream.wait(driver, seq)?;
-            crate::memory::alloc::discard(driver, &found)
-        }
-        _ => Err(Error::INVALID_VALUE),
-    }
+/// Takes a block back. Other streams may have it when operation `seq` of this one has ended.
+pub(super) fn free_after(pool: Handle, stream: u64, seq: Seq, block: &Allocation) -> R {
+    let at = block.start;
+    remove(at).ok_or(Error::INVALID_VALUE)?;
+    let pool = POOLS.find(pool).ok_or(Error::INVALID_HANDLE)?;
+    let room = block.room;
+    let mut inner = lock(&pool.inner);
+    inner.used -= room.min(inner.used);
+    inner.waiting.push(Waiting { stream, seq, at, room });
+    Ok(())
 }
 
 /// Takes a block back that nothing uses any more: `cuMemFree` of pool memory.

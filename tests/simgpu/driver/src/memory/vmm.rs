@@ -11,15 +11,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::MemfdFlags;
+use simgpu_device::lock::lock;
 
-use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
-use crate::context::current;
+use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
+use crate::context::{self, current};
 use crate::export::export;
-use crate::memory::pool_api::Access;
-use crate::memory::space::{GRANULE, Zone, space, zone};
-use crate::memory::{Kind, find, insert_on, remove};
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{self, Driver, lock};
+use crate::space::table::{Kind, Owner, find, insert, remove};
+use crate::space::{GRANULE, Zone, space, zone};
+use crate::state::{self, Driver};
+use crate::stream::synchronize_context;
 use crate::{device, fd};
 
 /// Physical allocations that have a handle or a mapping.
@@ -150,7 +151,7 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
     let device = physical.properties.device();
     let context = match current::get() {
         Ok(context) => context,
-        Err(_) => state::driver()?.primary(device)?.clone(),
+        Err(_) => context::primary_of(device)?.clone(),
     };
     context.check()?;
     let (start, room) = reservation(at).ok_or(Error::INVALID_VALUE)?;
@@ -168,17 +169,21 @@ fn map(at: u64, size: u64, offset: u64, handle: Handle) -> R {
         handle_types: physical.properties.handle_types,
         host: physical.properties.is_host(),
     };
-    insert_on(device, &context, at, size, size, kind);
+    let owner = Owner {
+        device,
+        ..context.owner()
+    };
+    insert(owner, at, size, size, kind);
     Ok(())
 }
 
 fn unmap(driver: &Driver, at: u64, size: u64) -> R {
     // Nothing may still use the memory: work that does would be a fault.
-    for primary in driver.primaries.iter().filter(|primary| primary.is_alive()) {
-        primary.synchronize(driver)?;
+    for primary in context::primaries()?.iter().filter(|primary| primary.is_alive()) {
+        synchronize_context(driver, primary)?;
     }
     if let Ok(context) = current::get() {
-        context.synchronize(driver)?;
+        synchronize_context(driver, &context)?;
     }
     let end = at.checked_add(size).ok_or(Error::INVALID_VALUE)?;
     let gone: Vec<(u64, Mapping)> = {

@@ -11,13 +11,15 @@ use weft_image::{Kernel, Param};
 use crate::abi::{Error, Handle, R};
 use crate::device::attributes as limits;
 use crate::kernels;
-use crate::launch::fault;
-use crate::module::library_api::KERNELS;
+use crate::module::fault;
 use crate::registry::{Kind, Registry};
 use crate::state::Driver;
 
 /// Every function of the process.
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(Kind::Function);
+
+/// Every kernel of the process.
+pub(crate) static KERNELS: Registry<LibraryKernel> = Registry::new(Kind::Kernel);
 
 /// Registers that a kernel is taken to use where its image does not say.
 const REGISTERS: u32 = 32;
@@ -35,7 +37,7 @@ pub(crate) struct Function {
     /// What launches of it may fail with, where it is known.
     pub(crate) fault: Option<fault::Fault>,
     /// What it touches.
-    pub(crate) pattern: kernels::access::Pattern,
+    pub(crate) pattern: kernels::touching::Pattern,
     /// Executing it was seen to take this host long.
     pub(crate) is_slow: Arc<AtomicBool>,
     /// Dynamic shared memory that a launch may ask for.
@@ -45,6 +47,12 @@ pub(crate) struct Function {
     cluster: [AtomicI32; 6],
     pub(crate) cache_config: AtomicU32,
     pub(crate) legacy: Mutex<Legacy>,
+}
+
+/// A kernel of a library.
+pub(crate) struct LibraryKernel {
+    pub(crate) library: Handle,
+    pub(crate) function: Arc<Function>,
 }
 
 /// What the launch functions of before CUDA 4 set on a function.
@@ -62,7 +70,7 @@ impl Function {
             name_id: driver.timeline.name(&kernel.name),
             executed: kernels::find(&kernel.name),
             fault: fault::of(&kernel.name),
-            pattern: kernels::access::pattern(&kernel.name),
+            pattern: kernels::touching::pattern(&kernel.name),
             is_slow: Arc::default(),
             max_dynamic: AtomicU32::new(limits::SHARED_PER_BLOCK.saturating_sub(kernel.shared)),
             carveout: AtomicI32::new(-1),
@@ -131,7 +139,7 @@ impl Function {
             .min(limits::BLOCKS_PER_PROCESSOR)
     }
 
-    /// Dynamic shared memory a block may have so that so many blocks fit.
+    /// Bytes of dynamic shared memory a block may have if `blocks` blocks are to fit.
     pub(crate) fn dynamic_for(&self, blocks: u32) -> u32 {
         let each = (model().shared_per_processor / blocks.max(1)) & !127;
         each.saturating_sub(limits::SHARED_RESERVED + self.kernel.shared)

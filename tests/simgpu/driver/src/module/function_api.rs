@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::abi::{Error, Handle, Out, R};
 use crate::device;
 use crate::export::export;
+use crate::module::function::KERNELS;
 use crate::module::function::{self, FUNCTIONS, Function};
-use crate::module::library_api::KERNELS;
 use crate::state;
 
 fn name(out: Out<usize>, function: &Function) -> R {

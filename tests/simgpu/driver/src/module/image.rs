@@ -27,10 +27,10 @@ enum Bytes {
 }
 
 /// Longest PTX text that is looked through for its end: a bound for a client's mistake.
-const LONGEST_TEXT: usize = 256 << 20;
+const LONGEST_TEXT_BYTES: usize = 256 << 20;
 
 fn text_length(address: usize) -> R<usize> {
-    (0..LONGEST_TEXT)
+    (0..LONGEST_TEXT_BYTES)
         .find(|at| In::<u8>::from_address(address + at).get() == Ok(0))
         .ok_or(Error::INVALID_IMAGE)
 }

@@ -5,27 +5,21 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
-use crate::module::function::Function;
+use crate::module::function::{KERNELS, LibraryKernel};
 use crate::module::image::Image;
 use crate::module::{Module, unload};
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 
-/// Every kernel of the process.
-pub(crate) static KERNELS: Registry<Kernel> = Registry::new(Kind::Kernel);
 static LIBRARIES: Registry<Library> = Registry::new(Kind::Library);
 
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the client keeps the image.
 const PRESERVED: u32 = 1;
-
-/// A kernel of a library.
-pub(crate) struct Kernel {
-    pub(crate) library: Handle,
-    pub(crate) function: Arc<Function>,
-}
 
 struct Library {
     handle: Handle,
@@ -39,7 +33,7 @@ impl Library {
         if let Some(kernel) = kernels.get(name) {
             return Ok(*kernel);
         }
-        let kernel = KERNELS.add(Kernel {
+        let kernel = KERNELS.add(LibraryKernel {
             library: self.handle,
             function: self.module.function(name)?,
         });

@@ -4,11 +4,13 @@
 
 use std::sync::Mutex;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::context::current;
 use crate::export::export;
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::state;
 
 static LINKS: Registry<Mutex<Vec<u8>>> = Registry::new(Kind::Link);
 

@@ -8,6 +8,7 @@
 //! | `link_api.rs` | the linker: hands back what it was given |
 //! | `occupancy.rs` | occupancy queries |
 
+pub(crate) mod fault;
 pub(crate) mod function;
 mod function_api;
 mod image;
@@ -19,13 +20,17 @@ mod occupancy;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
-use crate::context::{Context, current};
-use crate::memory::{self, raw};
+use crate::context::{self, Context, current};
+use crate::memory;
 use crate::module::function::{FUNCTIONS, Function};
 use crate::module::image::Image;
 use crate::registry::{Kind, Registry};
-use crate::state::{self, lock};
+use crate::space::raw;
+use crate::space::table::Kind as Memory;
+use crate::state;
 
 /// Every module of the process.
 pub(crate) static MODULES: Registry<Module> = Registry::new(Kind::Module);
@@ -94,8 +99,8 @@ impl Module {
             return Ok(*found);
         }
         let global = self.image.module()?.global(name).ok_or(Error::NOT_FOUND)?;
-        let context = current::any().unwrap_or(state::driver()?.primary(0)?.clone());
-        let at = memory::take(state::driver()?, &context, global.size.max(1), memory::Kind::Device)?;
+        let context = current::any().unwrap_or(context::primary_of(0)?.clone());
+        let at = memory::take(state::driver()?, &context, global.size.max(1), Memory::Device)?;
         let initial = &global.initial[..global.initial.len().min(global.size as usize)];
         raw::write(at, initial);
         globals.insert(name.to_string(), (at, global.size));

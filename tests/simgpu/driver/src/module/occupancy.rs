@@ -4,10 +4,9 @@
 use simgpu_device::model::model;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::device;
+use crate::context::current;
 use crate::device::attributes::{MAX_THREADS, WARP};
 use crate::export::export;
-use crate::launch::Config;
 use crate::module::function::{self, Function};
 
 fn blocks(out: Out<i32>, function: Handle, threads: i32, dynamic: usize) -> R {
@@ -30,7 +29,7 @@ fn best(function: &Function, dynamic: impl Fn(u32) -> u32, limit: i32) -> (u32, 
     let (size, resident) = with
         .max_by_key(|(size, resident)| (size * resident, *size))
         .unwrap_or((WARP, 1));
-    (size, resident * device::current().map_or(1, |device| device.processors))
+    (size, resident * current::device().map_or(1, |device| device.processors))
 }
 
 fn potential(grid: Out<i32>, block: Out<i32>, function: Handle, sizes: usize, dynamic: usize, limit: i32) -> R {
@@ -70,15 +69,15 @@ export! {
         out.set(function.dynamic_for(blocks) as usize)
     }
 
-    fn cuOccupancyMaxActiveClusters(out: Out<i32>, function: Handle, config: Out<Config>) {
+    fn cuOccupancyMaxActiveClusters(out: Out<i32>, function: Handle, config: usize) {
         let _ = config;
         function::of_handle(function)?;
         // As many as there are of the smallest that is one, two blocks.
-        let most = device::current()?.processors / 2;
+        let most = current::device()?.processors / 2;
         out.set(if model().clusters == 0 { 0 } else { i32::try_from(most).unwrap_or(i32::MAX) })
     }
 
-    fn cuOccupancyMaxPotentialClusterSize(out: Out<i32>, function: Handle, config: Out<Config>) {
+    fn cuOccupancyMaxPotentialClusterSize(out: Out<i32>, function: Handle, config: usize) {
         let _ = config;
         function::of_handle(function)?;
         out.set(i32::try_from(model().clusters.max(1)).unwrap_or(1))

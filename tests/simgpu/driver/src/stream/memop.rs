@@ -1,18 +1,15 @@
 //! Stream memory operations: single words written, or waited for, in stream order.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use simgpu_device::{Op, Seq};
 
-use crate::abi::{DevicePtr, Error, Handle, In, R};
+use crate::abi::{DevicePtr, Error, In, R};
 use crate::effect::Effect;
-use crate::export::export;
-use crate::memory::{self, raw};
+use crate::space::{raw, table};
 use crate::state::Driver;
-use crate::stream::{Stream, resolve};
-use crate::work::Work;
-use crate::{op, state};
+use crate::stream::Stream;
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +44,7 @@ pub(crate) enum Compare {
 }
 
 impl Compare {
-    fn new(flags: u32) -> R<Compare> {
+    pub(crate) fn new(flags: u32) -> R<Compare> {
         // Bit 30 asks for a flush of remote writes, which is moot here.
         Ok(match flags & !(1 << 30) {
             0 => Compare::Reached,
@@ -72,8 +69,8 @@ impl Compare {
 }
 
 impl Word {
-    fn new(address: DevicePtr, value: u64, wide: bool) -> R<Word> {
-        if address == 0 || !address.is_multiple_of(if wide { 8 } else { 4 }) || !memory::is_mapped(address) {
+    pub(crate) fn new(address: DevicePtr, value: u64, wide: bool) -> R<Word> {
+        if address == 0 || !address.is_multiple_of(if wide { 8 } else { 4 }) || !table::is_mapped(address) {
             return Err(Error::INVALID_VALUE);
         }
         Ok(Word {
@@ -117,7 +114,7 @@ impl MemOp {
 }
 
 /// `CUstreamBatchMemOpParams`: operation, address, value, flags, as 64-bit words.
-type Params = [u64; 6];
+pub(crate) type Params = [u64; 6];
 
 fn parse(params: Params) -> R<MemOp> {
     let [operation, address, value, flags, ..] = params;
@@ -138,69 +135,4 @@ pub(crate) fn parse_all(params: In<Params>, count: usize) -> R<Arc<[MemOp]>> {
         return Err(Error::INVALID_VALUE);
     }
     params.list(count)?.into_iter().map(parse).collect()
-}
-
-fn put(stream: Handle, ops: Arc<[MemOp]>) -> R {
-    let driver = state::driver()?;
-    let stream = resolve(driver, stream)?;
-    op::enqueue(driver, &stream, Work::MemOps(ops))
-}
-
-fn wait(stream: Handle, address: DevicePtr, value: u64, flags: u32, wide: bool) -> R {
-    put(
-        stream,
-        [MemOp::Wait(Word::new(address, value, wide)?, Compare::new(flags)?)].into(),
-    )
-}
-
-fn write(stream: Handle, address: DevicePtr, value: u64, wide: bool) -> R {
-    put(stream, [MemOp::Write(Word::new(address, value, wide)?)].into())
-}
-
-export! {
-    fn cuStreamWaitValue32(stream: Handle, address: DevicePtr, value: u32, flags: u32) {
-        wait(stream, address, value.into(), flags, false)
-    }
-
-    fn cuStreamWaitValue32_v2(stream: Handle, address: DevicePtr, value: u32, flags: u32) {
-        wait(stream, address, value.into(), flags, false)
-    }
-
-    fn cuStreamWaitValue64(stream: Handle, address: DevicePtr, value: u64, flags: u32) {
-        wait(stream, address, value, flags, true)
-    }
-
-    fn cuStreamWaitValue64_v2(stream: Handle, address: DevicePtr, value: u64, flags: u32) {
-        wait(stream, address, value, flags, true)
-    }
-
-    fn cuStreamWriteValue32(stream: Handle, address: DevicePtr, value: u32, flags: u32) {
-        let _ = flags;
-        write(stream, address, value.into(), false)
-    }
-
-    fn cuStreamWriteValue32_v2(stream: Handle, address: DevicePtr, value: u32, flags: u32) {
-        let _ = flags;
-        write(stream, address, value.into(), false)
-    }
-
-    fn cuStreamWriteValue64(stream: Handle, address: DevicePtr, value: u64, flags: u32) {
-        let _ = flags;
-        write(stream, address, value, true)
-    }
-
-    fn cuStreamWriteValue64_v2(stream: Handle, address: DevicePtr, value: u64, flags: u32) {
-        let _ = flags;
-        write(stream, address, value, true)
-    }
-
-    fn cuStreamBatchMemOp(stream: Handle, count: u32, params: In<Params>, flags: u32) {
-        let _ = flags;
-        put(stream, parse_all(params, count as usize)?)
-    }
-
-    fn cuStreamBatchMemOp_v2(stream: Handle, count: u32, params: In<Params>, flags: u32) {
-        let _ = flags;
-        put(stream, parse_all(params, count as usize)?)
-    }
 }

@@ -1,23 +1,24 @@
 //! Streams: the legacy default stream, each thread's own default stream, and created ones.
 #![deny(unsafe_code)]
 
-mod api;
 pub(crate) mod attributes;
 pub(crate) mod memop;
-pub(crate) mod order;
+mod submit;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Seq, Stream as LinkStream};
 
 use crate::abi::{Error, Handle, R};
+use crate::capture::{CaptureSlot, rules};
+use crate::context::order::Tail;
 use crate::context::{Context, current};
-use crate::graph;
 use crate::registry::{Kind as HandleKind, Registry};
-use crate::state::{self, Driver, lock};
+use crate::state::{self, Driver};
 
 /// Created streams.
 pub(crate) static STREAMS: Registry<Stream> = Registry::new(HandleKind::Stream);
@@ -27,6 +28,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub(crate) const LEGACY: Handle = 1;
 /// Handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: Handle = 2;
+/// Least and greatest stream priority: what compute capability 8.0 reports.
+pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
@@ -52,16 +55,16 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     pub(crate) priority: i32,
     pub(crate) link: LinkStream,
-    /// The last operation submitted; `Seq::NONE` before the first.
-    last: AtomicU64,
-    /// Keeps `last` in step with the link where the context's order lock is not taken.
+    /// The last operation submitted.
+    tail: Arc<Tail>,
+    /// Keeps `tail` in step with the link where the context's order lock is not taken.
     submitting: Mutex<()>,
     /// How full the stream is.
-    depth: order::Depth,
+    depth: submit::Depth,
     /// Set while a capture records the stream: one load tells the launch path.
     capturing: AtomicBool,
     /// What the capture knows; belongs to `graph`.
-    pub(crate) capture: Mutex<Option<graph::CaptureSlot>>,
+    pub(crate) capture: Mutex<Option<CaptureSlot>>,
     pub(crate) attributes: Mutex<attributes::Attributes>,
 }
 
@@ -82,16 +85,16 @@ impl Stream {
             flags,
             priority,
             link: driver.timeline.stream(context.link, priority)?,
-            last: AtomicU64::new(0),
+            tail: Arc::default(),
             submitting: Mutex::new(()),
-            depth: order::Depth::default(),
+            depth: submit::Depth::default(),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
             attributes: Mutex::default(),
         })
     }
 
-    pub(crate) fn legacy(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
+    fn legacy(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
         Stream::make(driver, context, Kind::Legacy, 0, 0, LEGACY).map(Arc::new)
     }
 
@@ -100,7 +103,7 @@ impl Stream {
         Stream::make(driver, context, Kind::NonBlocking, NON_BLOCKING, priority, 0).map(Arc::new)
     }
 
-    fn create(driver: &Driver, context: &Arc<Context>, flags: u32, priority: i32) -> R<Handle> {
+    pub(crate) fn create(driver: &Driver, context: &Arc<Context>, flags: u32, priority: i32) -> R<Handle> {
         let kind = if flags & NON_BLOCKING != 0 {
             Kind::NonBlocking
         } else {
@@ -112,7 +115,7 @@ impl Stream {
             stream
         });
         if kind == Kind::Blocking {
-            lock(&context.order).join(&stream);
+            lock(&context.order).join(&stream.tail);
         }
         Ok(handle)
     }
@@ -128,12 +131,11 @@ impl Stream {
 
     /// The last operation submitted.
     pub(crate) fn last(&self) -> Seq {
-        Seq(self.last.load(Ordering::Acquire))
+        self.tail.get()
     }
 
-    /// Waits for everything submitted so far. For a blocking stream that includes the legacy
-    /// stream's work it stands behind only if it has work of its own behind it, as on the real
-    /// driver.
+    /// Waits for everything submitted so far. A blocking stream waits for the legacy stream's work
+    /// only if it has work of its own behind it, as on the real driver.
     pub(crate) fn synchronize(&self, driver: &Driver) -> R {
         self.wait(driver, self.last())
     }
@@ -142,6 +144,29 @@ impl Stream {
     pub(crate) fn wait(&self, driver: &Driver, seq: Seq) -> R {
         driver.timeline.wait(seq)?;
         self.context.check()
+    }
+
+    /// A use of the stream: refused for the legacy default stream while a blocking stream is the
+    /// origin of a capture.
+    #[inline]
+    pub(crate) fn may_use(&self) -> R {
+        match self.kind {
+            Kind::Legacy => rules::may_use_legacy(self.context.id),
+            _ => Ok(()),
+        }
+    }
+
+    /// A wait for the stream, or a query of it.
+    #[inline]
+    pub(crate) fn may_synchronize(&self) -> R {
+        if self.is_capturing() {
+            if let Some(slot) = lock(&self.capture).as_ref() {
+                slot.capture.invalidate();
+            }
+            return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        self.may_use()?;
+        rules::may_query()
     }
 
     pub(crate) fn is_idle(&self, driver: &Driver) -> bool {
@@ -162,6 +187,23 @@ impl Drop for Stream {
     }
 }
 
+/// The legacy default streams, by their contexts' numbers.
+static LEGACIES: RwLock<BTreeMap<u64, Arc<Stream>>> = RwLock::new(BTreeMap::new());
+/// Every thread's own streams.
+static OWNS: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
+
+/// The legacy default stream of a context.
+pub(crate) fn legacy(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
+    let known = LEGACIES.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(stream) = known.get(&context.id) {
+        return Ok(stream.clone());
+    }
+    drop(known);
+    let made = Stream::legacy(driver, context)?;
+    let mut known = LEGACIES.write().unwrap_or_else(PoisonError::into_inner);
+    Ok(known.entry(context.id).or_insert(made).clone())
+}
+
 thread_local! {
     /// This thread's default stream of each context, by the context's id.
     static OWN: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::new(HashMap::new());
@@ -173,7 +215,11 @@ fn own(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
             return Ok(stream.clone());
         }
         let stream = Arc::new(Stream::make(driver, context, Kind::Blocking, 0, 0, PER_THREAD)?);
-        lock(&context.order).join(&stream);
+        lock(&context.order).join(&stream.tail);
+        let mut owns = lock(&OWNS);
+        owns.retain(|other| other.strong_count() > 0);
+        owns.push(Arc::downgrade(&stream));
+        drop(owns);
         own.borrow_mut().insert(context.id, stream.clone());
         Ok(stream)
     };
@@ -184,7 +230,7 @@ fn own(driver: &Driver, context: &Arc<Context>) -> R<Arc<Stream>> {
 #[inline]
 pub(crate) fn resolve(driver: &Driver, handle: Handle) -> R<Arc<Stream>> {
     match handle {
-        0 | LEGACY => current::get()?.legacy(driver),
+        0 | LEGACY => legacy(driver, &current::get()?),
         PER_THREAD => own(driver, &current::get()?),
         _ => {
             let stream = STREAMS.get(handle)?;
@@ -197,15 +243,26 @@ pub(crate) fn resolve(driver: &Driver, handle: Handle) -> R<Arc<Stream>> {
 /// Every stream of a context that has been used, each thread's own included.
 pub(crate) fn of_context(context: &Arc<Context>) -> Vec<Arc<Stream>> {
     let mut streams: Vec<_> = STREAMS.all().into_iter().map(|(_, stream)| stream).collect();
+    streams.extend(lock(&OWNS).iter().filter_map(Weak::upgrade));
     streams.retain(|stream| Arc::ptr_eq(&stream.context, context));
-    // Blocking streams come up again here; to wait for one twice costs nothing.
-    streams.extend(lock(&context.order).blocking());
     if let Ok(driver) = state::driver()
-        && let Ok(legacy) = context.legacy(driver)
+        && let Ok(legacy) = legacy(driver, context)
     {
         streams.push(legacy);
     }
     streams
+}
+
+/// Waits for everything that was submitted to a context.
+pub(crate) fn synchronize_context(driver: &Driver, context: &Arc<Context>) -> R {
+    for stream in of_context(context) {
+        stream.synchronize(driver)?;
+    }
+    for seq in context.orphans.all(driver) {
+        driver.timeline.wait(seq)?;
+    }
+    driver.timeline.poll();
+    context.check()
 }
 
 /// Destroys the streams of a context that ends.

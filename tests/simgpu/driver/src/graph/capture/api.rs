@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
+use crate::capture::edge::{EdgeData, join};
+use crate::capture::{Mode, rules};
 use crate::export::export;
-use crate::graph::capture::{Mode, begin, end, rules, slot};
-use crate::graph::edges;
-use crate::graph::model::{EdgeData, GRAPHS, Graph, join};
-use crate::state::{self, lock};
+use crate::graph::add::edges;
+use crate::graph::capture::{begin, end, recording, slot};
+use crate::graph::model::{GRAPHS, Graph, NODES};
+use crate::state;
 use crate::stream::{self, Kind, Stream};
 
 /// `CUstreamCaptureStatus`.
@@ -25,7 +29,7 @@ fn resolve(handle: Handle) -> R<Arc<Stream>> {
 fn asked(handle: Handle) -> R<Arc<Stream>> {
     let stream = resolve(handle)?;
     if stream.kind == Kind::Legacy {
-        rules::may_use_legacy_quietly(&stream.context)?;
+        rules::may_use_legacy_quietly(stream.context.id)?;
     }
     Ok(stream)
 }
@@ -74,7 +78,7 @@ fn info(stream: Handle, answers: Answers) -> R {
     }
     answers.status.set(ACTIVE)?;
     answers.id.set_if(slot.capture.id);
-    answers.graph.set_if(slot.capture.graph.handle);
+    answers.graph.set_if(recording(&slot.capture)?.graph.handle);
     slot.shown = slot.after.iter().map(|edge| (edge.from, edge.data)).unzip();
     answers.nodes.set_if(slot.shown.0.as_ptr().expose_provenance());
     answers.edges.set_if(slot.shown.1.as_ptr().expose_provenance());
@@ -94,8 +98,9 @@ fn update(stream: Handle, nodes: In<Handle>, data: In<EdgeData>, count: usize, f
     }
     let more = edges(nodes, data, count)?;
     slot(&stream, |slot| {
+        let graph = recording(&slot.capture)?.graph.handle;
         for edge in &more {
-            if crate::graph::model::NODES.get(edge.from)?.graph != slot.capture.graph.handle {
+            if NODES.get(edge.from)?.graph != graph {
                 return Err(Error::INVALID_VALUE);
             }
         }

@@ -1,28 +1,28 @@
 //! Launching: the items become operations on the launching stream and on hidden ones.
 //!
-//! A chain stays on the launching stream itself. What runs beside it goes to hidden streams, which
-//! begin with a wait for the point where the graph began; an edge between two streams is a wait; at
-//! the end the launching stream waits for all that is still open. So the graph is one unit in its
+//! A chain stays on the launching stream. What runs beside it goes to hidden streams, which begin
+//! with a wait for the point where the graph began. An edge between two streams is a wait. At the
+//! end the launching stream waits for all that is still open. So the graph is one unit in its
 //! stream's order, and its kernels overlap as their edges allow.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq};
 
 use crate::abi::R;
-use crate::graph::body::Body;
 use crate::graph::capture::capture_body;
 use crate::graph::exec::{Exec, Item};
-use crate::graph::memory;
-use crate::op;
-use crate::state::{Driver, lock};
+use crate::graph::model::Body;
+use crate::memory::owned;
+use crate::state::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
 
-/// Hidden streams of one instantiated graph at most; a wider graph shares them. As many as hardware
-/// queues a context has.
+/// Most hidden streams of one instantiated graph: a context has so many hardware queues. A wider
+/// graph shares them.
 const BRANCHES: usize = 31;
 /// Numbers the launches, for the device's log.
 static LAUNCHES: AtomicU64 = AtomicU64::new(1);
@@ -130,29 +130,29 @@ impl Exec {
 /// Puts one item on a stream.
 fn perform(driver: &Driver, stream: &Arc<Stream>, item: &Item, number: u64) -> R {
     if !item.enabled {
-        return op::submit(driver, stream, &Work::Empty, number).map(drop);
+        return Work::Empty.submit(driver, stream, number).map(drop);
     }
     match &item.body {
-        Body::Work(work) => op::submit(driver, stream, work, number).map(drop),
-        Body::Batch(_, ops) => op::submit(driver, stream, &Work::MemOps(ops.clone()), number).map(drop),
+        Body::Work(work) => work.submit(driver, stream, number).map(drop),
+        Body::Batch(_, ops) => Work::MemOps(ops.clone()).submit(driver, stream, number).map(drop),
         Body::Record(event) => event.record(driver, stream, number),
         Body::Wait(event) => {
             stream.wait_for(driver, event.seq())?;
             // Followers wait for this item, so it needs an operation of its own.
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         // The memory is there from the node's making on; whose it is changes in the order of the
         // client's calls.
         Body::Alloc(allocation) => {
-            memory::begins(allocation);
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            owned::begins(allocation.params.address);
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         Body::Free(address) => {
-            memory::ends(*address);
-            op::submit(driver, stream, &Work::Empty, number).map(drop)
+            owned::ends(*address);
+            Work::Empty.submit(driver, stream, number).map(drop)
         }
         // Inlined when the graph was instantiated.
-        Body::Child(_) | Body::Conditional(_) => op::submit(driver, stream, &Work::Empty, number).map(drop),
+        Body::Child(_) | Body::Conditional(_) => Work::Empty.submit(driver, stream, number).map(drop),
     }
 }
 

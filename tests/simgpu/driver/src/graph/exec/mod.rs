@@ -1,9 +1,9 @@
 //! Instantiated graphs: what a graph was when it was instantiated, flattened, changed in place and
 //! launched.
 //!
-//! A child graph's nodes take its node's place, and so do those of the bodies that a conditional
-//! node chooses; what stays is a list in which every item comes after all it depends on. Changes
-//! address an item by the handle of the node it came from.
+//! The nodes of a child graph take its node's place, and so do those of the bodies that a
+//! conditional node chooses. What stays is a list in which every item comes after all that it
+//! depends on. Changes address an item by the handle of the node that it came from.
 #![deny(unsafe_code)]
 
 mod api;
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use simgpu_device::Seq;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, R};
-use crate::graph::body::Body;
+use crate::capture::edge::Edge;
 use crate::graph::exec::launch::Plan;
-use crate::graph::model::{Edge, Graph, NODES, Node};
+use crate::graph::model::{Body, Graph, NODES, Node};
 use crate::graph::user_object::References;
 use crate::registry::{Kind, Registry};
-use crate::state::lock;
 use crate::stream::Stream;
 use crate::work::Work;
 
@@ -174,7 +174,7 @@ impl Exec {
 
     /// Reads or sets whether a node runs.
     fn enabled(&self, node: Handle, set: Option<bool>) -> R<bool> {
-        use crate::graph::body::kind::{KERNEL, MEMCPY, MEMSET};
+        use crate::graph::model::kind::{KERNEL, MEMCPY, MEMSET};
         let mut inner = lock(&self.inner);
         let mut items = inner.items.iter_mut().filter(|item| item.node == node).peekable();
         let first = items.peek().ok_or(Error::INVALID_VALUE)?;

@@ -2,11 +2,12 @@
 //! same shape.
 #![forbid(unsafe_code)]
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, R};
 use crate::graph::exec::launch::Plan;
 use crate::graph::exec::{Exec, Item, flatten};
 use crate::graph::model::Graph;
-use crate::state::lock;
 
 /// `CUgraphExecUpdateResult`, as far as it can happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Exec {
         Ok(Ok(()))
     }
 
-    /// `cuGraphExecChildGraphNodeSetParams`: the same for one child graph inside.
+    /// `cuGraphExecChildGraphNodeSetParams`: updates one child graph inside.
     pub(super) fn update_child(&self, node: Handle, graph: &Graph) -> R {
         let new = flatten(graph)?;
         let mut inner = lock(&self.inner);

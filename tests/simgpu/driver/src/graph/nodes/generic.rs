@@ -7,17 +7,17 @@
 use std::sync::Arc;
 
 use crate::abi::{Error, Handle, In, Out, R};
+use crate::capture::edge::EdgeData;
 use crate::copy::Copy3D;
 use crate::export::export;
-use crate::graph::body::{Body, kind};
-use crate::graph::conditional::Conditional;
-use crate::graph::memory::{self, AllocParams};
-use crate::graph::model::{EdgeData, NODES, Node};
+use crate::graph::add::{added, edges};
+use crate::graph::allocation::AllocParams;
+use crate::graph::memory;
+use crate::graph::model::{Body, Conditional, NODES, Node, kind};
 use crate::graph::nodes::kernel::{self, Params2};
 use crate::graph::nodes::other::{self, BatchParams, HostParams};
 use crate::graph::nodes::transfer::{CopyWords, SetParams, copy_body, words};
 use crate::graph::nodes::{change, change_in};
-use crate::graph::{added, edges};
 use crate::work::Work;
 
 /// Bytes before the union.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::export::export;
-use crate::graph::body::{Body, kind};
-use crate::graph::model::{NODES, Node};
+use crate::graph::add::{added, edges};
+use crate::graph::model::{Body, NODES, Node, kind};
 use crate::graph::nodes::{change, change_in};
-use crate::graph::{added, edges};
 use crate::launch::{Attribute, Given, Launch, Shape};
 use crate::module::function;
 use crate::work::Work;

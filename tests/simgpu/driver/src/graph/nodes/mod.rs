@@ -8,9 +8,8 @@ mod other;
 mod transfer;
 
 use crate::abi::{Error, Handle, R};
-use crate::graph::body::Body;
 use crate::graph::exec::target;
-use crate::graph::model::NODES;
+use crate::graph::model::{Body, NODES};
 
 /// Changes a node of a graph; its kind stays.
 fn change(node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
@@ -27,7 +26,7 @@ fn change(node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
     Ok(())
 }
 
-/// The same in an instantiated graph.
+/// Changes a node of an instantiated graph; its kind stays.
 fn change_in(exec: Handle, node: Handle, kind: u32, new: impl FnOnce(&Body) -> R<Body>) -> R {
     let (exec, node) = target(exec, node)?;
     exec.change(node.handle, kind, new)

@@ -4,10 +4,9 @@
 use crate::abi::{Error, Handle, In, Out, R};
 use crate::event::EVENTS;
 use crate::export::export;
-use crate::graph::body::{Body, kind};
-use crate::graph::model::{GRAPHS, NODES};
+use crate::graph::add::{added, edges};
+use crate::graph::model::{Body, GRAPHS, NODES, kind};
 use crate::graph::nodes::{change, change_in};
-use crate::graph::{added, edges};
 use crate::stream::memop;
 use crate::work::{HostCall, Work};
 

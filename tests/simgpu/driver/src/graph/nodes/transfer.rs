@@ -4,11 +4,10 @@
 use crate::abi::{DevicePtr, Error, Handle, In, Out, R};
 use crate::copy::{Copy, Copy3D, Place, Set};
 use crate::export::export;
-use crate::graph::body::{Body, kind};
-use crate::graph::model::NODES;
+use crate::graph::add::{added, edges};
+use crate::graph::model::{Body, NODES, kind};
 use crate::graph::nodes::{change, change_in};
-use crate::graph::{added, edges};
-use crate::memory::{Side, side};
+use crate::space::table::{Side, side};
 use crate::work::Work;
 
 /// `CUDA_MEMSET_NODE_PARAMS_v1`; the second version adds a context.

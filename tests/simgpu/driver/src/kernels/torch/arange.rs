@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use super::super::{Call, Compute, Fault, Memory, pieces};
-use super::is_too_large;
+use super::super::call::{Call, Compute, Fault, Memory, pieces};
 use super::symbol::Symbol;
-use super::value::{Type, Value};
+use super::value::{Type, Value, is_too_large};
 
 /// The types in the order of the dispatch: lambda `UlvE_`, `UlvE0_`, `UlvE1_` and so on.
 const TYPES: [Type; 9] = [

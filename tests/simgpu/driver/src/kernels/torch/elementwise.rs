@@ -8,12 +8,11 @@
 
 use std::sync::Arc;
 
-use super::super::{Call, Compute, Fault, Memory, pieces, unsigned};
+use super::super::call::{Call, Compute, Fault, Memory, pieces, unsigned};
 use super::functor::{Functor, Op};
-use super::is_too_large;
 use super::strided::{Lambda, Walk};
 use super::symbol::Symbol;
-use super::value::{Type, Value};
+use super::value::{Type, Value, is_too_large};
 
 /// How tensors are walked, and how operands come out of memory and the result goes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

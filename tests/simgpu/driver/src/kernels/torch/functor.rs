@@ -110,7 +110,7 @@ impl Functor {
                 ((4usize.next_multiple_of(size) + size).next_multiple_of(8) + 8, 8)
             }
             (Op::Compare | Op::CompareEqual, Operands::Two) => (4, 4),
-            // The same pointer alone.
+            // That pointer alone.
             (Op::Where, _) => (8, 8),
             (_, Operands::ConstantFirst | Operands::ConstantSecond) => {
                 let align = math.max(if self.inner == 4 { 4 } else { 1 });

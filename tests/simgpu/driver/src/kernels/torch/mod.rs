@@ -4,39 +4,25 @@
 //! tokens) never ends where kernels do nothing. So these are computed: fills, copies with and
 //! without a change of type, comparisons, bit and truth operations, small arithmetic, ranges, and
 //! reductions of them to one value. Large tensors are left alone but for fills and plain copies:
-//! nobody branches on them, and the job's own cores would pay ([`is_too_large`]).
+//! no program branches on them, and the job's own cores would pay (`value::is_too_large`).
 //!
 //! Symbols and parameter layouts are those of PyTorch 2.15 (CUDA 13.2) and 2.7 (CUDA 12.6), read
 //! from their libraries with `weft-image`'s example program. A layout that differs by a byte from
 //! what is expected is left alone.
 #![forbid(unsafe_code)]
 
-pub(crate) mod access;
 mod arange;
 mod elementwise;
 mod functor;
 mod reduce;
 mod strided;
 mod symbol;
+pub(super) mod touching;
 mod value;
 
 use std::sync::Arc;
 
-use super::Compute;
-use value::Type;
-
-/// Elements of the largest integer or truth tensor that is computed element by element: a batch of
-/// tokens, flags or lengths. An element costs 20 to 60 ns, so this is up to ten times what a real
-/// launch takes the host.
-const LARGEST: u64 = 1024;
-/// The same of floats, which hot loops are full of and hardly anybody branches on.
-const LARGEST_FLOAT: u64 = 256;
-
-/// Is a tensor of these element types too large to compute?
-fn is_too_large(elements: u64, types: &[Type]) -> bool {
-    let floats = types.iter().any(|of| of.is_float());
-    elements > if floats { LARGEST_FLOAT } else { LARGEST }
-}
+use super::call::Compute;
 
 /// What the kernel of this symbol computes.
 pub(super) fn find(name: &str) -> Option<Arc<Compute>> {

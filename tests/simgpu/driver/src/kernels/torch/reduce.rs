@@ -10,11 +10,10 @@
 
 use std::sync::Arc;
 
-use super::super::{Call, Compute, Fault, Memory, unsigned};
-use super::is_too_large;
+use super::super::call::{Call, Compute, Fault, Memory, unsigned};
 use super::strided::Walk;
 use super::symbol::Symbol;
-use super::value::{Type, Value};
+use super::value::{Type, Value, is_too_large};
 
 /// What is computed of all inputs of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

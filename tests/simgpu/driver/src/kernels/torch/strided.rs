@@ -6,7 +6,7 @@
 //! for host and device. Strides are in bytes.
 #![forbid(unsafe_code)]
 
-use super::super::unsigned;
+use super::super::call::unsigned;
 
 /// `OffsetCalculator::MAX_DIMS`.
 const DIMENSIONS: usize = 25;

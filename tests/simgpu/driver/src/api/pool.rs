@@ -1,12 +1,16 @@
 //! The entry points about pools.
 #![deny(unsafe_code)]
 
-use crate::abi::{DevicePtr, Error, Handle, In, Location, Out, R};
+use simgpu_device::lock::lock;
+
+use crate::abi::{Access, DevicePtr, Error, Handle, In, Location, Out, R};
 use crate::context::current;
 use crate::export::export;
+use crate::graph::memory;
 use crate::memory::pool::{self, CURRENT, POOLS};
-use crate::state::{self, lock};
-use crate::{device, graph, stream};
+use crate::memory::{free_on, owned};
+use crate::state;
+use crate::{device, stream};
 
 /// `CUmemPoolProps`.
 #[repr(C)]
@@ -21,14 +25,6 @@ pub(crate) struct Properties {
     reserved: [u8; 54],
 }
 
-/// `CUmemAccessDesc`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Access {
-    pub(crate) location: Location,
-    pub(crate) flags: u32,
-}
-
 fn allocate(out: Out<DevicePtr>, size: usize, pool: Option<Handle>, stream: Handle) -> R {
     let driver = state::driver()?;
     let stream = stream::resolve(driver, stream)?;
@@ -39,7 +35,7 @@ fn allocate(out: Out<DevicePtr>, size: usize, pool: Option<Handle>, stream: Hand
         return out.set(0);
     }
     if stream.is_capturing() {
-        return out.set(graph::capture_alloc(driver, &stream, size as u64)?);
+        return out.set(memory::capture_alloc(&stream, size as u64)?);
     }
     let pool = pool.unwrap_or_else(|| pool::current(stream.context.device()));
     out.set(pool::take(driver, pool, &stream, size as u64)?)
@@ -122,12 +118,12 @@ export! {
             return Ok(());
         }
         if stream.is_capturing() {
-            return graph::capture_free(driver, &stream, pointer);
+            return memory::capture_free(&stream, pointer);
         }
-        if graph::ends(pointer) {
+        if owned::ends(pointer) {
             return Ok(());
         }
-        pool::free(driver, &stream, pointer, 0)
+        free_on(driver, &stream, pointer)
     }
 
     fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: i32) {

@@ -1,48 +1,27 @@
-//! What kernels touch: which bytes behind which of their pointers, from symbol, parameters and
-//! shape.
+//! Which bytes a kernel touches, from its symbol, parameters and shape.
 //!
-//! Kernels here are timed, not run, so what one would touch on hardware has to be said of it. How
-//! it is known, best first:
+//! Kernels are timed, not run, so what one would touch on hardware is derived. Sources, best first:
 //!
-//! * PyTorch's elementwise kernels say how many elements they walk, and by which strides; the size
-//!   of an element stands in the symbol. Result written, operands read.
-//! * PyTorch's lists of tensors (`multi_tensor_apply_kernel`, what optimizers run) say per block
-//!   which chunk of which tensors it works on.
-//! * PyTorch's random fills say how many elements they fill.
-//! * Matrix products, convolutions, reductions and all others give their parameters in structures
-//!   that nobody documents. They are taken to use whole **operands**: what lies at a pointer is as
-//!   large as the operation before them used it from that address on ([`Operands`]). An operand
-//!   that nobody used yet is taken for the result: as large as all tiles, where the symbol names
-//!   the tile (`sgemm_128x64`), else 16 bytes a thread.
+//! * PyTorch's elementwise kernels carry the number of elements and the strides. The symbol names
+//!   the type. Results are written, operands read.
+//! * PyTorch's lists of tensors (`multi_tensor_apply_kernel`, which optimizers run) carry, for each
+//!   block, the chunk and the tensors that it works on.
+//! * PyTorch's random fills carry the number of elements.
+//! * The parameters of matrix products, convolutions, reductions and all others are not documented.
+//!   These kernels are taken to use whole **operands**: an operand is as large as earlier
+//!   operations used it from its address on ([`Operands`]). One that was not used before is taken
+//!   for the result. Its size is that of all tiles where the symbol names the tile
+//!   (`sgemm_128x64`), else 16 bytes a thread.
 //!
-//! Each answer says whether it is exact ([`Touching::exact`]): the parameters say which bytes, and
-//! they were understood to the last one. The last kind never is, and of the others what names no
-//! types or has more runs of bytes than are told. Guesses are guesses for the evidence that is made
-//! of them too, which is why it carries the mark.
+//! [`Touching::exact`] says that the parameters name these bytes, and that all of them were
+//! understood. The last kind is never exact. Of the others, what names no types is not, nor what
+//! has more runs of bytes than are told. Evidence made of a guess carries the mark too.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use super::call::{Call, unsigned};
+use super::torch::touching as torch;
 
-use super::torch::access as torch;
-use super::{Call, unsigned};
-
-/// How memory is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    /// Overwritten as a whole.
-    Write,
-    /// Both, or nobody knows.
-    ReadWrite,
-}
-
-/// A part of memory that a launch uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Used {
-    pub(crate) start: u64,
-    pub(crate) bytes: u64,
-    pub(crate) access: Access,
-}
+pub(crate) use super::operands::{Access, Operands, Used};
 
 /// What a thread of a kernel is taken to touch behind each of its pointers where nothing better is
 /// known: as much as default kernel times assume that it reads and writes.
@@ -53,7 +32,7 @@ const BYTES_A_THREAD: u64 = 16;
 pub(crate) enum Pattern {
     /// One of PyTorch's whose parameters are understood.
     Torch(torch::Pattern),
-    /// Whole operands; a result of so many bytes a block.
+    /// Whole operands; the bytes of the result that each block makes.
     Tiles(u64),
     /// Whole operands.
     Operands,
@@ -88,33 +67,6 @@ fn tile(symbol: &str) -> Option<u64> {
         .next()
         .filter(|tile| (1..1 << 20).contains(tile))
         .map(|tile| tile * element)
-}
-
-/// What was used from which address on: the tensors of a process, as far as its operations show
-/// them.
-#[derive(Debug, Default)]
-pub(crate) struct Operands {
-    sizes: BTreeMap<u64, u64>,
-}
-
-impl Operands {
-    /// None yet.
-    pub(crate) const fn new() -> Operands {
-        Operands { sizes: BTreeMap::new() }
-    }
-
-    /// An operation used these bytes.
-    pub(crate) fn used(&mut self, start: u64, bytes: u64) {
-        if bytes > 0 {
-            self.sizes.insert(start, bytes);
-        }
-    }
-
-    /// Memory was given back.
-    pub(crate) fn forget(&mut self, start: u64, bytes: u64) {
-        let mut later = self.sizes.split_off(&start);
-        self.sizes.append(&mut later.split_off(&start.saturating_add(bytes)));
-    }
 }
 
 /// What one launch uses.

@@ -4,12 +4,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, Handle, In, Out, R};
-use crate::context::{Context, by_handle, current, destroy};
+use crate::capture::rules;
+use crate::context::current::{self, by_handle};
+use crate::context::{CONTEXTS, Context};
 use crate::export::export;
-use crate::graph;
-use crate::state::lock;
-use crate::{device, state};
+use crate::state::Driver;
+use crate::stream::{self, PRIORITIES, synchronize_context};
+use crate::{device, event, memory, module, state};
 
 fn create(context: Out<Handle>, flags: u32, device: i32, api_version: u32) -> R {
     let device = device::check(device)?;
@@ -31,8 +35,28 @@ fn pushed(handle: Handle) -> R<Arc<Context>> {
     }
 }
 
-/// Least and greatest stream priority: what compute capability 8.0 reports.
-pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
+/// Ends what belongs to a context: streams, events, modules, memory.
+pub(super) fn empty(driver: &Driver, context: &Arc<Context>) {
+    let _ = synchronize_context(driver, context);
+    stream::forget_context(context);
+    event::forget_context(context);
+    module::forget_context(context);
+    memory::forget_context(driver, context);
+}
+
+/// Ends a created context.
+fn destroy(driver: &Driver, handle: Handle) -> R {
+    let context = CONTEXTS.get(handle).map_err(|_| Error::INVALID_CONTEXT)?;
+    if context.is_primary {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    empty(driver, &context);
+    context.end();
+    CONTEXTS.remove(handle).map_err(|_| Error::INVALID_CONTEXT)?;
+    current::forget(&context);
+    driver.timeline.close_context(context.link);
+    Ok(())
+}
 
 export! {
     fn cuCtxCreate(context: Out<Handle>, flags: u32, device: i32) {
@@ -174,14 +198,14 @@ export! {
 
     fn cuCtxSynchronize() {
         let context = current::get()?;
-        graph::may_synchronize_context(&context)?;
-        context.synchronize(state::driver()?)
+        rules::may_synchronize_context(context.id)?;
+        synchronize_context(state::driver()?, &context)
     }
 
     fn cuCtxSynchronize_v2(context: Handle) {
         let context = by_handle(context)?;
-        graph::may_synchronize_context(&context)?;
-        context.synchronize(state::driver()?)
+        rules::may_synchronize_context(context.id)?;
+        synchronize_context(state::driver()?, &context)
     }
 
     fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {

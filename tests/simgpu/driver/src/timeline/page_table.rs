@@ -1,24 +1,26 @@
 //! Managed pages that lie on the device alone are not in the process's page table
 //! (`/proc/self/pagemap`), as with a real driver, which takes a page from the host when it moves.
 //!
-//! Only with `SIMGPU_PAGE_TABLE=on`: it costs a round trip to the device for each call that sees
-//! work end. What is modelled: when such a call returns (a wait, a query that says "done"), pages
-//! that the ended kernels, copies, fills and prefetches left on the device alone are gone from the
-//! table. A page that comes back to the host is in the table again when the host uses it, not
-//! before; no prefetch puts it there. What is not: the host's use of a page on the device does not
-//! move it (the page is then in the table and, by the ledger, on the device), and pages that
-//! another process's work displaced are looked at no sooner than this process uses them again.
+//! Only with `SIMGPU_PAGE_TABLE=on`: each call that sees work end (a wait, a query that says
+//! "done") then costs a round trip to the device.
+//!
+//! Modelled: when such a call returns, the pages that the ended work left on the device alone are
+//! gone from the table. A page that comes back is in the table when the host uses it, not before.
+//! No prefetch puts it there.
+//!
+//! Not modelled: the host's use of a page on the device does not move it. The page is then in the
+//! table and, by the ledger, on the device. Pages that another process's work displaced are looked
+//! at when this process uses them again.
 #![deny(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use simgpu_device::lock::lock;
 use simgpu_device::{Op, Seq, Touch};
 
-use crate::memory::paging::PAGE;
-use crate::memory::space::{GRANULE, space};
-use crate::state::lock;
+use crate::space::{GRANULE, LEDGER_PAGE_BYTES as PAGE, space};
 use crate::timeline::{Timeline, device_of};
 
 /// Operations not seen to have ended yet, with what they use.
@@ -27,9 +29,9 @@ static UNDER_WAY: Mutex<Vec<(Seq, Touch)>> = Mutex::new(Vec::new());
 /// There are some.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// More than anybody has between two waits; the oldest are forgotten then, and their pages stay in
-/// the table.
-const MOST: usize = 1 << 16;
+/// Most operations that are followed: more than a client has between two waits. Beyond that the
+/// oldest are forgotten, and their pages stay in the table.
+const MOST_TOUCHES: usize = 1 << 16;
 
 fn on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
@@ -54,7 +56,7 @@ pub(crate) fn used(seq: Seq, op: &Op, touches: &[Touch]) {
     }
     let mut under_way = lock(&UNDER_WAY);
     under_way.extend(touches.iter().copied().chain(moved).map(|touch| (seq, touch)));
-    let beyond = under_way.len().saturating_sub(MOST);
+    let beyond = under_way.len().saturating_sub(MOST_TOUCHES);
     under_way.drain(..beyond);
     ANY.store(true, Ordering::Release);
 }

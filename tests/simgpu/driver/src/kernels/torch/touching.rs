@@ -1,9 +1,9 @@
 //! What PyTorch's kernels touch, of those whose parameters are understood: see
-//! [`crate::kernels::access`].
+//! [`crate::kernels::touching`].
 #![forbid(unsafe_code)]
 
-use super::super::access::{Access, Used};
-use super::super::{Call, unsigned};
+use super::super::call::{Call, unsigned};
+use super::super::operands::{Access, Used};
 use super::elementwise::{self, Family};
 use super::functor::Functor;
 use super::strided::{Lambda, Walk};
@@ -14,7 +14,7 @@ use super::value::Type;
 const CHUNK: u64 = 65536;
 
 /// Tensors of a launch at most, by the depth of the list: with 4 KB of parameters, with 32 KB (CUDA
-/// 13), and the same where scalars come along.
+/// 13), and both where scalars come along.
 const TENSORS: [[u64; 5]; 4] = [
     [110, 64, 48, 36, 30],
     [770, 448, 336, 252, 210],
@@ -26,9 +26,8 @@ const TENSORS: [[u64; 5]; 4] = [
 /// parameters.
 const BLOCKS: [(u64, u64); 2] = [(320, 1), (2240, 2)];
 
-/// Runs of bytes that one tensor's strides are told by at most; what has more counts as one run,
-/// which is a guess.
-const RUNS: usize = 1024;
+/// Most runs of bytes that describe one tensor. A tensor with more counts as one run: a guess.
+const MOST_RUNS: usize = 1024;
 
 /// How a kernel uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub(crate) struct Lists {
     element: u64,
     /// Bytes of a scalar that comes with each tensor.
     scalar: u64,
-    /// How many of the lists are read, and which one is written; nobody knows: both ways.
+    /// How many of the lists are read, and which one is written; `None`: all both ways.
     result: Option<(u64, u64)>,
 }
 
@@ -134,7 +133,7 @@ pub(crate) fn used(pattern: &Pattern, call: &Call<'_>, blocks: u64) -> Option<(V
     match pattern {
         Pattern::Contiguous(functor, cast, element) => contiguous(call, *functor, *cast, *element),
         Pattern::Strided(functor, cast, element) => strided(call, *functor, *cast, *element),
-        // A list whose result is not named has some other that is written.
+        // Where no list is known to be the result, any may be written.
         Pattern::Lists(lists) => Some((lists.used(call.bytes(0).ok()?, blocks)?, lists.result.is_some())),
         Pattern::Random(element) => {
             let count = u64::try_from(call.signed(0).ok()?).ok()?;
@@ -192,8 +191,8 @@ fn contiguous(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u6
     Some((pointers.iter().enumerate().map(tensor).collect(), types.is_some()))
 }
 
-/// The lambda of `elementwise_kernel`: an offset calculator for so many tensors, then as many
-/// pointers. Exact where the functor's types are known.
+/// The lambda of `elementwise_kernel`: an offset calculator for `n` tensors, then `n` pointers.
+/// Exact where the functor's types are known.
 fn strided(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) -> Option<(Vec<Used>, bool)> {
     let bytes = call.bytes(1).ok()?;
     let count = u64::try_from(call.signed(0).ok()?).ok()?;
@@ -210,7 +209,7 @@ fn strided(call: &Call<'_>, functor: Option<Functor>, cast: bool, element: u64) 
         let mut used = Vec::new();
         let mut exact = true;
         for (at, (pointer, of)) in lambda.pointers.as_chunks::<8>().0.iter().zip(types).enumerate() {
-            let (runs, whole) = walk.runs(at, of.size() as u64, RUNS);
+            let (runs, whole) = walk.runs(at, of.size() as u64, MOST_RUNS);
             exact &= whole;
             used.extend(runs.iter().map(|(from, bytes)| Used {
                 start: u64::from_le_bytes(*pointer) + from,

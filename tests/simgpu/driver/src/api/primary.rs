@@ -4,26 +4,20 @@
 use std::sync::atomic::Ordering;
 
 use crate::abi::{Error, Handle, Out, R};
-use crate::device;
+use crate::api::context::empty;
 use crate::export::export;
-use crate::state::{self, lock};
+use crate::state;
+use crate::{context, device};
 
 fn release(device: i32) -> R {
     let device = device::check(device)?;
     let driver = state::driver()?;
-    let primary = driver.primary(device)?;
-    {
-        let mut retained = lock(&primary.retained);
-        if *retained == 0 {
-            return Err(Error::INVALID_CONTEXT);
-        }
-        *retained -= 1;
-        if *retained > 0 {
-            return Ok(());
-        }
+    let primary = context::primary_of(device)?;
+    if !primary.release()? {
+        return Ok(());
     }
-    primary.empty(driver);
-    primary.alive.store(false, Ordering::Release);
+    empty(driver, primary);
+    primary.end();
     driver.timeline.drain_context(device);
     Ok(())
 }
@@ -31,12 +25,12 @@ fn release(device: i32) -> R {
 fn reset(device: i32) -> R {
     let device = device::check(device)?;
     let driver = state::driver()?;
-    let primary = driver.primary(device)?;
+    let primary = context::primary_of(device)?;
     if primary.is_alive() {
-        primary.empty(driver);
-        primary.alive.store(false, Ordering::Release);
+        empty(driver, primary);
+        primary.end();
         driver.timeline.drain_context(device);
-        *lock(&primary.retained) = 0;
+        primary.release_all();
     }
     Ok(())
 }
@@ -46,7 +40,7 @@ fn set_flags(device: i32, flags: u32) -> R {
     if flags & !0x7f != 0 {
         return Err(Error::INVALID_VALUE);
     }
-    state::driver()?.primary(device)?.flags.store(flags, Ordering::Relaxed);
+    context::primary_of(device)?.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
 
@@ -54,7 +48,7 @@ export! {
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) {
         let device = device::check(device)?;
         let driver = state::driver()?;
-        let primary = driver.primary(device)?;
+        let primary = context::primary_of(device)?;
         context.set(primary.handle)?;
         primary.retain(&driver.timeline)
     }
@@ -85,7 +79,7 @@ export! {
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
         let device = device::check(device)?;
-        let primary = state::driver()?.primary(device)?;
+        let primary = context::primary_of(device)?;
         flags.set_if(primary.flags.load(Ordering::Relaxed));
         active.set_if(i32::from(primary.is_alive()));
         Ok(())

@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 
 use crate::abi::{DevicePtr, Handle};
-use crate::context;
+use crate::context::current::by_handle;
 use crate::copy::Copy;
 use crate::export::export;
 
@@ -24,8 +24,8 @@ export! {
     }
 
     fn cuMemcpyPeer | cuMemcpyPeer_ptds [default] (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize) {
-        context::by_handle(there)?;
-        context::by_handle(here)?;
+        by_handle(there)?;
+        by_handle(here)?;
         Copy::linear(to, from, bytes as u64).run(default)
     }
 
@@ -46,8 +46,8 @@ export! {
     }
 
     fn cuMemcpyPeerAsync(to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize, stream: Handle) {
-        context::by_handle(there)?;
-        context::by_handle(here)?;
+        by_handle(there)?;
+        by_handle(here)?;
         Copy::linear(to, from, bytes as u64).enqueue(stream)
     }
 }

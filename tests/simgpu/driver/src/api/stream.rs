@@ -1,16 +1,17 @@
-//! The entry points about streams, but for captures (`graph`) and what is put on streams.
+//! The entry points about streams, but for captures (`graph/capture`) and other topics' work.
 #![deny(unsafe_code)]
 
-use std::sync::Arc;
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, Handle, In, Out, R};
-use crate::context::{Context, current};
-use crate::effect::Effect;
+use crate::api::enqueue::enqueue;
+use crate::context::current;
 use crate::export::export;
+use crate::graph::capture::stream_destroyed;
+use crate::state;
 use crate::stream::attributes::{PRIORITY, Value};
-use crate::stream::{NON_BLOCKING, STREAMS, Stream, resolve};
+use crate::stream::{NON_BLOCKING, PRIORITIES, STREAMS, Stream, resolve};
 use crate::work::{HostCall, Work};
-use crate::{graph, op, state};
 
 fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
     let driver = state::driver()?;
@@ -18,7 +19,7 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> R {
     if flags & !NON_BLOCKING != 0 || out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let (least, greatest) = crate::context::api::PRIORITIES;
+    let (least, greatest) = PRIORITIES;
     out.set(Stream::create(
         driver,
         &context,
@@ -31,14 +32,14 @@ fn destroy(stream: Handle) -> R {
     state::driver()?;
     // Work on it goes on; the link keeps the stream until it has ended.
     let stream = STREAMS.remove(stream)?;
-    graph::stream_destroyed(&stream);
+    stream_destroyed(&stream);
     stream.context.check()
 }
 
 fn call(stream: Handle, call: HostCall) -> R {
     let driver = state::driver()?;
     let stream = resolve(driver, stream)?;
-    op::enqueue(driver, &stream, Work::Host(call))
+    enqueue(driver, &stream, Work::Host(call))
 }
 
 export! {
@@ -61,14 +62,14 @@ export! {
     fn cuStreamSynchronize(stream: Handle) {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
-        graph::may_synchronize(&stream)?;
+        stream.may_synchronize()?;
         stream.synchronize(driver)
     }
 
     fn cuStreamQuery(stream: Handle) {
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
-        graph::may_synchronize(&stream)?;
+        stream.may_synchronize()?;
         if stream.is_idle(driver) { stream.context.check() } else { Err(driver.timeline.not_ready(stream.last())) }
     }
 
@@ -105,7 +106,7 @@ export! {
 
     fn cuStreamGetAttribute(stream: Handle, attribute: u32, value: Out<Value>) {
         let stream = resolve(state::driver()?, stream)?;
-        let known = state::lock(&stream.attributes).get(attribute)?;
+        let known = lock(&stream.attributes).get(attribute)?;
         if attribute == PRIORITY {
             return value.cast::<i32>().set(stream.priority);
         }
@@ -114,13 +115,13 @@ export! {
 
     fn cuStreamSetAttribute(stream: Handle, attribute: u32, value: In<Value>) {
         let stream = resolve(state::driver()?, stream)?;
-        state::lock(&stream.attributes).set(attribute, value.get()?)
+        lock(&stream.attributes).set(attribute, value.get()?)
     }
 
     fn cuStreamCopyAttributes(target: Handle, source: Handle) {
         let driver = state::driver()?;
-        let attributes = state::lock(&resolve(driver, source)?.attributes).clone();
-        *state::lock(&resolve(driver, target)?.attributes) = attributes;
+        let attributes = lock(&resolve(driver, source)?.attributes).clone();
+        *lock(&resolve(driver, target)?.attributes) = attributes;
         Ok(())
     }
 
@@ -129,7 +130,7 @@ export! {
         let _ = (pointer, length, flags);
         let driver = state::driver()?;
         let stream = resolve(driver, stream)?;
-        op::enqueue(driver, &stream, Work::Empty)
+        enqueue(driver, &stream, Work::Empty)
     }
 
     fn cuLaunchHostFunc(stream: Handle, function: usize, data: usize) {
@@ -150,13 +151,5 @@ export! {
             return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
         }
         call(stream, HostCall::callback(callback, stream, data)?)
-    }
-}
-
-impl Effect {
-    /// The effect that runs the client's function. Where a kernel has failed a function is not
-    /// called, and a callback is told.
-    pub(crate) fn of_call(call: HostCall, context: Arc<Context>) -> Effect {
-        Effect::Call(Box::new(move || call.run_in(context.check())))
     }
 }

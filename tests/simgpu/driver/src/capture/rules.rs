@@ -14,11 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use simgpu_device::lock::lock;
+
 use crate::abi::{Error, R};
-use crate::context::Context;
-use crate::graph::capture::{Capture, Mode};
-use crate::state::lock;
-use crate::stream::{Kind, Stream};
+use crate::capture::{Capture, Mode};
 
 /// Captures going on: one load tells every other call that there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -39,9 +38,9 @@ pub(super) fn began(capture: &Arc<Capture>) {
     COUNT.store(going_on.len(), Ordering::Release);
 }
 
-pub(super) fn ended(capture: &Arc<Capture>) {
+pub(super) fn ended(capture: &Capture) {
     let mut going_on = lock(&GOING_ON);
-    going_on.retain(|other| !Arc::ptr_eq(other, capture));
+    going_on.retain(|other| other.id != capture.id);
     COUNT.store(going_on.len(), Ordering::Release);
 }
 
@@ -66,7 +65,7 @@ fn refuse_slowly(error: Error, forbids: impl Fn(&Capture) -> bool) -> R {
 
 /// A call that may synchronise by itself.
 #[inline]
-pub(crate) fn potentially_unsafe() -> R {
+fn potentially_unsafe() -> R {
     refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| {
         let own = MODE.try_with(Cell::get).unwrap_or(Mode::Global);
         let mine = capture.thread == thread::current().id();
@@ -84,13 +83,9 @@ pub(crate) fn may_query() -> R {
     potentially_unsafe()
 }
 
-/// A use of a stream: of the legacy default stream not while a blocking stream is an origin.
+/// A use of the legacy default stream of a context: not while a blocking stream is an origin.
 #[inline]
-pub(crate) fn may_use_legacy(stream: &Stream) -> R {
-    if stream.kind != Kind::Legacy {
-        return Ok(());
-    }
-    let context = stream.context.id;
+pub(crate) fn may_use_legacy(context: u64) -> R {
     refuse(Error::STREAM_CAPTURE_IMPLICIT, |capture| {
         capture.context == context && capture.blocking
     })
@@ -99,13 +94,13 @@ pub(crate) fn may_use_legacy(stream: &Stream) -> R {
 /// A question about the legacy default stream: an error where its use would be, but one that spoils
 /// nothing.
 #[inline]
-pub(crate) fn may_use_legacy_quietly(context: &Context) -> R {
+pub(crate) fn may_use_legacy_quietly(context: u64) -> R {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
     let refused = lock(&GOING_ON)
         .iter()
-        .any(|capture| capture.context == context.id && capture.blocking);
+        .any(|capture| capture.context == context && capture.blocking);
     if refused {
         Err(Error::STREAM_CAPTURE_IMPLICIT)
     } else {
@@ -115,22 +110,7 @@ pub(crate) fn may_use_legacy_quietly(context: &Context) -> R {
 
 /// A wait for everything in a context.
 #[inline]
-pub(crate) fn may_synchronize_context(context: &Context) -> R {
-    refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| {
-        capture.context == context.id
-    })?;
-    potentially_unsafe()
-}
-
-/// A wait for a stream, or a query of it.
-#[inline]
-pub(crate) fn may_synchronize(stream: &Stream) -> R {
-    if stream.is_capturing() {
-        if let Some(slot) = lock(&stream.capture).as_ref() {
-            slot.capture.invalidate();
-        }
-        return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
-    }
-    may_use_legacy(stream)?;
+pub(crate) fn may_synchronize_context(context: u64) -> R {
+    refuse(Error::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.context == context)?;
     potentially_unsafe()
 }

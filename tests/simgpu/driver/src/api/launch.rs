@@ -1,15 +1,21 @@
 //! The launch entry points, all of them.
 
+use simgpu_device::lock::lock;
+
+use std::sync::Arc;
+
 use crate::abi::{Error, Handle, In, R};
 use crate::export::export;
-use crate::launch::{Attribute, COOPERATIVE, Given, Shape, launch};
+use crate::graph::capture::capture_work;
+use crate::launch::{Attribute, COOPERATIVE, Given, Launch, Shape, check_attributes, submit};
 use crate::module::function;
-use crate::state::{self, lock};
+use crate::work::Work;
+use crate::{state, stream};
 
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Config {
+struct Config {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -35,6 +41,21 @@ struct Cooperative {
     shape: [u32; 7],
     stream: Handle,
     params: usize,
+}
+
+/// A client's launch.
+fn launch(handle: Handle, shape: Shape, given: Given, attributes: &[Attribute], stream: Handle) -> R {
+    let driver = state::driver()?;
+    let function = function::of_handle(handle)?;
+    let stream = stream::resolve(driver, stream)?;
+    shape.check(&function)?;
+    check_attributes(&function, &shape, attributes)?;
+    if stream.is_capturing() {
+        let launch = Launch::new(function, shape, given, attributes.to_vec())?;
+        return capture_work(&stream, Work::Kernel(Arc::new(launch)));
+    }
+    stream.may_use()?;
+    submit(driver, &stream, &function, shape, given)
 }
 
 /// The attribute that makes a launch cooperative.

@@ -5,25 +5,25 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Reads an aligned word that somebody else may be writing.
+/// Reads an aligned word that another thread may be writing.
 pub(crate) fn load_32(at: u64) -> u32 {
     // SAFETY: see the module's contract; callers check the alignment.
     unsafe { AtomicU32::from_ptr(at as *mut u32) }.load(Ordering::Acquire)
 }
 
-/// Reads an aligned word that somebody else may be writing.
+/// Reads an aligned word that another thread may be writing.
 pub(crate) fn load_64(at: u64) -> u64 {
     // SAFETY: see the module's contract; callers check the alignment.
     unsafe { AtomicU64::from_ptr(at as *mut u64) }.load(Ordering::Acquire)
 }
 
-/// Writes an aligned word that somebody else may be reading.
+/// Writes an aligned word that another thread may be reading.
 pub(crate) fn store_32(at: u64, value: u32) {
     // SAFETY: see the module's contract; callers check the alignment.
     unsafe { AtomicU32::from_ptr(at as *mut u32) }.store(value, Ordering::Release);
 }
 
-/// Writes an aligned word that somebody else may be reading.
+/// Writes an aligned word that another thread may be reading.
 pub(crate) fn store_64(at: u64, value: u64) {
     // SAFETY: see the module's contract; callers check the alignment.
     unsafe { AtomicU64::from_ptr(at as *mut u64) }.store(value, Ordering::Release);

@@ -1,15 +1,16 @@
-//! The driver's side of the link: operations go out with an effect, the effect is performed when
-//! the device says that the operation has ended.
+//! The driver's side of the links to the devices.
 //!
-//! Effects run one at a time in the order in which operations ended, on whichever thread polls or
-//! waits (or the link's own, for operations that asked to be prompt). An effect may not call into
-//! the link; what takes longer than a copy, or runs the client's code, goes to a helper thread
-//! (`helper.rs`).
+//! An operation goes out with an effect. The effect is performed when the device says that the
+//! operation has ended. Effects run one at a time, in the order in which operations ended, on the
+//! thread that polls or waits; prompt ones may run on the link's own. An effect may not call into
+//! the link. What takes longer than a copy, or runs the client's code, goes to `helper.rs`.
 //!
-//! There is one link a device. Contexts, streams and operations carry their device in the top four
-//! bits of their numbers (0 for the first), so whoever has one need not know which device it is of;
-//! numbers of one device keep their order. Only this file puts the bits there and takes them away.
-#![forbid(unsafe_code)]
+//! There is one link a device. Numbers of contexts, streams and operations carry their device in
+//! the top four bits (0 for the first). Only this file puts the bits there and takes them away.
+//! Numbers of one device keep their order.
+#![deny(unsafe_code)]
+
+mod page_table;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use simgpu_device::lock::lock;
 use simgpu_device::machine::Device;
 use simgpu_device::{
     Advice, Effects, Extra, Link, LinkError, NameId, Op, Options, Seq, Stream as LinkStream, Times, Touch,
@@ -28,15 +30,11 @@ pub(crate) use simgpu_device::Ctx as LinkContext;
 
 use crate::abi::{Error, R};
 use crate::effect::Effect;
-use crate::helper;
-use crate::memory::page_table;
-use crate::state::lock;
 use crate::thread;
 
-/// How long the thread that takes prompt news sleeps at most. Any bound would do: news wakes it.
+/// Longest sleep of the thread that takes prompt news. Any bound would do: news wakes it.
 const NEWS_SLICE: Duration = Duration::from_secs(5);
-/// Effects are kept in as many maps as there are, so that submitting threads and the one that
-/// performs rarely meet.
+/// Maps of effects: so many that threads which submit and the one that performs rarely meet.
 const SHARDS: usize = 16;
 
 /// Tokens are counted up, so the low bits alone spread them.
@@ -85,13 +83,17 @@ impl Pending {
 struct Performer {
     pending: Arc<Pending>,
     device: usize,
+    reached: Reached,
 }
+
+/// Takes over the effect of a host operation that its stream has reached.
+pub(crate) type Reached = fn(Effect, Seq);
 
 impl Effects for Performer {
     fn ended(&self, token: u64, _seq: Seq, times: Times) {
         if let Some(effect) = self.pending.take(token) {
-            // A panic (an executed kernel's, say) must not end the thread that takes the device's
-            // news; it is told on stderr.
+            // A panic, of an executed kernel say, must not end the thread that takes the news. It
+            // is told on stderr.
             let _ = catch_unwind(AssertUnwindSafe(|| effect.perform(times)));
         }
     }
@@ -100,7 +102,7 @@ impl Effects for Performer {
         // Taken out here: what a host operation does happens when the stream gets to it, and its
         // end has no effect.
         if let Some(effect) = self.pending.take(token) {
-            helper::reached(effect, here_seq(self.device, seq));
+            (self.reached)(effect, here_seq(self.device, seq));
         }
     }
 }
@@ -149,8 +151,7 @@ pub(crate) struct Timeline {
     naming: Mutex<()>,
 }
 
-/// What the client is told of the link's errors. A lost device is told on stderr once, however many
-/// calls it fails.
+/// Turns the link's errors into results, and tells them on stderr. A lost device is told once.
 fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
     move |error| {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -170,7 +171,8 @@ fn refused(what: &str) -> impl Fn(LinkError) -> Error + '_ {
 }
 
 impl Timeline {
-    pub(crate) fn open(devices: &[Device]) -> R<Timeline> {
+    /// Opens the ways to these devices. `reached` runs on a link's own thread: it may not block.
+    pub(crate) fn open(devices: &[Device], reached: Reached) -> R<Timeline> {
         let pending = Arc::new(Pending {
             next: AtomicU64::new(1),
             shards: Default::default(),
@@ -184,6 +186,7 @@ impl Timeline {
             let performer = Performer {
                 pending: pending.clone(),
                 device,
+                reached,
             };
             let link = Link::open(&options, Arc::new(performer)).map_err(refused("cuInit"))?;
             Ok(Way {
@@ -222,7 +225,7 @@ impl Timeline {
         self.link(device)?.fill_context().map_err(refused("context"))
     }
 
-    /// Gives it back.
+    /// Gives the primary context's memory back.
     pub(crate) fn drain_context(&self, device: usize) {
         if let Ok(link) = self.link(device) {
             link.drain_context();
@@ -253,8 +256,8 @@ impl Timeline {
         let _one = lock(&self.naming);
         let mut all = self.ways.iter().map(|way| way.link.name(name));
         let first = all.next().unwrap_or(NameId::NONE);
-        // Told to each, whatever the answer. A name that numbers differ for would be another
-        // kernel's there: better none.
+        // Told to each, whatever the answer. If a name's numbers differ, it has none: on one
+        // device the number would be another kernel's.
         if all.fold(true, |same, other| same & (other == first)) {
             first
         } else {
@@ -278,7 +281,7 @@ impl Timeline {
                 (other, seq) if other == device => (Op::WaitFor(seq), effect),
                 // No device knows another's operations: the stream stands until this process sees
                 // the end.
-                _ => (Op::Host, Some(Effect::Until(helper::until(seq)))),
+                _ => (Op::Host, Some(Effect::Ended(seq))),
             },
             op => (op, effect),
         };
@@ -321,8 +324,7 @@ impl Timeline {
         done
     }
 
-    /// The same as far as is known without asking the device. For what may as well be taken as not
-    /// done: asking costs a round trip.
+    /// Is the operation known to have ended, without a round trip to the device?
     pub(crate) fn is_known_done(&self, seq: Seq) -> bool {
         let (device, seq) = there_seq(seq);
         self.link(device).is_ok_and(|link| link.known(seq).is_done())
@@ -333,7 +335,7 @@ impl Timeline {
         self.link(device_of(seq)).map_or(true, Link::is_lost)
     }
 
-    /// What to say of an operation that is not done: that it never will be, if the device is gone.
+    /// The answer for an operation that is not done. If the device is gone it never will be.
     pub(crate) fn not_ready(&self, seq: Seq) -> Error {
         if self.is_lost(seq) {
             Error::LAUNCH_FAILED

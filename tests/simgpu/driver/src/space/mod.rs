@@ -1,8 +1,14 @@
 //! The address space: where device, pinned and reserved addresses lie, and what backs them.
 //!
 //! Device memory is host memory at fixed high addresses, sparse (`MAP_NORESERVE`), in one memfd a
-//! process, so that another process can map a piece of it (IPC handles). Given-back memory is
-//! punched out and reads as zero when handed out again. This file alone maps and unmaps.
+//! process, so that another process can map a piece of it (IPC handles). Memory that was
+//! given back is punched out, and reads as zero when it is handed out again.
+//!
+//! This file alone maps and unmaps. `raw.rs` alone reads and writes. `table.rs` knows every
+//! allocation.
+
+pub(crate) mod raw;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -11,31 +17,33 @@ use std::sync::{Mutex, OnceLock};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use simgpu_device::lock::lock;
 
 use crate::abi::{Error, R};
-use crate::state::lock;
 
 /// Granularity of device memory: what the real driver maps and accounts.
 pub(crate) const GRANULE: u64 = 2 << 20;
+/// Page of the devices' ledgers of managed memory.
+pub(crate) const LEDGER_PAGE_BYTES: u64 = 64 << 10;
 /// Granularity of pinned memory.
 pub(crate) const PAGE: u64 = 4096;
 
 /// Where the ranges begin: far from heap, stacks and libraries, below the 47 bits of user space.
 const BASE: u64 = 0x2000_0000_0000;
-/// Room for device memory; sixteen times the largest device anybody would simulate.
-const DEVICE_ROOM: u64 = 1 << 40;
+/// Room for device memory: sixteen times the largest device that is worth simulating.
+const DEVICE_ROOM_BYTES: u64 = 1 << 40;
 /// Room for pinned host memory.
-const PINNED_ROOM: u64 = 1 << 40;
+const PINNED_ROOM_BYTES: u64 = 1 << 40;
 /// Room for physical allocations of the virtual memory API (an offset range of a memfd, not
 /// addresses).
-const PHYSICAL_ROOM: u64 = 1 << 40;
+const PHYSICAL_ROOM_BYTES: u64 = 1 << 40;
 /// Room for reserved addresses: clients reserve 18 to 32 GiB at a time, some the whole device
 /// several times.
-const RESERVED_ROOM: u64 = 16 << 40;
+const RESERVED_ROOM_BYTES: u64 = 16 << 40;
 
-const PINNED_BASE: u64 = BASE + DEVICE_ROOM;
-const RESERVED_BASE: u64 = PINNED_BASE + PINNED_ROOM;
-const END: u64 = RESERVED_BASE + RESERVED_ROOM;
+const PINNED_BASE: u64 = BASE + DEVICE_ROOM_BYTES;
+const RESERVED_BASE: u64 = PINNED_BASE + PINNED_ROOM_BYTES;
+const END: u64 = RESERVED_BASE + RESERVED_ROOM_BYTES;
 
 /// What an address can be, by where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,20 +158,20 @@ fn punch(file: BorrowedFd<'_>, at: u64, size: u64) {
 
 impl Space {
     fn open() -> R<Space> {
-        let device = sparse_file("simcuda-device", DEVICE_ROOM)?;
-        let physical = sparse_file("simcuda-physical", PHYSICAL_ROOM)?;
+        let device = sparse_file("simcuda-device", DEVICE_ROOM_BYTES)?;
+        let physical = sparse_file("simcuda-physical", PHYSICAL_ROOM_BYTES)?;
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: FIXED_NOREPLACE maps nothing where something is mapped already.
-        os(unsafe { rustix::mm::mmap(address(BASE), DEVICE_ROOM as usize, read_write, flags, &device, 0) })?;
+        os(unsafe { rustix::mm::mmap(address(BASE), DEVICE_ROOM_BYTES as usize, read_write, flags, &device, 0) })?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: as above.
-        os(unsafe { rustix::mm::mmap_anonymous(address(PINNED_BASE), PINNED_ROOM as usize, read_write, flags) })?;
+        os(unsafe { rustix::mm::mmap_anonymous(address(PINNED_BASE), PINNED_ROOM_BYTES as usize, read_write, flags) })?;
         // SAFETY: as above.
         os(unsafe {
             rustix::mm::mmap_anonymous(
                 address(RESERVED_BASE),
-                RESERVED_ROOM as usize,
+                RESERVED_ROOM_BYTES as usize,
                 ProtFlags::empty(),
                 flags,
             )
@@ -174,10 +182,10 @@ impl Space {
         Ok(Space {
             device,
             physical,
-            free_device: all(BASE, DEVICE_ROOM),
-            free_pinned: all(PINNED_BASE, PINNED_ROOM),
-            free_physical: all(0, PHYSICAL_ROOM),
-            free_reserved: all(RESERVED_BASE, RESERVED_ROOM),
+            free_device: all(BASE, DEVICE_ROOM_BYTES),
+            free_pinned: all(PINNED_BASE, PINNED_ROOM_BYTES),
+            free_physical: all(0, PHYSICAL_ROOM_BYTES),
+            free_reserved: all(RESERVED_BASE, RESERVED_ROOM_BYTES),
         })
     }
 
@@ -191,7 +199,7 @@ impl Space {
         lock(&self.free_device).give(at, size);
     }
 
-    /// Takes device addresses out of the process's page table, until somebody uses them: the file
+    /// Takes device addresses out of the process's page table until they are used again. The file
     /// keeps what they hold.
     pub(crate) fn hide(&self, at: u64, size: u64) {
         if zone(at) != Zone::Device || size == 0 || zone(at + size - 1) != Zone::Device {

@@ -1,0 +1,129 @@
+//! Captures as streams and events know them: that one goes on, and what comes next in it.
+//!
+//! What a capture records belongs to `graph/capture`. What is forbidden meanwhile stands in
+//! `rules.rs`.
+#![forbid(unsafe_code)]
+
+pub(crate) mod edge;
+pub(crate) mod rules;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
+
+use crate::abi::{Error, Handle, R};
+use edge::{Edge, EdgeData};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// `CUstreamCaptureMode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+impl Mode {
+    pub(crate) fn new(mode: u32) -> R<Mode> {
+        match mode {
+            0 => Ok(Mode::Global),
+            1 => Ok(Mode::ThreadLocal),
+            2 => Ok(Mode::Relaxed),
+            _ => Err(Error::INVALID_VALUE),
+        }
+    }
+}
+
+/// One capture, from its beginning to its end.
+pub(crate) struct Capture {
+    pub(crate) id: u64,
+    pub(crate) mode: Mode,
+    /// The thread that began it.
+    pub(crate) thread: ThreadId,
+    pub(crate) context: u64,
+    /// Its origin orders itself with the legacy default stream, which is then not usable meanwhile.
+    pub(crate) blocking: bool,
+    invalid: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl Capture {
+    /// Begins a capture by the calling thread, in the context of this number.
+    pub(crate) fn begin(mode: Mode, context: u64, blocking: bool) -> Arc<Capture> {
+        let capture = Arc::new(Capture {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            mode,
+            thread: thread::current().id(),
+            context,
+            blocking,
+            invalid: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        rules::began(&capture);
+        capture
+    }
+
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.invalid.load(Ordering::Acquire)
+    }
+
+    /// Spoils the capture: a forbidden call was made.
+    pub(crate) fn invalidate(&self) {
+        self.invalid.store(true, Ordering::Release);
+    }
+
+    /// Fails once the capture is spoiled.
+    pub(crate) fn check(&self) -> R {
+        if self.is_invalid() {
+            Err(Error::STREAM_CAPTURE_INVALIDATED)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Marks the capture as over.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        rules::ended(self);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// What a capturing stream knows.
+pub(crate) struct CaptureSlot {
+    pub(crate) capture: Arc<Capture>,
+    /// What the stream's next operation comes after.
+    pub(crate) after: Vec<Edge>,
+    /// What `cuStreamGetCaptureInfo` last showed: the client may look at it until its next call on
+    /// the stream.
+    pub(crate) shown: (Vec<Handle>, Vec<EdgeData>),
+}
+
+impl CaptureSlot {
+    pub(crate) fn new(capture: Arc<Capture>, after: Vec<Edge>) -> CaptureSlot {
+        CaptureSlot {
+            capture,
+            after,
+            shown: Default::default(),
+        }
+    }
+}
+
+/// A point in a capture that an event stands for.
+#[derive(Clone)]
+pub(crate) struct CapturedEvent {
+    pub(crate) capture: Arc<Capture>,
+    pub(crate) after: Vec<Edge>,
+}
+
+impl CapturedEvent {
+    /// The event was used as if it stood for a moment on the device.
+    pub(crate) fn misused(&self) -> Error {
+        self.capture.invalidate();
+        Error::CAPTURED_EVENT
+    }
+}

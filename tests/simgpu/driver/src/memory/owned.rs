@@ -1,0 +1,91 @@
+//! Addresses that belong to graphs: whether the client holds them, and how much there is.
+//!
+//! A launch gives a graph's memory into the client's hands; the client's free takes it back.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use simgpu_device::lock::lock;
+
+use crate::abi::{Error, R};
+
+/// One of the graphs' allocations.
+struct Owned {
+    bytes: u64,
+    /// A launch has made it the client's, and it was not freed since.
+    in_use: bool,
+}
+
+/// Graphs' memory by address.
+static OWNED: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// `CU_GRAPH_MEM_ATTR_USED_MEM_HIGH` and `CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH`.
+static HIGH: AtomicU64 = AtomicU64::new(0);
+
+fn total(owned: &BTreeMap<u64, Owned>) -> u64 {
+    owned.values().map(|owned| owned.bytes).sum()
+}
+
+/// Takes an address in that a graph's allocation node got.
+pub(crate) fn add(address: u64, bytes: u64) {
+    let mut owned = lock(&OWNED);
+    owned.insert(address, Owned { bytes, in_use: false });
+    COUNT.store(owned.len(), Ordering::Release);
+    HIGH.fetch_max(total(&owned), Ordering::Relaxed);
+}
+
+/// The graphs are done with an address. Says whether it stays the client's.
+pub(crate) fn remove(address: u64) -> bool {
+    let mut owned = lock(&OWNED);
+    let left = owned.remove(&address);
+    COUNT.store(owned.len(), Ordering::Release);
+    left.is_some_and(|left| left.in_use)
+}
+
+/// A launch came to an allocation node (`in_use`) or to a free node, or the client frees the
+/// address. Says whether the address is a graph's: freeing it is over with that.
+fn mark(address: u64, in_use: bool) -> bool {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let mut owned = lock(&OWNED);
+    let found = owned.get_mut(&address);
+    if let Some(owned) = found {
+        owned.in_use = in_use;
+        return true;
+    }
+    false
+}
+
+/// A launch makes a graph's memory the client's.
+pub(crate) fn begins(address: u64) {
+    mark(address, true);
+}
+
+/// A client's free, or a free node: ends the use of a graph's memory, and says whether it was
+/// one's.
+#[inline]
+pub(crate) fn ends(address: u64) -> bool {
+    mark(address, false)
+}
+
+/// Is the address a graph's?
+pub(crate) fn owns(address: u64) -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && lock(&OWNED).contains_key(&address)
+}
+
+/// `CUgraphMem_attribute`: used, used at most, reserved, reserved at most.
+pub(crate) fn attribute(attribute: u32) -> R<u64> {
+    match attribute {
+        0 | 2 => Ok(total(&lock(&OWNED))),
+        1 | 3 => Ok(HIGH.load(Ordering::Relaxed)),
+        _ => Err(Error::INVALID_VALUE),
+    }
+}
+
+/// Begins the high-water marks again, from what there is.
+pub(crate) fn reset_high() {
+    HIGH.store(total(&lock(&OWNED)), Ordering::Relaxed);
+}
