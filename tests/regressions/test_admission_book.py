@@ -217,8 +217,8 @@ def test_a_look_of_tomorrow_is_one_of_now(rust):
 
 @pytest.mark.finding("correctness-17")
 def test_an_event_looks_at_all_who_run_a_few_times_however_many_wait(rust):
-    tests = ("an_event_reckons_a_few_times_however_many_wait", "what_is_reckoned_once_is_what_each_look_would_see")
-    rust("weft-admission", *(f"reckoned::tests::{test}" for test in tests))
+    tests = ("an_event_sums_up_a_few_times_however_many_wait", "sums_are_what_each_scan_would_find")
+    rust("weft-admission", *(f"sums::tests::{test}" for test in tests))
 
 
 @pytest.mark.finding("users-B6")

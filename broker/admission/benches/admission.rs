@@ -1,11 +1,10 @@
-//! Cost of an admission decision:
-//! `cargo bench -p weft-admission --bench admission -- [--check] [--json FILE]`.
+//! Cost of an admission decision: `cargo bench -p weft-admission --bench admission -- [--check]
+//! [--json FILE]`.
 //!
-//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB on which some run. Some waiters are
-//! due and one has a reservation. One thread; median and longest of three events: a job comes and
-//! waits, a running job ends and others are admitted, time passes. Each decides for the whole
-//! queue. A forecast, as for `weft queue`, is timed once. A second series has hundreds of small
-//! running jobs and a few waiters, each of which asks something of all running jobs.
+//! 200 to 10,000 jobs of 20 users wait for a device of 80 GB. Some are due and one has a
+//! reservation. One thread; median and longest of three events: a job arrives and waits, a running
+//! job ends and others are admitted, time passes. Each decides for the whole queue. A forecast is
+//! timed once. A second series has hundreds of small running jobs and a few waiters.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -28,14 +27,13 @@ const S: u64 = 1_000_000_000;
 /// Numbers of waiters.
 const WAIT: [usize; 5] = [200, 500, 1_000, 3_000, 10_000];
 
-/// The aim and its queue: with 200 waiters a decision takes at most the broker control thread's
-/// sleep between two polls.
+/// With 200 waiters a decision takes at most the broker control thread's sleep between two polls.
 const AIM: (usize, Duration) = (200, Duration::from_millis(20));
 
 /// Numbers of running jobs and waiters, where many run.
 const RUN: [(usize, usize); 4] = [(100, 24), (300, 24), (1_000, 24), (500, 500)];
 
-/// Limits of one measurement: number of events, and below it total time.
+/// Events of one measurement, and below it total time.
 const ROUNDS: usize = 60;
 const TIME: Duration = Duration::from_secs(2);
 
@@ -165,8 +163,8 @@ fn main() -> ExitCode {
     for wait in WAIT {
         eprintln!("{wait} wait");
         let mut bench = Bench::new();
-        // Filled under plain order, which looks only at the first: under policy `weft` filling
-        // would take longer than all that is measured.
+        // Filled under `fifo`, which looks only at the first: `weft` would take longer than all
+        // measured.
         bench.under(AdmissionPolicy::Fifo);
         while bench.machine.count().0 < wait {
             bench.comes();

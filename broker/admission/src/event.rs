@@ -30,11 +30,11 @@ pub enum Event {
     Weight(User, u32),
     /// A job asks for admission. A repeated request changes nothing.
     Asks(Ask),
-    /// A job already runs with this share, bytes with contexts: the broker restarted. A fact.
+    /// A job runs with this share, bytes with contexts: the broker restarted. A fact.
     Holds(Ask, DeviceId, u64),
     /// A running job has this many bytes beyond its share. A fact.
     Has(Job, u64),
-    /// A running job gives back bytes of its share: one of its processes moved to another device.
+    /// A running job gives back bytes: one of its processes moved to another device.
     Gives(Job, u64),
     /// A further process of a known job.
     Joins(Job),
@@ -43,7 +43,7 @@ pub enum Event {
     /// A running job wants more bytes at once, or a denial.
     Grows(Job, u64),
     /// A running job wants more bytes, and waits if the end of a job that does not wait itself may
-    /// free them. It goes before all waiters.
+    /// free them. It goes before waiters.
     GrowsInTime(Job, u64),
     /// A job no longer waits for more bytes.
     GrowsNoMore(Job),
@@ -54,7 +54,7 @@ pub enum Event {
     Suspends(Job),
     /// A suspended job goes on.
     Resumes(Job),
-    /// A job with auto backing began on device memory before it heard the decision. A fact.
+    /// A job with auto backing began on device memory, unaware of the decision. A fact.
     OnDevice(Job),
     /// A job ended, died or withdrew its request.
     Ends(Job),

@@ -64,8 +64,8 @@ enum RealState {
 }
 
 impl Shadow {
-    /// Known or expected end in the shadow. `None` for a job that really overruns: it ends here
-    /// when it really ends.
+    /// Known or expected end in the shadow. `None`: it really overruns, and ends here when it
+    /// really ends.
     fn end_time(&self, now: Ns) -> Option<Ns> {
         let ShadowState::Runs(_, since) = self.shadow else {
             return None;

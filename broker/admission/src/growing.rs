@@ -6,10 +6,10 @@
 //!
 //! Meanwhile new jobs of no higher priority stay out if they would lengthen its wait. Its memory
 //! may come when one neighbour ends whose end suffices, or when the neighbours expected first have
-//! ended. A new job that leaves room in each of these cases begins.
+//! ended. A new job begins if it leaves room in each case.
 //!
 //! A user's jobs keep others out for at most [`super::AdmissionConfig::guard`] an hour, counted
-//! while jobs wait for admission. A request without guard time left still has free memory first.
+//! while jobs wait for admission. Without guard time left a request still has free memory first.
 #![forbid(unsafe_code)]
 
 use super::event::Decision;
@@ -23,12 +23,11 @@ use weft_protocol::Ns;
 /// Time in which a fully used guard is forgotten, ns.
 const GUARD_PERIOD_NS: Ns = 3_600_000_000_000;
 
-/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left: not for moments, again and
-/// again.
+/// A job keeps others out only if `guard / MIN_GUARD_DIVISOR` is left: not for moments.
 const MIN_GUARD_DIVISOR: Ns = 10;
 
 impl Admission {
-    /// Adds a device or its new measurement, and corrects the shares of its jobs for the contexts.
+    /// Adds a device or its new measurement, and corrects its jobs' shares for the contexts.
     pub(super) fn update_device(&mut self, device: Device) {
         let before = self.devices.insert(device.id, device);
         let was = before.map_or(device.context, |before| before.context);
@@ -55,7 +54,7 @@ impl Admission {
         })
     }
 
-    /// Loads of a device once a guarding job is served, for each way its memory may become free.
+    /// Loads once a guarding job is served, for each way its memory may become free.
     pub(super) fn guarded_loads(&self, device: DeviceId, elsewhere: u64) -> Vec<GuardedLoad> {
         let (mut guarded_loads, waits) = (Vec::new(), |job: &Job| self.growing.iter().any(|it| it.job == *job));
         let Some(about) = self.devices.get(&device) else {
@@ -170,7 +169,7 @@ impl Admission {
             .map(|it| self.fair_share.guard_left(it.ask.user, guard));
         let guards = left.is_some_and(|left| left > guard / MIN_GUARD_DIVISOR || guarded && left > 0);
         self.growing.push(GrowthRequest { job, bytes, guards });
-        // Nor may it wait if an earlier request would then wait for ever.
+        // Nor may an earlier request then wait for ever.
         if self.growing.iter().all(|it| self.may_become_free(it.job, it.bytes)) {
             return None;
         }
@@ -285,8 +284,7 @@ mod tests {
             !asks(&mut machine, 3, GB),
             "two are free, and somebody who runs needs them and what the other one has"
         );
-        // Job 2 runs and waits for none, so it gets what is free. It may not wait for more: both
-        // would wait for each other.
+        // It may not wait for more: both would wait for each other.
         assert_eq!(granted(&tell(&mut machine, Event::Grows(Job(2), GB))), [2]);
         assert_eq!(denied(&tell(&mut machine, Event::GrowsInTime(Job(2), 2 * GB))), [2]);
         let out = tell(&mut machine, Event::Ends(Job(2)));
@@ -301,8 +299,8 @@ mod tests {
     fn who_leaves_him_who_grows_what_he_waits_for_begins() {
         let mut machine = machine(Device::new(DeviceId(0), 16 * GB));
         assert!(asks(&mut machine, 1, 2 * GB) && asks(&mut machine, 2, 3 * GB) && asks(&mut machine, 3, 6 * GB));
-        // 5 GB are free. Either end suffices: with that of 2 there are 8, one more than job 1
-        // wants; with that of 3 four more.
+        // Either end suffices: with that of 2 there are 8, one more than job 1 wants; with that of
+        // 3 four more.
         assert_eq!(tell(&mut machine, Event::GrowsInTime(Job(1), 7 * GB)), []);
         assert!(
             !asks(&mut machine, 4, 2 * GB),
@@ -353,8 +351,7 @@ mod tests {
         assert_eq!(machine.next_wake(), Some(1_060 * S));
         machine.handle(1_060 * S, Event::Tick, &mut Vec::new());
         assert!(machine.share(Job(3)).is_some(), "77 GiB are free");
-        // Another job of the same user, just short of an hour later: it waits, and keeps no job
-        // out.
+        // Another job of the user, just short of an hour later: it waits, and keeps no job out.
         grows(&mut machine, 1_061 * S);
         assert!(asks(&mut machine, 1_062 * S, 4, 2, GB));
         // The used time is forgotten.

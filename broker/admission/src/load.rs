@@ -177,8 +177,7 @@ mod tests {
             ..Device::new(DeviceId(0), 16 * GB)
         };
         let config = AdmissionConfig::default();
-        // A working set as large as the device exceeds what contexts and foreign memory leave. The
-        // others are of a profile that knows what a turn touches.
+        // A set as large as the device exceeds what contexts and foreign memory leave.
         for large in [
             managed(16 * GB, 16 * GB),
             managed(40 * GB, 16 * GB),

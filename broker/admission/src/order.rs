@@ -13,8 +13,7 @@ use super::need::{Device, DeviceId, Job, Need};
 use super::state::Admission;
 use weft_protocol::Ns;
 
-/// Expected runs within this factor count as equal: estimates are no better, and the order among
-/// users should not depend on them.
+/// Expected runs within this factor count as equal: estimates are no better.
 const DURATION_STEP: u32 = 4;
 
 /// Room kept for a due job that does not fit: the device and the time.
@@ -93,7 +92,7 @@ impl Admission {
     }
 
     /// Reservation of the first waiter in its leeway ([`Admission::due`]), and the longest expected
-    /// run of a running job, ns: the bound has room for a job that runs no longer.
+    /// run of a running job, ns. The bound has room for a job that runs no longer.
     fn deferred(&self) -> Option<(Reservation, Ns)> {
         let longest = self.sums().longest?;
         let off = |waiter: &&WaitingJob| self.due_without_leeway(waiter) <= self.now && self.now < self.due(waiter);

@@ -1,6 +1,5 @@
 //! The state: waiters, running jobs with their shares, and what each event changes.
 //!
-//! `order` has the rule of the next waiter, `growing` that of running jobs that want more.
 //! Invariant: [`Admission::sums`] are dropped whenever an input of them changes.
 #![forbid(unsafe_code)]
 
@@ -54,7 +53,7 @@ impl Admission {
         }
     }
 
-    /// Processes an event at `now` and appends the decisions to `out`.
+    /// Processes an event at `now`; appends the decisions to `out`.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.sums.take();
         self.apply(now, event, out);
@@ -302,7 +301,7 @@ impl Admission {
             return;
         }
         running.ask.need.processes = running.present;
-        // More than declared: its context comes from free memory, else from the job's own share.
+        // Its context comes from free memory, else from the job's own share.
         let device = running.device;
         let context = self.devices.get(&device).map_or(0, |device| device.context);
         if self.fits_more(device, context)

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             count: GRANULES as u32,
         };
         planner.placed(Client(number), all, GranulePlace::Host);
-        planner.learn(Client(number), set(), 0);
+        planner.set_working_set(Client(number), set(), 0);
     }
     let length = 100_000_000;
     let mut clients: Vec<u64> = (0..CLIENTS).collect();

@@ -92,7 +92,7 @@ pub(super) struct Choice {
     /// A missing granule of the running client has no victim.
     starved: bool,
     /// The search for victims may have passed an arrival.
-    came: bool,
+    arrived: bool,
     /// Slots changed: plan again.
     stale: bool,
     pub any_refused: bool,
@@ -110,11 +110,11 @@ impl Choice {
         self.stale = true;
     }
 
-    pub fn something_came(&mut self) {
-        self.came = true;
+    pub fn note_arrival(&mut self) {
+        self.arrived = true;
     }
 
-    pub fn something_left(&mut self) {
+    pub fn note_departure(&mut self) {
         self.starved = false;
         if self.passed_leaving {
             self.rewind();
@@ -194,12 +194,12 @@ impl Planner {
             }
         }
         self.choice = choice;
-        self.look_at_all_again();
+        self.restart_search();
     }
 
     /// Restarts the search for victims.
-    fn look_at_all_again(&mut self) {
-        self.choice.came = false;
+    fn restart_search(&mut self) {
+        self.choice.arrived = false;
         self.choice.tails.clear();
         self.choice.tails.extend(self.clients.iter().map(|(_, memory)| Tail {
             left: memory.slots.len(),
@@ -210,8 +210,8 @@ impl Planner {
     /// Capacity less other clients' pins, granules.
     fn room_for(&self, client: usize) -> u64 {
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != client);
-        let kept: u64 = others.map(|(_, (_, memory))| memory.kept()).sum();
-        self.config.capacity.saturating_sub(kept)
+        let pinned: u64 = others.map(|(_, (_, memory))| memory.pinned_slots()).sum();
+        self.config.capacity.saturating_sub(pinned)
     }
 
     /// Number of visits served by the link.
@@ -430,10 +430,10 @@ impl Planner {
             }
             let Some(victim) = best else {
                 // Look again for the running client: a cursor may have passed an arrival.
-                if !(self.choice.came && need.visit == 0) {
+                if !(self.choice.arrived && need.visit == 0) {
                     return None;
                 }
-                self.look_at_all_again();
+                self.restart_search();
                 continue;
             };
             if self.options().victims == Victims::Opt && victim.key <= need.at {

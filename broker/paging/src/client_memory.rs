@@ -140,7 +140,7 @@ impl ClientMemory {
         self.slots.drain(gone);
     }
 
-    pub fn learn(&mut self, set: WorkingSet, whole_allocations: bool) {
+    pub fn set_working_set(&mut self, set: WorkingSet, whole_allocations: bool) {
         self.set = set;
         if whole_allocations {
             let widened: Vec<Use> = self.set.uses.iter().flat_map(|one| self.widened(*one)).collect();
@@ -224,7 +224,7 @@ impl ClientMemory {
         self.pinned && (self.used == 0 || self.slots[slot].used)
     }
 
-    pub fn kept(&self) -> u64 {
+    pub fn pinned_slots(&self) -> u64 {
         match (self.pinned, self.used) {
             (false, _) => 0,
             (true, 0) => self.slots.len() as u64,

@@ -9,7 +9,7 @@
 //! # How to drive it
 //!
 //! 1. [`Planner::join`] each client. Tell where its memory lies ([`Planner::placed`],
-//!    [`Planner::freed`]) and what it touches ([`Planner::learn`]).
+//!    [`Planner::freed`]) and what it touches ([`Planner::set_working_set`]).
 //! 2. [`Planner::switch`] at each switch and each change of the timeline. Element 0 runs now, for
 //!    the rest of its turn.
 //! 3. [`Planner::orders`] after every switch, [`Planner::done`] and [`Planner::ran`]: what may

@@ -79,18 +79,18 @@ impl Planner {
     }
 
     /// Lowers the capacity by this many granules.
-    pub fn leave_free(&mut self, granules: u64) {
+    pub fn lower_capacity(&mut self, granules: u64) {
         self.config.capacity = self.config.capacity.saturating_sub(granules);
         self.replan();
     }
 
     /// Bounds granules on the host. What lies there stays.
-    pub fn host_may_take(&mut self, granules: u64) {
+    pub fn set_host_limit(&mut self, granules: u64) {
         self.config.host_limit = granules;
     }
 
     /// Bounds this client's granules on the host; `None`: no bound of its own.
-    pub fn client_may_take(&mut self, client: Client, granules: Option<u64>) {
+    pub fn set_client_host_limit(&mut self, client: Client, granules: Option<u64>) {
         if let Some(at) = self.index(client) {
             self.clients[at].1.host_limit = granules;
         }
@@ -102,7 +102,7 @@ impl Planner {
     }
 
     /// Sets the measured rates of the link. `duplex` stays.
-    pub fn carries(&mut self, link: Link) {
+    pub fn set_link(&mut self, link: Link) {
         self.config.link = Link {
             duplex: self.config.link.duplex,
             ..link
@@ -181,7 +181,7 @@ impl Planner {
                 slot.moving = Movement::No;
             });
         }
-        self.choice.something_came();
+        self.choice.note_arrival();
     }
 
     /// Notes freed granules.
@@ -198,14 +198,14 @@ impl Planner {
     }
 
     /// Sets what a client touches in a period, and its position in it, ns.
-    pub fn learn(&mut self, client: Client, set: WorkingSet, position: Ns) {
+    pub fn set_working_set(&mut self, client: Client, set: WorkingSet, position: Ns) {
         let options = self.options();
         let Some(at) = self.index(client) else { return };
         let memory = &mut self.clients[at].1;
         for slot in &memory.slots {
             self.totals.count(slot, u64::saturating_sub);
         }
-        memory.learn(set, options.whole_allocations);
+        memory.set_working_set(set, options.whole_allocations);
         memory.position = position % memory.period;
         memory.ran = 0;
         for slot in &memory.slots {
@@ -288,7 +288,7 @@ impl Planner {
     }
 
     /// Corrects a client's position, ns, from the next switch on.
-    pub fn stands(&mut self, client: Client, position: Ns) {
+    pub fn set_position(&mut self, client: Client, position: Ns) {
         if let Some(at) = self.index(client) {
             let memory = &mut self.clients[at].1;
             memory.position = position % memory.period.max(1);
@@ -446,9 +446,9 @@ impl Planner {
         }
         self.choice.any_refused |= refused > 0;
         if matches!(order.kind, OrderKind::Prefetch | OrderKind::Populate) {
-            self.choice.something_came();
+            self.choice.note_arrival();
         } else {
-            self.choice.something_left();
+            self.choice.note_departure();
         }
         let memory = &mut self.clients[at].1;
         let bytes = moved * GRANULE;
@@ -537,10 +537,10 @@ impl Planner {
         let left = self.config.capacity.saturating_sub(memory.used).min(others);
         let used = memory.used_in(length);
         let missing = |of: u64| part(part(of, others - left, others), used, memory.used);
-        let kept = self.options().read_duplication;
+        let duplicate = self.options().read_duplication;
         Migration {
             inward: missing(memory.used),
-            outward: missing(if kept { memory.written } else { memory.used }),
+            outward: missing(if duplicate { memory.written } else { memory.used }),
         }
     }
 

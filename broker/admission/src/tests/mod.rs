@@ -108,8 +108,7 @@ fn what_fits_begins_at_once_and_what_never_fits_is_refused_with_the_figures() {
 fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds() {
     let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(1, 1, 8 * GB, 1000)), [1]);
-    // Needs the whole device. May be passed for its own run of 300 s, and until the first has
-    // ended, before which it could not begin.
+    // Needs the whole device. May be passed for its own 300 s, and until the first has ended.
     assert_eq!(bench.asks(ask(2, 2, 15 * GB, 300)), [0; 0]);
     bench.now = 490 * S;
     assert_eq!(bench.asks(ask(3, 1, 6 * GB, 60)), [3]);
@@ -121,8 +120,7 @@ fn short_jobs_pass_a_large_one_until_its_turn_has_come_and_its_reservation_holds
     assert!(view.waiting[0].due);
     assert_eq!(view.waiting[0].promise, Some((DeviceId(0), 550 * S)));
     assert_eq!(view.waiting[0].lack, Some(Lack::Device));
-    // Starts: it ends before the promise even at twice its expected run. The next might not and
-    // waits, though it fits.
+    // It ends before the promise even at twice its expected run. The next might not, and waits.
     assert_eq!(bench.asks(ask(4, 3, GB, 25)), [4]);
     assert_eq!(bench.asks(ask(5, 3, GB, 26)), [0; 0]);
     let waiting = bench.machine.view().waiting;
@@ -142,12 +140,12 @@ fn what_fits_beside_the_reservation_goes_however_long_it_runs() {
     assert_eq!(bench.asks(ask(9, 3, 6 * GB, 50)), [9]);
     bench.now = 67 * S;
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // Plain order begins it now. Its leeway is half of the longest run, 25 s, less 1.5 times the 3
-    // s it is to wait: others pass for 20.5 s more.
+    // The fifo shadow begins it now. Its leeway is half of the longest run, 25 s, less 1.5 times
+    // the 3 s that it is to wait: others pass for 20.5 s more.
     assert!(!bench.machine.view().waiting[0].due);
     assert_eq!(bench.machine.next_wake(), Some(87_500_000_000));
     // A job that runs no longer than the running ones passes; a longer one only beside the waiter.
-    // Of 16 GB the waiter needs 10.5: 5.5 are left.
+    // Of 16 GB that needs 10.5: 5.5 are left.
     assert_eq!(bench.asks(ask(3, 3, 4 * GB, 100_000)), [3]);
     assert_eq!(bench.asks(ask(4, 3, GB, 200_000)), [0; 0]);
     assert_eq!(
@@ -164,8 +162,7 @@ fn who_must_wait_longer_than_its_bound_leaves_is_due_at_once() {
     bench.now = 500 * S;
     assert_eq!(bench.asks(ask(3, 3, GB, 600)), [3]);
     assert_eq!(bench.admits(Event::Ends(Job(1))), [0; 0]);
-    // The device is free only when the third job has ended, in 600 s. No leeway is left: it is due
-    // at once, and only what ends before passes.
+    // The device is free only when the third job has ended, in 600 s. No leeway is left.
     assert!(bench.machine.view().waiting[0].due);
     assert_eq!(bench.asks(ask(4, 3, GB, 301)), [0; 0]);
     assert_eq!(bench.asks(ask(5, 3, GB, 299)), [5]);
@@ -189,15 +186,15 @@ fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain
         _ => 20 * S,
     };
     assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
-    // One at a time, each of another user: three short ones, a long one behind the first, then ten
-    // short ones.
+    // One at a time, each of another user: three short ones, a long one behind the first, ten short
+    // ones.
     for job in 1..=14 {
         assert_eq!(bench.asks(ask(job, job as u32, 15 * GB, runs(job) / S)), [0; 0]);
     }
     let begun = order(&mut bench, &runs);
     assert_eq!(begun.len(), 14);
     let at = |job: u64| begun.iter().find(|(it, _)| *it == job).map(|(_, at)| *at);
-    // In plain order the long one begins at 120 s. It may be passed for its own 400 s, so all short
+    // Under fifo the long one begins at 120 s. It may be passed for its own 400 s, so all short
     // ones go first and end at 360.
     assert_eq!(at(2), Some(360));
     assert_eq!(begun.last(), Some(&(2, 360)));
@@ -207,7 +204,7 @@ fn under_a_long_queue_short_jobs_go_first_and_a_large_one_no_later_than_in_plain
 fn a_day_is_the_longest_that_plain_order_excuses() {
     let mut bench = Bench::new(AdmissionPolicy::Weft);
     assert_eq!(bench.asks(ask(0, 9, 8 * GB, 100)), [0]);
-    // In plain order it would wait for the first, which never ends.
+    // Under fifo it would wait for the first, which never ends.
     assert_eq!(bench.asks(ask(1, 1, 15 * GB, 100)), [0; 0]);
     bench.now = 24 * 3600 * S - 1;
     bench.admits(Event::Tick);
@@ -223,7 +220,7 @@ fn users_take_turns_and_a_heavier_one_has_more_of_them() {
     let mut bench = Bench::new(AdmissionPolicy::Weft);
     bench.tell(Event::Weight(User(2), 2));
     assert_eq!(bench.asks(ask(0, 9, 15 * GB, 100)), [0]);
-    // All alike, and all due when the first may go. The first user came first with all of his jobs.
+    // All alike, and due when the first may go. The first user came first with all of his jobs.
     for job in 1..=4 {
         assert_eq!(bench.asks(ask(job, 1, 15 * GB, 100)), [0; 0]);
     }
@@ -566,8 +563,7 @@ proptest! {
     }
 
     /// The bound of the largest job. Jobs of other users come all the time and run up to twice as
-    /// long as expected. It begins at the latest after its patience and then the longest of those
-    /// runs.
+    /// long as expected. It begins at the latest after its patience and the longest of those runs.
     #[test]
     fn the_largest_job_begins_within_its_bound(
         large in 30..2000u64,
@@ -615,8 +611,8 @@ proptest! {
                 machine.handle(now, Event::Tick, &mut out);
             }
         }
-        // Jobs of other users that were due before it begin before it: each of at most three users
-        // has one ahead, of shorter patience.
+        // Jobs that were due before it begin first: each of at most three users has one ahead, of
+        // shorter patience.
         let bound = AdmissionConfig::default().patience(large * S) + longest;
         let begun = begun.expect("it begins");
         prop_assert!(begun <= bound + 3 * longest, "{} s, bound {} s", begun / S, bound / S);

@@ -92,7 +92,7 @@ impl Thread {
         let Some(planner) = &mut self.planner else { return };
         // Evicted memory is not spare any more, and belongs to the plan.
         let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
-        planner.host_may_take(host::of_system().saturating_add(lies) / GRANULE);
+        planner.set_host_limit(host::of_system().saturating_add(lies) / GRANULE);
     }
 
     /// Tells the planner a client's host bound when its report changed: `0.9 * left + evicted`. The
@@ -107,7 +107,7 @@ impl Thread {
             known.host_left = Some(left);
             let client = Client(*client);
             let limit = (left > 0).then(|| left / 10 * 9 / GRANULE + planner.on_host_of(client));
-            planner.client_may_take(client, limit);
+            planner.set_client_host_limit(client, limit);
         }
     }
 

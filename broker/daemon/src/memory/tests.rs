@@ -302,7 +302,7 @@ fn what_the_host_has_to_spare_is_seen_anew() {
     scene.thread.take(MemoryMessage::Backed(1, 1 << 40, 100 * MB));
     scene.settle(page_ops::PageOpStatus::Done);
     let limit = |scene: &Scene| scene.thread.planner.as_ref().expect("a plan").config().host_limit;
-    let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").host_may_take(7);
+    let stale = |scene: &mut Scene| scene.thread.planner.as_mut().expect("a plan").set_host_limit(7);
     stale(&mut scene);
     let now = Instant::now();
     scene.thread.survey(now);

@@ -249,7 +249,7 @@ impl Thread {
             && let Some(at) = known.forecast.position(&known.entry.lane.page_ops)
         {
             known.forecast.stands(at, now);
-            planner.stands(Client(client), at);
+            planner.set_position(Client(client), at);
             if planner.is_short() {
                 let there = |granule| planner.is_there(Client(client), granule);
                 known.confirms = confirms(known.forecast.granules_from(at), there);
@@ -381,7 +381,7 @@ impl Thread {
                 .planner
                 .get_or_insert_with(|| Planner::new(config(*bytes, contexts, plain, self.settings.dilation)));
             if let Some(carried) = self.links.get(uuid) {
-                planner.carries(carried.link());
+                planner.set_link(carried.link());
             }
             self.residency.room(holds(*bytes, contexts, plain));
             planner.join(Client(*client));
@@ -403,7 +403,7 @@ impl Thread {
             if let Some(at) = at {
                 known.forecast.stands(at, Instant::now());
             }
-            planner.learn(Client(*client), set, at.unwrap_or(0));
+            planner.set_working_set(Client(*client), set, at.unwrap_or(0));
             if self.running.is_none() {
                 self.running = Some((*client, Instant::now()));
             }
@@ -492,7 +492,7 @@ impl Thread {
             }
         }
         if measured {
-            planner.carries(carried.link());
+            planner.set_link(carried.link());
         }
         for (client, what, range, outcome) in ended {
             self.moved(client, what, range, outcome);

@@ -177,7 +177,7 @@ fn what_a_foreground_job_does_not_use_makes_room() {
 #[test]
 fn of_a_foreground_job_of_whom_nothing_is_known_nothing_goes() {
     let (mut world, timeline) = beside_a_foreground();
-    world.planner.learn(Client(0), WorkingSet::default(), 0);
+    world.planner.set_working_set(Client(0), WorkingSet::default(), 0);
     for granule in 0..10 {
         let one = GranuleRange {
             first: granule,
@@ -327,7 +327,7 @@ fn advice_follows_what_is_written() {
     planner.join(Client(1));
     let mut set = sweep(4, 10, Access::Read);
     set.uses[2].access = Access::ReadWrite;
-    planner.learn(Client(1), set.clone(), 0);
+    planner.set_working_set(Client(1), set.clone(), 0);
     let mut orders = Vec::new();
     planner.orders(&mut orders);
     let advice = |orders: &[PagingOrder]| -> Vec<(u64, u32, OrderKind)> {
@@ -343,7 +343,7 @@ fn advice_follows_what_is_written() {
     );
     orders.clear();
     set.uses[3].access = Access::ReadWrite;
-    planner.learn(Client(1), set, 0);
+    planner.set_working_set(Client(1), set, 0);
     planner.orders(&mut orders);
     assert_eq!(advice(&orders), [(3, 1, OrderKind::Advise(false))]);
 }
@@ -393,7 +393,7 @@ fn what_is_refused_stays_and_is_asked_again_at_the_next_switch() {
     let mut planner = Planner::new(config(10, Options::default()));
     let client = Client(1);
     planner.join(client);
-    planner.learn(client, sweep(4, 10, Access::ReadWrite), 0);
+    planner.set_working_set(client, sweep(4, 10, Access::ReadWrite), 0);
     planner.placed(client, GranuleRange { first: 0, count: 4 }, GranulePlace::Host);
     let turn = [ResidencySlot { client, length: 40 }];
     planner.switch(&turn);
@@ -434,7 +434,7 @@ fn no_more_of_a_client_is_moved_out_than_its_control_group_leaves() {
             config(60, Options::default()),
             vec![sweep(40, 200, Access::ReadWrite); 3],
         );
-        world.planner.client_may_take(Client(1), limit);
+        world.planner.set_client_host_limit(Client(1), limit);
         world.rounds(6, 8_000);
         let on_host = world.planner.on_host_of(Client(1));
         match limit {

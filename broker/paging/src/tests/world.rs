@@ -44,7 +44,7 @@ impl World {
             for one in &set.uses {
                 planner.placed(client, one.range, GranulePlace::Host);
             }
-            planner.learn(client, set.clone(), 0);
+            planner.set_working_set(client, set.clone(), 0);
             by_client.insert(client, set);
             position.insert(client, 0);
         }

@@ -195,7 +195,7 @@ impl PlannerState {
             for range in &job.allocations {
                 planner.placed(client(number), granules(*range), GranulePlace::Host);
             }
-            planner.learn(client(number), working_set(job), 0);
+            planner.set_working_set(client(number), working_set(job), 0);
         }
         Some(PlannerState {
             planner,
