@@ -1,4 +1,4 @@
-//! Reading and writing the files.
+//! Reads and writes the files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::keys::{self, Key, keys};
 use crate::{Calibration, CalibrationError, Value};
 
-/// How a source may begin: what kind of knowledge it is.
+/// Begins of a source: the kinds of knowledge.
 const KINDS: [&str; 5] = ["measured: ", "paper: ", "datasheet: ", "trace: ", "estimate: "];
 
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         ));
     }
     let number = value.value;
-    // 2^53: beyond that a whole number and its neighbour are one.
+    // From 2^53 on a float does not tell neighbouring whole numbers apart.
     if !number.is_finite() || !(0.0..=9_007_199_254_740_992.0).contains(&number) {
         return Err(format!("{name} = {number}: not a number from 0 up"));
     }

@@ -1,4 +1,4 @@
-//! The keys: what may stand in a calibration file, from `keys.toml`, which scripts read too.
+//! The keys of a calibration file, from `keys.toml`, which scripts read too.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -11,21 +11,21 @@ const TEXT: &str = include_str!("../keys.toml");
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// How it is called in a file; ends with its unit.
+    /// Name in a file; ends with its unit.
     #[serde(skip)]
     pub name: String,
-    /// The unit, as the probe prints it.
+    /// Unit, as the probe prints it.
     pub unit: String,
-    /// What it is.
+    /// Meaning.
     pub meaning: String,
-    /// Which part of the simulated GPU reads it: `engine`, `device`, or none yet.
+    /// Part of the simulated GPU that reads it: `engine`, `device`, or none yet.
     pub read_by: String,
-    /// The probe that measures it.
+    /// Probe that measures it.
     pub probe: Option<String>,
-    /// What the probe's line calls it.
+    /// Name on the probe's line.
     #[serde(rename = "name")]
     pub line: Option<String>,
-    /// Zero makes no sense.
+    /// Whether zero is refused.
     #[serde(default)]
     pub positive: bool,
 }
@@ -44,7 +44,7 @@ pub fn keys() -> &'static [Key] {
 /// The key of this name.
 pub(crate) fn find(name: &str) -> Result<&'static Key, String> {
     keys().iter().find(|key| key.name == name).ok_or_else(|| {
-        // The nearest is most likely what was meant: the one with the longest common beginning.
+        // Most likely meant: the key with the longest common beginning.
         let common = |key: &Key| key.name.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
         let near = keys().iter().max_by_key(|key| common(key)).map_or("", |key| &key.name);
         format!("no key {name} (did you mean {near}?); keys.toml lists them")

@@ -1,9 +1,8 @@
-//! Calibration files: what one GPU is like, each value with its source. The format stands in
-//! `README.md` beside this package, the keys in `keys.toml`.
+//! Calibration files: the figures of one GPU, each with its source. `README.md` beside this package
+//! has the format, `keys.toml` the keys.
 //!
-//! What holds: a [`Calibration`] was checked whole (known keys, sources, numbers, its base), so
-//! that whoever reads it need not; reading changes nothing, and everything of this folder is in the
-//! program.
+//! What holds: a [`Calibration`] was checked whole (keys, sources, numbers, base), so its readers
+//! need no checks. The program contains all files of this folder.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -20,10 +19,10 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/files.rs"));
 }
 
-/// What counts where nobody names a file.
+/// Calibration where no file is named.
 pub const STANDARD: &str = "a100-like";
 
-/// Why a calibration cannot be used. One line each.
+/// Reason for which a calibration cannot be used, one line.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// The file cannot be read.
@@ -32,15 +31,15 @@ pub enum CalibrationError {
     /// There is no file of that name.
     #[error("no calibration {name}: there are {}; a path to a file works too", known.join(", "))]
     NoSuchName {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// What there is.
+        /// Names that exist.
         known: Vec<&'static str>,
     },
-    /// It is no calibration.
+    /// The file is no calibration.
     #[error("calibration {origin}: {what}")]
     Malformed {
-        /// Which file.
+        /// The file.
         origin: String,
         /// What is wrong, and what to do.
         what: String,
@@ -50,26 +49,26 @@ pub enum CalibrationError {
 /// One value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
-    /// In the key's unit.
+    /// Value, in the key's unit.
     pub value: f64,
-    /// Where it comes from.
+    /// Source.
     pub source: String,
-    /// Samples.
+    /// Number of samples.
     pub n: Option<u64>,
-    /// A tenth of the samples were lower.
+    /// Tenth percentile of the samples.
     pub p10: Option<f64>,
-    /// A tenth of the samples were higher.
+    /// Ninetieth percentile of the samples.
     pub p90: Option<f64>,
 }
 
 /// A checked file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// What was measured.
+    /// The GPU that was measured.
     pub gpu: String,
-    /// Where values come from that are missing here.
+    /// File of values that are missing here.
     pub base: Option<String>,
-    /// By key.
+    /// Values by key.
     values: BTreeMap<&'static str, Value>,
 }
 
@@ -79,7 +78,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 impl Calibration {
-    /// An empty one on a base.
+    /// An empty calibration on a base.
     pub fn new(gpu: &str, base: Option<&str>) -> Calibration {
         Calibration {
             gpu: gpu.to_owned(),
@@ -100,7 +99,7 @@ impl Calibration {
         Calibration::parse(embedded(name_or_path)?, name_or_path)
     }
 
-    /// Reads one from TOML text; `origin` is named in errors.
+    /// Reads a calibration from TOML text. Errors name `origin`.
     pub fn parse(text: &str, origin: &str) -> Result<Calibration, CalibrationError> {
         let calibration = file::read(text, origin)?;
         if let Some(base) = &calibration.base {
@@ -115,7 +114,7 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// As it is written to a file; keys in the order of `keys.toml`.
+    /// The text of a file; keys in the order of `keys.toml`.
     pub fn text(&self) -> String {
         file::write(self)
     }
@@ -133,7 +132,7 @@ impl Calibration {
         })
     }
 
-    /// Sets a value. Refuses what a file may not hold either.
+    /// Sets a value. Refuses what a file may not hold.
     pub fn set(&mut self, key: &str, value: Value) -> Result<(), CalibrationError> {
         let malformed = |what| CalibrationError::Malformed {
             origin: self.gpu.clone(),

@@ -1,4 +1,4 @@
-//! What the simulated GPU takes from a calibration.
+//! Settings of the simulated GPU by a calibration.
 
 use simgpu_engine::memory::{MemorySettings, PAGE_BYTES};
 use simgpu_engine::{Mode, Settings};
@@ -8,33 +8,33 @@ use crate::{Calibration, CalibrationError};
 /// The figures that the simulated GPU reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// The engine's; shares by time slices, without a trace.
+    /// Settings of the engine, with time slices, without a trace.
     pub engine: Settings,
-    /// Managed memory prefetched to the device, bytes a microsecond.
+    /// Rate of prefetches to the device, bytes a microsecond.
     pub prefetch_to_device: u64,
-    /// Managed memory prefetched to the host, bytes a microsecond.
+    /// Rate of prefetches to the host, bytes a microsecond.
     pub prefetch_to_host: u64,
-    /// Managed memory prefetched both ways at once, the sum, bytes a microsecond.
+    /// Sum of both rates while prefetches run both ways, bytes a microsecond.
     pub prefetch_both_ways: u64,
-    /// A fault of 64 KiB, its data included.
+    /// Time of a fault of 64 KiB with its data, ns.
     pub fault: u64,
-    /// What evicting a block costs beside its data.
+    /// Cost of evicting a block without its data, ns.
     pub evict_block: u64,
     /// Device memory, bytes.
     pub memory: u64,
-    /// Device memory that a context takes, bytes.
+    /// Device memory of a context itself, bytes.
     pub context_memory: u64,
-    /// What the smallest kernel takes.
+    /// Time of the smallest kernel, ns.
     pub kernel_base: u64,
-    /// What each full wave of threads adds.
+    /// Time that each full wave of threads adds, ns.
     pub kernel_wave: u64,
-    /// Threads the device runs at once.
+    /// Threads that run at once.
     pub threads_at_once: u64,
 }
 
 impl Figures {
-    /// Managed memory on a device with these figures, a stock driver and a host with so many bytes
-    /// for it.
+    /// Settings of managed memory with these figures and a stock driver. `host_limit`: the host's
+    /// memory for it, bytes.
     pub fn paging(&self, host_limit: u64, duplex: bool) -> MemorySettings {
         let data = PAGE_BYTES * 1_000 / self.prefetch_to_device.max(1);
         MemorySettings {
@@ -52,7 +52,7 @@ impl Figures {
 }
 
 impl Calibration {
-    /// The figures that the simulated GPU reads. Refused where one is missing here and in the base.
+    /// The figures that the simulated GPU reads. An error if one is missing here and in the base.
     pub fn figures(&self) -> Result<Figures, CalibrationError> {
         let whole = |key: &str| {
             let value = self.value(key).ok_or_else(|| CalibrationError::Malformed {

@@ -1,7 +1,7 @@
 //! The C boundary.
 //!
-//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI only: that they are null or
-//! valid is the client's side of the contract, and this file alone follows them.
+//! Pointers arrive wrapped in [`Out`] and [`Text`], made by the C ABI alone. By contract they are
+//! null or valid, and only this file follows them.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Error(pub(crate) u32);
 
-/// What entry points answer.
+/// Result of an entry point.
 pub(crate) type R<T = ()> = Result<T, Error>;
 
 impl Error {
@@ -25,7 +25,7 @@ impl Error {
 /// A device handle as the client holds it.
 pub(crate) type Handle = usize;
 
-/// Where a result goes.
+/// Destination of a result.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
@@ -50,7 +50,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// The value there now, for arguments that go both ways.
+    /// The present value, of arguments that go both ways.
     pub(crate) fn get(&self) -> R<T> {
         self.get_at(0)
     }
@@ -78,7 +78,7 @@ impl Out<u8> {
     }
 }
 
-/// A string of the client's.
+/// A string of the client.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Text(*const c_char);
@@ -117,7 +117,7 @@ pub(crate) fn answer(name: &str, body: impl FnOnce() -> R) -> u32 {
     code
 }
 
-/// The answer for what the simulated device lacks.
+/// Answer for what the simulated device lacks.
 pub(crate) fn absent(name: &str) -> u32 {
     trace(name, Error::NOT_SUPPORTED.0);
     Error::NOT_SUPPORTED.0

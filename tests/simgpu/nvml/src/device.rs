@@ -1,4 +1,4 @@
-//! What devices there are, and what each is: GPUs by index, their MIG instances by their GPU.
+//! The devices and their facts: GPUs by index, their MIG instances by their GPU.
 
 use std::sync::OnceLock;
 
@@ -9,14 +9,14 @@ use crate::abi::{Error, Handle, Out, R, Text, export};
 use crate::facts;
 use crate::system::ready;
 
-/// The handle of the first device; the others follow. Handles look like aligned addresses and are
-/// followed by nobody.
+/// Handle of the first device; the others follow. Handles look like aligned addresses, but are
+/// never followed.
 const FIRST: Handle = 0x51_6000;
-/// From a GPU's handle to the next one's, and from it to its first instance's.
+/// Distance from a GPU's handle to the next one's, and to its first instance's.
 const STEP: Handle = 0x100;
 const INSTANCE: Handle = 0x8;
 
-/// The machine's GPUs, whatever `CUDA_VISIBLE_DEVICES` says: NVML does not look at it.
+/// The machine's GPUs. NVML ignores `CUDA_VISIBLE_DEVICES`.
 pub(crate) fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     GPUS.get_or_init(|| {
@@ -27,7 +27,7 @@ pub(crate) fn gpus() -> &'static [Gpu] {
     })
 }
 
-/// The GPU of a handle, its own or an instance's, and the device that the handle means.
+/// The GPU of a handle, its own or an instance's, and the handle's device.
 fn find(handle: Handle) -> R<(&'static Gpu, &'static Device)> {
     ready()?;
     let from = handle.checked_sub(FIRST).ok_or(Error::INVALID_ARGUMENT)?;
@@ -40,12 +40,12 @@ fn find(handle: Handle) -> R<(&'static Gpu, &'static Device)> {
     Ok((gpu, device.ok_or(Error::INVALID_ARGUMENT)?))
 }
 
-/// The device of a handle; refuses what is none.
+/// The device of a handle; an error if there is none.
 pub(crate) fn check(handle: Handle) -> R<&'static Device> {
     find(handle).map(|(_, device)| device)
 }
 
-/// The devices on which the work of a handle's runs: itself, or what it is divided into.
+/// The devices on which a handle's work runs: itself, or its instances.
 pub(crate) fn workers(handle: Handle) -> R<Vec<&'static Device>> {
     let (gpu, device) = find(handle)?;
     Ok(match device.instance {
@@ -235,7 +235,7 @@ export! {
 
     fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, capability: u32, status: Out<u32>) {
         let _ = capability;
-        // NVML_P2P_STATUS_OK for the device itself, which NCCL asks about too; of others, that the
+        // NVML_P2P_STATUS_OK for the device itself, about which NCCL asks too; of others, that the
         // topology does not allow it.
         let same = check(device)? == check(peer)?;
         status.set(if same { 0 } else { 5 })

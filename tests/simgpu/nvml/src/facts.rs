@@ -1,6 +1,5 @@
-//! What every device is: the same as the simulated driver says (`driver/src/device`), which a test
-//! compares. Which there are says `simgpu_device::machine`, and in whose likeness
-//! `simgpu_device::model`.
+//! Facts of every device, equal to the simulated driver's (`driver/src/device`), as a test checks.
+//! `simgpu_device::machine` lists the devices, `simgpu_device::model` has what differs by model.
 #![forbid(unsafe_code)]
 
 /// CUDA version that the driver supports.

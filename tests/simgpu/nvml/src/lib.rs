@@ -1,9 +1,9 @@
-//! The simulated `libnvidia-ml.so.1`: what clients ask NVML of the simulated device.
+//! The simulated `libnvidia-ml.so.1`: NVML of the simulated device.
 //!
 //! JAX and vLLM look for devices here before they touch CUDA, NCCL asks about links, PyTorch's
-//! expandable segments about processes. Facts about the device are constants, the same as the
-//! simulated driver's; memory, use and processes come from the running device, which is asked each
-//! time. With no device running there is none in use, and what would be its memory is free.
+//! expandable segments about processes. Facts about the device are constants, equal to the
+//! simulated driver's. The running device is asked for memory, use and processes each time; without
+//! one, all memory is free.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `live.rs` | the device's state |
 //! | `system.rs`, `device.rs`, `usage.rs` | the entry points |
 //!
-//! Every other name of the public header (`names.txt`) exists and answers "not supported", as a
-//! real board does for what it lacks.
+//! Every other name of the public header (`names.txt`) answers "not supported", as a real board
+//! does for what it lacks.
 
 mod abi;
 mod device;

@@ -1,7 +1,7 @@
 //! The state of the running devices.
 //!
-//! The device process answers with JSON on its socket. To ask it starts no device and attaches
-//! nothing, so a monitoring tool changes nothing.
+//! The device process answers with JSON on its socket. A request starts no device and attaches
+//! nothing, so monitoring changes nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use simgpu_device::machine::Device;
 /// One process on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id.
+    /// Process number.
     pub(crate) pid: u32,
-    /// Device memory it holds.
+    /// Device memory, bytes.
     pub(crate) memory: u64,
 }
 
@@ -31,8 +31,7 @@ fn status(device: &Device) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// How much memory there is and how much of it is taken; without a running device, what one started
-/// now would have.
+/// Total and used memory; without a running device, that of a newly started one.
 pub(crate) fn memory(device: &Device) -> Option<Memory> {
     match status(device) {
         Some(status) => {
@@ -52,7 +51,7 @@ pub(crate) fn memory(device: &Device) -> Option<Memory> {
     }
 }
 
-/// The processes that have memory of the device: that have a context there.
+/// Processes with a context on the device.
 pub(crate) fn processes(device: &Device) -> Vec<Process> {
     let status = status(device);
     let clients = status.as_ref().and_then(|status| status.get("clients")?.as_array());
@@ -84,9 +83,8 @@ pub(crate) fn process_name(device: &Device, pid: u32) -> Option<String> {
     Some(client.get("process")?.as_str()?.to_string())
 }
 
-/// Per cent of the time since the last question during which a kernel ran, and during which a copy
-/// did. NVML's own window is a sixth of a second to a second; here it is the time between two
-/// questions, and the first answers for the device's whole life.
+/// Per cent of the time since the last question during which a kernel ran, and a copy. NVML's own
+/// window is a sixth of a second to a second. The first question covers the device's whole life.
 pub(crate) fn utilization(device: &Device) -> (u32, u32) {
     static LAST: Mutex<BTreeMap<[u8; 16], [u64; 3]>> = Mutex::new(BTreeMap::new());
     let Some(status) = status(device) else { return (0, 0) };
@@ -101,7 +99,7 @@ pub(crate) fn utilization(device: &Device) -> (u32, u32) {
     let now = [number(status.get("now")), number(status.get("compute_ns")), copies];
     let mut all = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let last = all.entry(device.uuid).or_default();
-    // A device that was started since has younger clocks.
+    // A device started since then has younger clocks.
     let before = if now[0] < last[0] { [0; 3] } else { *last };
     *last = now;
     let elapsed = now[0] - before[0];

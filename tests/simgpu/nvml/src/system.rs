@@ -7,7 +7,7 @@ use crate::abi::{Error, Out, R, export};
 use crate::device::gpus;
 use crate::{facts, live};
 
-/// How often the client has initialised.
+/// Initialisations of the client without a shutdown.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// Refuses calls before the first initialisation and after the last shutdown.

@@ -1,4 +1,4 @@
-//! What goes on on the device: memory, use, processes.
+//! Memory, use and processes of the device.
 
 use crate::abi::{Error, Handle, Out, R, export};
 use crate::device::{check, workers};
@@ -46,7 +46,7 @@ pub(crate) struct FieldValue {
     value: u64,
 }
 
-/// Answers a list: with too little room, how much is needed.
+/// Answers a list; with too little room, the size that is needed.
 fn list<T: Copy>(count: &Out<u32>, out: &Out<T>, found: &[T]) -> R {
     let room = count.get()?;
     count.set(u32::try_from(found.len()).map_err(|_| Error::UNKNOWN)?)?;
@@ -78,7 +78,7 @@ fn second(device: Handle, count: &Out<u32>, out: &Out<ProcessV2>) -> R {
     list(count, out, &found)
 }
 
-/// Of a GPU that is divided: of all its instances, and the whole's size.
+/// Memory of a divided GPU: used by all its instances, and its whole size.
 fn memory(device: Handle) -> R<live::Memory> {
     let whole = check(device)?;
     let mut used = 0;
