@@ -13,7 +13,7 @@ use crate::kernels::layouts;
 use crate::throttle;
 
 /// Largest parameter block, bytes: 32,764 since CUDA 12.1, 4,096 before.
-const LARGEST: usize = 32_764;
+const LARGEST_BYTES: usize = 32_764;
 
 /// Most attributes per launch. There are some twenty kinds.
 const ATTRIBUTES: usize = 16;
@@ -32,7 +32,7 @@ const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 /// A launch as the client makes it.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch {
+pub struct ClientLaunch {
     /// Kernel.
     pub function: CuFunction,
     /// Grid, blocks.
@@ -55,7 +55,7 @@ pub struct Launch {
 
 /// The copy of a launch.
 #[derive(Debug)]
-pub struct Held {
+pub struct DeferredLaunch {
     /// The session's view of it.
     pub info: LaunchInfo,
     /// The context current at the call.
@@ -71,11 +71,14 @@ pub struct Held {
     attributes: Vec<[u64; WORDS]>,
 }
 
-impl Held {
+impl DeferredLaunch {
     /// Memory of this copy, bytes.
     pub fn bytes(&self) -> usize {
         let offsets = self.offsets.as_ref().map_or(0, Vec::len);
-        size_of::<Held>() + 16 * self.block_of_parameters.len() + 4 * offsets + 8 * WORDS * self.attributes.len()
+        size_of::<DeferredLaunch>()
+            + 16 * self.block_of_parameters.len()
+            + 4 * offsets
+            + 8 * WORDS * self.attributes.len()
     }
 
     /// Launches the kernel. Its context is current.
@@ -126,7 +129,7 @@ impl Held {
 ///
 /// # Safety
 /// The launch is what the client gives the driver.
-unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
+unsafe fn attributes(launch: &ClientLaunch) -> Option<Vec<[u64; WORDS]>> {
     let count = launch.attribute_count as usize;
     if count > ATTRIBUTES || (count > 0 && launch.attributes.is_null()) {
         return None;
@@ -150,7 +153,7 @@ unsafe fn attributes(launch: &Launch) -> Option<Vec<[u64; WORDS]>> {
 ///
 /// # Safety
 /// As [`attributes`].
-pub unsafe fn learn(launch: &Launch) -> Option<()> {
+pub unsafe fn learn(launch: &ClientLaunch) -> Option<()> {
     // SAFETY: the caller's promise.
     let attributes = unsafe { attributes(launch) }?;
     let context = current()?;
@@ -180,7 +183,7 @@ fn is_blocking(stream: CuStream) -> Option<bool> {
     Some(!asked.ok() || flags & NON_BLOCKING == 0)
 }
 
-fn key_of(launch: &Launch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
+fn key_of(launch: &ClientLaunch, context: CuContext, attributes: &[[u64; WORDS]]) -> u64 {
     let mut key = Mix(0x9e37_79b9_7f4a_7c15);
     key.add(launch.function as u64);
     key.add(context as u64);
@@ -228,7 +231,7 @@ pub fn current() -> Option<CuContext> {
 ///
 /// # Safety
 /// As [`attributes`].
-pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
+pub unsafe fn copy(info: &LaunchInfo, launch: &ClientLaunch) -> Option<DeferredLaunch> {
     if launch.stream == PER_THREAD_STREAM || !launch.extra.is_null() || backing_mode::managed() {
         return None;
     }
@@ -255,7 +258,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
             .iter()
             .map(|parameter| parameter.offset as usize + parameter.size as usize);
         let bytes = ends.max().unwrap_or(0);
-        if bytes > LARGEST {
+        if bytes > LARGEST_BYTES {
             return None;
         }
         block_of_parameters = vec![0u128; bytes.div_ceil(16)];
@@ -272,7 +275,7 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
         }
         offsets = Some(parameters.iter().map(|parameter| parameter.offset).collect());
     }
-    Some(Held {
+    Some(DeferredLaunch {
         info: *info,
         context,
         function: launch.function,
@@ -286,9 +289,9 @@ pub unsafe fn copy(info: &LaunchInfo, launch: &Launch) -> Option<Held> {
 }
 
 /// Passes the gate, launches, and tells the session.
-pub fn go(held: &Held) -> CuResult {
-    let ticket = throttle::before_held(&held.info);
-    let result = held.issue();
-    throttle::after_launch(ticket, held.info.stream, result.0);
+pub fn go(launch: &DeferredLaunch) -> CuResult {
+    let ticket = throttle::before_held(&launch.info);
+    let result = launch.issue();
+    throttle::after_launch(ticket, launch.info.stream, result.0);
     result
 }

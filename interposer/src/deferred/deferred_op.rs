@@ -3,7 +3,7 @@
 
 use weft_protocol::Ns;
 
-use super::deferred_launch::{self, Held};
+use super::deferred_launch::{self, DeferredLaunch};
 use super::fifo::To;
 use super::fill::Ready;
 use super::validated;
@@ -12,14 +12,14 @@ use crate::throttle;
 
 /// A call in the queue.
 #[derive(Debug)]
-pub enum Left {
+pub enum DeferredOp {
     /// A launch.
-    Launch(Held),
+    Launch(DeferredLaunch),
     /// A fill or a device copy.
     Fill(Ready),
 }
 
-impl Left {
+impl DeferredOp {
     /// Its target.
     pub fn to(&self) -> To {
         let (context, stream) = (self.context(), self.stream());
@@ -33,40 +33,40 @@ impl Left {
 
     fn stream(&self) -> CuStream {
         match self {
-            Left::Launch(held) => held.info.stream,
-            Left::Fill(fill) => fill.stream(),
+            DeferredOp::Launch(launch) => launch.info.stream,
+            DeferredOp::Fill(fill) => fill.stream(),
         }
     }
 
     /// Its memory here, bytes.
     pub fn bytes(&self) -> usize {
         match self {
-            Left::Launch(held) => held.bytes(),
-            Left::Fill(_) => size_of::<Ready>(),
+            DeferredOp::Launch(launch) => launch.bytes(),
+            DeferredOp::Fill(_) => size_of::<Ready>(),
         }
     }
 
     /// Predicted device time, ns.
     pub fn work(&self) -> Ns {
         match self {
-            Left::Launch(held) => throttle::cost_of(&held.info),
-            Left::Fill(fill) => throttle::cost_of_bytes(fill.moved()),
+            DeferredOp::Launch(launch) => throttle::cost_of(&launch.info),
+            DeferredOp::Fill(fill) => throttle::cost_of_bytes(fill.moved()),
         }
     }
 
     /// The context current at the call.
     pub fn context(&self) -> CuContext {
         match self {
-            Left::Launch(held) => held.context,
-            Left::Fill(fill) => fill.context(),
+            DeferredOp::Launch(launch) => launch.context,
+            DeferredOp::Fill(fill) => fill.context(),
         }
     }
 
     /// Passes the gate, makes the call, and tells the session. Its context is current.
     pub fn go(&self) -> CuResult {
         match self {
-            Left::Launch(held) => deferred_launch::go(held),
-            Left::Fill(fill) => fill.go(),
+            DeferredOp::Launch(launch) => deferred_launch::go(launch),
+            DeferredOp::Fill(fill) => fill.go(),
         }
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::thread::futex::{self, Flags};
 use weft_protocol::Ns;
 
-use super::deferred_op::Left;
-use super::fifo::{Line, Weight};
+use super::deferred_op::DeferredOp;
+use super::fifo::{BoundedFifo, Weight};
 use super::{FAILED, STATE, pending};
 use crate::client::clock;
 use crate::driver::abi::{CuContext, CuEvent, CuResult, CuStream};
@@ -24,27 +24,27 @@ use crate::lock::lock;
 use crate::{thread, throttle};
 
 /// Stack of the drain thread, bytes: for a launch and the gate.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 
 /// Longest sleep of the drain thread without a wake-up, ns.
-const NAP: Ns = 10_000_000_000;
+const NAP_NS: Ns = 10_000_000_000;
 
 /// Longest wait for the driver as the process ends, ns.
-const AT_EXIT: Ns = 2_000_000_000;
+const EXIT_TIMEOUT_NS: Ns = 2_000_000_000;
 
 /// Time between two looks of a waiting thread, ns.
-const LOOK: Ns = 1_000_000;
+const POLL_NS: Ns = 1_000_000;
 
 /// Part of the longest wait for which a served poll of a stream may wait: 31 ms beside a real
 /// device.
-const SERVED: Ns = 32;
+const SERVED_RATIO: Ns = 32;
 
 /// CU_EVENT_DISABLE_TIMING.
 const WITHOUT_TIME: u32 = 2;
 
 const BETWEEN: Duration = Duration::from_micros(50);
 
-static LINE: Mutex<Line<Left>> = Mutex::new(Line::new());
+static FIFO: Mutex<BoundedFifo<DeferredOp>> = Mutex::new(BoundedFifo::new());
 
 /// Held by the thread that issues.
 static ISSUING: Mutex<()> = Mutex::new(());
@@ -53,7 +53,7 @@ static ISSUING: Mutex<()> = Mutex::new(());
 static CALLED: AtomicU32 = AtomicU32::new(0);
 
 /// Futex; changes when a launch has left the queue and a thread waits.
-static LEFT: AtomicU32 = AtomicU32::new(0);
+static DEPARTURES: AtomicU32 = AtomicU32::new(0);
 
 /// Number of launches that ever left the queue.
 static GONE: AtomicU64 = AtomicU64::new(0);
@@ -75,26 +75,26 @@ static LEAVING: AtomicBool = AtomicBool::new(false);
 /// Deferral has ended: no thread could be started, or an internal error.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-fn line() -> MutexGuard<'static, Line<Left>> {
-    lock(&LINE)
+fn fifo() -> MutexGuard<'static, BoundedFifo<DeferredOp>> {
+    lock(&FIFO)
 }
 
 /// Appends a call. False if it must be made directly.
-pub fn push(left: Left) -> bool {
+pub fn push(op: DeferredOp) -> bool {
     if BROKEN.load(Ordering::Relaxed) || STARTED.load(Ordering::Acquire) == 0 {
         return false;
     }
     let weight = Weight {
-        to: left.to(),
-        bytes: left.bytes(),
-        work: left.work(),
+        to: op.to(),
+        bytes: op.bytes(),
+        work: op.work(),
     };
     let longest = throttle::longest_wait();
-    let mut inside = line();
+    let mut inside = fifo();
     if inside.is_full(weight, longest) {
         drop(inside);
-        wait(longest, Ns::MAX, || !line().is_full(weight, longest));
-        inside = line();
+        wait(longest, Ns::MAX, || !fifo().is_full(weight, longest));
+        inside = fifo();
         // Another thread was quicker.
         if inside.is_full(weight, longest) {
             return false;
@@ -104,7 +104,7 @@ pub fn push(left: Left) -> bool {
     if BROKEN.load(Ordering::Relaxed) {
         return false;
     }
-    inside.push(weight, left);
+    inside.push(weight, op);
     // Under the lock, so that `pop` counts it down only afterwards.
     let before = STATE.fetch_add(1, Ordering::AcqRel) & !FAILED;
     drop(inside);
@@ -120,7 +120,7 @@ pub fn start() {
     if broken() || STARTED.swap(std::process::id(), Ordering::AcqRel) != 0 {
         return;
     }
-    let builder = Builder::new().name("weft-queue".into()).stack_size(STACK);
+    let builder = Builder::new().name("weft-queue".into()).stack_size(STACK_BYTES);
     if thread::spawn(builder, work).is_err() {
         stop();
         log::info!("launches are not left behind at the gate: no thread could be had for them");
@@ -140,7 +140,7 @@ fn work() {
             guarded(|| issue_until(&issuing, || false));
             continue;
         }
-        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&clock::timespec(NAP)));
+        let _ = futex::wait(&CALLED, Flags::PRIVATE, called, Some(&clock::timespec(NAP_NS)));
     }
 }
 
@@ -157,8 +157,8 @@ impl Drop for Going {
         GONE.fetch_add(1, Ordering::SeqCst);
         STATE.fetch_sub(1, Ordering::AcqRel);
         if WAITERS.load(Ordering::SeqCst) > 0 {
-            LEFT.fetch_add(1, Ordering::AcqRel);
-            let _ = futex::wake(&LEFT, Flags::PRIVATE, i32::MAX as u32);
+            DEPARTURES.fetch_add(1, Ordering::AcqRel);
+            let _ = futex::wake(&DEPARTURES, Flags::PRIVATE, i32::MAX as u32);
         }
     }
 }
@@ -166,7 +166,7 @@ impl Drop for Going {
 /// Notes a failed deferred launch: the next call that empties the queue returns the error.
 pub(super) fn fail(context: CuContext, error: CuResult) {
     throttle::held_failed();
-    let mut inside = line();
+    let mut inside = fifo();
     inside.fail(context, error);
     // Under the lock, as is its removal.
     STATE.fetch_or(FAILED, Ordering::AcqRel);
@@ -175,16 +175,16 @@ pub(super) fn fail(context: CuContext, error: CuResult) {
 /// Issues until `holds` or the queue is empty. The caller holds [`ISSUING`].
 fn issue_until(_issuing: &MutexGuard<'_, ()>, holds: impl Fn() -> bool) {
     let _this = This::new();
-    let mut own = Own::default();
+    let mut own = PushedContext::default();
     while !holds() {
         // The queue is locked only for this line.
-        let next = line().pop();
-        let Some(left) = next else { break };
-        let going = Going(left.context());
-        own.enter(left.context());
-        let result = left.go();
+        let next = fifo().pop();
+        let Some(op) = next else { break };
+        let going = Going(op.context());
+        own.enter(op.context());
+        let result = op.go();
         if !result.ok() {
-            fail(left.context(), result);
+            fail(op.context(), result);
         }
         drop(going);
     }
@@ -208,11 +208,11 @@ impl Drop for This {
 
 /// The context pushed on an issuing thread; popped at the end.
 #[derive(Default)]
-struct Own {
+struct PushedContext {
     pushed: Option<CuContext>,
 }
 
-impl Own {
+impl PushedContext {
     fn enter(&mut self, context: CuContext) {
         if self.pushed == Some(context) {
             return;
@@ -233,7 +233,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for PushedContext {
     fn drop(&mut self) {
         self.leave();
     }
@@ -246,9 +246,9 @@ pub fn empty() {
     wait(throttle::longest_wait(), Ns::MAX, all_gone());
 }
 
-/// Issues all at once as the process ends, within [`AT_EXIT`].
+/// Issues all at once as the process ends, within [`EXIT_TIMEOUT_NS`].
 pub fn empty_at_once() {
-    wait(0, AT_EXIT, all_gone());
+    wait(0, EXIT_TIMEOUT_NS, all_gone());
 }
 
 /// Has all issued at once for a caller in any state, such as a signal handler: it takes no lock.
@@ -266,17 +266,17 @@ pub fn leave_at_once() {
     let _ = futex::wake(&CALLED, Flags::PRIVATE, 1);
     WAITERS.fetch_add(1, Ordering::SeqCst);
     let begin = clock::now();
-    while pending() > 0 && clock::now().saturating_sub(begin) < AT_EXIT {
-        let seen = LEFT.load(Ordering::SeqCst);
+    while pending() > 0 && clock::now().saturating_sub(begin) < EXIT_TIMEOUT_NS {
+        let seen = DEPARTURES.load(Ordering::SeqCst);
         if pending() > 0 {
-            let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
+            let _ = futex::wait(&DEPARTURES, Flags::PRIVATE, seen, Some(&clock::timespec(POLL_NS)));
         }
     }
 }
 
 /// A condition: all that is now in the queue has left it.
 fn all_gone() -> impl Fn() -> bool {
-    let pushed = line().pushed();
+    let pushed = fifo().pushed();
     move || GONE.load(Ordering::SeqCst) >= pushed
 }
 
@@ -286,7 +286,7 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
         return;
     }
     let begin = clock::now();
-    let _waiter = Waiter::new(begin.saturating_add(patience));
+    let _waiter = QueueWaiter::new(begin.saturating_add(patience));
     while !holds() {
         let waited = clock::now().saturating_sub(begin);
         if waited >= longest {
@@ -296,31 +296,31 @@ fn wait(patience: Ns, longest: Ns, holds: impl Fn() -> bool) {
             Ok(issuing) => issue_until(&issuing, &holds),
             Err(TryLockError::Poisoned(issuing)) => issue_until(&issuing.into_inner(), &holds),
             Err(TryLockError::WouldBlock) => {
-                let seen = LEFT.load(Ordering::SeqCst);
+                let seen = DEPARTURES.load(Ordering::SeqCst);
                 if holds() {
                     break;
                 }
-                let _ = futex::wait(&LEFT, Flags::PRIVATE, seen, Some(&clock::timespec(LOOK)));
+                let _ = futex::wait(&DEPARTURES, Flags::PRIVATE, seen, Some(&clock::timespec(POLL_NS)));
             }
         }
     }
 }
 
-struct Waiter {
+struct QueueWaiter {
     hurry_by: Ns,
 }
 
-impl Waiter {
-    fn new(hurry_by: Ns) -> Waiter {
+impl QueueWaiter {
+    fn new(hurry_by: Ns) -> QueueWaiter {
         WAITERS.fetch_add(1, Ordering::SeqCst);
         let mut hurries = hurries();
         hurries.push(hurry_by);
         hurry(&hurries);
-        Waiter { hurry_by }
+        QueueWaiter { hurry_by }
     }
 }
 
-impl Drop for Waiter {
+impl Drop for QueueWaiter {
     fn drop(&mut self) {
         let mut hurries = hurries();
         if let Some(at) = hurries.iter().position(|other| *other == self.hurry_by) {
@@ -346,7 +346,7 @@ fn hurry(hurries: &[Ns]) {
 /// Drops failures of an ended context; 0: of all.
 pub fn forgive(context: CuContext) {
     if STATE.load(Ordering::Acquire) & FAILED != 0 {
-        let mut inside = line();
+        let mut inside = fifo();
         if !inside.forgive(context) {
             STATE.fetch_and(!FAILED, Ordering::AcqRel);
         }
@@ -358,7 +358,7 @@ pub fn failure() -> Option<CuResult> {
     if STATE.load(Ordering::Acquire) & FAILED == 0 {
         return None;
     }
-    let mut inside = line();
+    let mut inside = fifo();
     let (error, more) = inside.failure();
     if !more {
         STATE.fetch_and(!FAILED, Ordering::AcqRel);
@@ -368,12 +368,12 @@ pub fn failure() -> Option<CuResult> {
 
 /// Whether the queue holds work for this stream or a stream that it waits for.
 pub fn has_work_for(stream: CuStream, context: CuContext) -> bool {
-    let inside = line();
+    let inside = fifo();
     pending() > 0 && inside.goes_to(stream, context)
 }
 
 /// Issues all at once for a thread that polled a stream for the longest wait. Returns whether that
-/// work ended within `longest` / [`SERVED`].
+/// work ended within `longest` / [`SERVED_RATIO`].
 pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     wait(0, Ns::MAX, all_gone());
     if capture::any() {
@@ -384,7 +384,7 @@ pub fn is_done(stream: CuStream, longest: Ns) -> bool {
     if !unsafe { calls::cuEventCreate(&mut event, WITHOUT_TIME) }.ok() {
         return false;
     }
-    let done = capture::relaxed(|| behind(event, stream, longest / SERVED));
+    let done = capture::relaxed(|| behind(event, stream, longest / SERVED_RATIO));
     // SAFETY: an event of weft's own, destroyed once.
     let _ = unsafe { calls::cuEventDestroy_v2(event) };
     done

@@ -13,10 +13,10 @@ const MOST: usize = 1_024;
 /// Most bytes. Parameters take some hundred bytes per launch.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Most predicted work is `longest_wait / PART`. It may delay a foreground job once per longest
-/// wait: by at most 0.8 % of its time. Beside a real device 8 ms, more than a background job fits
-/// into most gaps.
-const PART: Ns = 128;
+/// Most predicted work: `longest_wait / WORK_RATIO`. It may delay a foreground job once per longest
+/// wait, by at most 0.8 % of its time. Beside a real device that is 8 ms, more than a background
+/// job fits into most gaps.
+const WORK_RATIO: Ns = 128;
 
 /// Most contexts whose failures are kept.
 const FAILURES: usize = 64;
@@ -58,7 +58,7 @@ pub struct Weight {
 
 /// Launches in order, with bounds: see the module.
 #[derive(Debug)]
-pub struct Line<T> {
+pub struct BoundedFifo<T> {
     launches: VecDeque<(Weight, T)>,
     pushed: u64,
     bytes: usize,
@@ -69,10 +69,10 @@ pub struct Line<T> {
     failures: VecDeque<(CuContext, CuResult)>,
 }
 
-impl<T> Line<T> {
+impl<T> BoundedFifo<T> {
     /// An empty FIFO.
-    pub const fn new() -> Line<T> {
-        Line {
+    pub const fn new() -> BoundedFifo<T> {
+        BoundedFifo {
             launches: VecDeque::new(),
             pushed: 0,
             bytes: 0,
@@ -86,7 +86,7 @@ impl<T> Line<T> {
     /// empty FIFO accepts any launch.
     pub fn is_full(&self, more: Weight, longest: Ns) -> bool {
         let room = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
-        let work = self.work.saturating_add(more.work) <= longest / PART;
+        let work = self.work.saturating_add(more.work) <= longest / WORK_RATIO;
         let fits = work && room(self.launches.len(), 1, MOST) && room(self.bytes, more.bytes, MOST_BYTES);
         if self.launches.is_empty() {
             return false;
@@ -150,7 +150,7 @@ impl<T> Line<T> {
 mod tests {
     use super::*;
 
-    const LONGEST: Ns = 1_000_000_000;
+    const LONGEST_NS: Ns = 1_000_000_000;
 
     const CONTEXT: CuContext = 0x100;
 
@@ -163,10 +163,10 @@ mod tests {
         Weight { to, bytes, work }
     }
 
-    fn filled(with: Weight) -> Line<usize> {
-        let mut line = Line::new();
+    fn filled(with: Weight) -> BoundedFifo<usize> {
+        let mut line = BoundedFifo::new();
         let mut number = 0;
-        while !line.is_full(with, LONGEST) {
+        while !line.is_full(with, LONGEST_NS) {
             line.push(with, number);
             number += 1;
             assert!(number <= MOST, "it has no bound");
@@ -174,7 +174,7 @@ mod tests {
         line
     }
 
-    fn drained(mut line: Line<usize>) -> Vec<usize> {
+    fn drained(mut line: BoundedFifo<usize>) -> Vec<usize> {
         std::iter::from_fn(|| line.pop()).collect()
     }
 
@@ -190,24 +190,24 @@ mod tests {
         let work = drained(filled(weight(7, 200, 1_000_000))).len();
         assert_eq!(work, 7, "7.8 ms of a longest wait of one second");
         // A slower device has longer waits and longer kernels.
-        let mut slower = Line::new();
+        let mut slower = BoundedFifo::new();
         (0..work).for_each(|number| slower.push(weight(7, 200, 20_000_000), number));
-        assert!(slower.is_full(weight(7, 200, 20_000_000), 20 * LONGEST));
+        assert!(slower.is_full(weight(7, 200, 20_000_000), 20 * LONGEST_NS));
     }
 
     #[test]
     fn one_alone_has_room_however_large() {
-        let large = weight(7, 2 * MOST_BYTES, LONGEST);
+        let large = weight(7, 2 * MOST_BYTES, LONGEST_NS);
         let line = filled(large);
         assert_eq!(drained(line), [0]);
-        assert!(!Line::<usize>::new().is_full(large, 0));
+        assert!(!BoundedFifo::<usize>::new().is_full(large, 0));
     }
 
     #[test]
     fn what_left_makes_room() {
         let mut line = filled(weight(7, 200, 1_000_000));
         assert!(line.pop().is_some());
-        assert!(!line.is_full(weight(7, 200, 1_000_000), LONGEST));
+        assert!(!line.is_full(weight(7, 200, 1_000_000), LONGEST_NS));
         let pushed = line.pushed();
         while line.pop().is_some() {}
         assert_eq!(line.pushed(), pushed, "what leaves was put in all the same");
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn a_stream_has_work_here_until_its_launch_has_been_issued() {
-        let mut line = Line::new();
+        let mut line = BoundedFifo::new();
         line.push(weight(7, 1, 1), "first");
         line.push(weight(8, 1, 1), "second");
-        let to = |line: &Line<&str>, stream| line.goes_to(stream, CONTEXT);
+        let to = |line: &BoundedFifo<&str>, stream| line.goes_to(stream, CONTEXT);
         assert!(to(&line, 7) && to(&line, 8) && !to(&line, 9));
         assert_eq!(line.pop(), Some("first"));
         assert!(to(&line, 7), "the driver has not taken it yet");
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_legacy_stream_has_the_work_of_those_that_it_waits_for_in_its_context() {
         for (stream, has) in [(7, false), (8, true), (0, true), (LEGACY, true)] {
-            let mut line = Line::new();
+            let mut line = BoundedFifo::new();
             line.push(weight(stream, 1, 1), ());
             for legacy in [0, LEGACY] {
                 assert_eq!(line.goes_to(legacy, CONTEXT), has, "{stream}");
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_of_a_context_is_told_once_unless_the_context_has_ended() {
-        let mut line: Line<()> = Line::new();
+        let mut line: BoundedFifo<()> = BoundedFifo::new();
         assert_eq!(line.failure(), (None, false));
         line.fail(10, CuResult(700));
         line.fail(10, CuResult(1));

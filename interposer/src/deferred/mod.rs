@@ -46,9 +46,9 @@ use std::sync::{Once, OnceLock};
 use weft_protocol::Ns;
 use weft_symbols::QueueRule;
 
-pub use self::deferred_launch::Launch;
+pub use self::deferred_launch::ClientLaunch;
 pub use self::fill::Fill;
-pub use self::validated::Named;
+pub use self::validated::AttributeOwner;
 use crate::client::clock;
 use crate::client::deferral::on;
 use crate::driver::abi::{CuContext, CuFunction, CuResult, CuStream};
@@ -89,7 +89,7 @@ pub enum Offered {
 ///
 /// # Safety
 /// `launch` is what the client gives the driver.
-pub unsafe fn offer(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+pub unsafe fn offer(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
     // SAFETY: the caller's promise.
     guarded(|| unsafe { take(info, launch) }).unwrap_or(Offered::Declined)
 }
@@ -98,7 +98,7 @@ pub unsafe fn offer(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
 ///
 /// # Safety
 /// As [`offer`].
-pub unsafe fn behind(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+pub unsafe fn behind(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
     if let Some(error) = drain::failure() {
         return Offered::Failed(error);
     }
@@ -111,15 +111,15 @@ pub unsafe fn behind(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
 
 /// # Safety
 /// As [`offer`].
-unsafe fn take(info: &LaunchInfo, launch: Option<&Launch>) -> Offered {
+unsafe fn take(info: &LaunchInfo, launch: Option<&ClientLaunch>) -> Offered {
     let Some(launch) = launch.filter(|_| on() && throttle::may_leave_behind(info)) else {
         return Offered::Declined;
     };
     // SAFETY: the caller's promise.
-    let Some(held) = (unsafe { deferred_launch::copy(info, launch) }) else {
+    let Some(copy) = (unsafe { deferred_launch::copy(info, launch) }) else {
         return Offered::Declined;
     };
-    if drain::push(deferred_op::Left::Launch(held)) {
+    if drain::push(deferred_op::DeferredOp::Launch(copy)) {
         throttle::left_behind();
         Offered::Taken
     } else {
@@ -138,7 +138,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
         let info = fill.as_ref().map(Fill::info);
         let may = on() && info.is_some_and(|info| throttle::may_leave_behind(&info));
         let fill = fill.filter(|_| may)?.ready()?;
-        drain::push(deferred_op::Left::Fill(fill)).then(throttle::left_behind)
+        drain::push(deferred_op::DeferredOp::Fill(fill)).then(throttle::left_behind)
     });
     match taken {
         Some(Some(())) => Some(CuResult::SUCCESS),
@@ -147,7 +147,7 @@ pub fn fill(fill: Option<Fill>) -> Option<CuResult> {
 }
 
 /// Learns a directly launched success: the next launch like it may be deferred.
-pub fn learn(launch: &Launch) {
+pub fn learn(launch: &ClientLaunch) {
     if on() {
         // SAFETY: the client gave this to the driver, which took it.
         guarded(|| unsafe { deferred_launch::learn(launch) });
@@ -157,12 +157,12 @@ pub fn learn(launch: &Launch) {
 /// Empties the queue before an attribute changes. Setting its present value again, as many programs
 /// do before each launch, does not. Returns the answer of a call not to be made.
 #[inline]
-pub fn before_attribute(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
+pub fn before_attribute(named: AttributeOwner, attribute: u32, value: i32) -> Option<CuResult> {
     if busy() { changes(named, attribute, value) } else { None }
 }
 
 #[cold]
-fn changes(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
+fn changes(named: AttributeOwner, attribute: u32, value: i32) -> Option<CuResult> {
     match guarded(|| validated::is_set(named, attribute, value)) {
         Some(true) => None,
         _ => settle(),
@@ -170,7 +170,7 @@ fn changes(named: Named, attribute: u32, value: i32) -> Option<CuResult> {
 }
 
 /// Notes an attribute's new value. `here`: a kernel's function in the current context.
-pub fn attribute_set(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
+pub fn attribute_set(named: AttributeOwner, attribute: u32, value: i32, here: Option<CuFunction>) {
     if !drain::broken() {
         guarded(|| validated::changed(named, attribute, value, here));
     }

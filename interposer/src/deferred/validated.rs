@@ -12,7 +12,7 @@ use crate::driver::abi::{CuContext, CuDevice, CuFunction, CuStream};
 use crate::lock::lock;
 
 /// Most launches, streams and attribute values kept. Beyond it all is learnt anew.
-const MOST: usize = 1 << 16;
+const MOST: usize = 65_536;
 
 /// Largest handle of the legacy default stream, which every context has.
 const LEGACY: CuStream = 1;
@@ -34,14 +34,14 @@ impl Hasher for AsIs {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ValidatedLaunches {
     /// Keys by context and function.
     launches: HashMap<CuContext, HashMap<CuFunction, HashSet<u64, BuildHasherDefault<AsIs>>>>,
     count: usize,
     streams: HashMap<CuStream, Stream>,
     /// Last values of attributes, of functions or of kernels on a device. Never both: a kernel and
     /// a function may name the same code.
-    attributes: HashMap<(Named, u32), i32>,
+    attributes: HashMap<(AttributeOwner, u32), i32>,
     of_kernels: bool,
 }
 
@@ -54,19 +54,19 @@ struct Stream {
 
 /// Owner of an attribute, by the job's handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Named {
+pub enum AttributeOwner {
     /// A function, of one context.
     Function(CuFunction),
     /// A library's kernel, on a device.
     Kernel(CuFunction, CuDevice),
 }
 
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+static KNOWN: Mutex<Option<ValidatedLaunches>> = Mutex::new(None);
 
 /// The next access clears everything.
 static STALE: AtomicBool = AtomicBool::new(false);
 
-fn known() -> MutexGuard<'static, Option<Known>> {
+fn known() -> MutexGuard<'static, Option<ValidatedLaunches>> {
     let mut known = lock(&KNOWN);
     if STALE.swap(false, Ordering::AcqRel) {
         *known = None;
@@ -74,10 +74,10 @@ fn known() -> MutexGuard<'static, Option<Known>> {
     known
 }
 
-impl Known {
+impl ValidatedLaunches {
     fn add(&mut self, function: CuFunction, key: u64, stream: CuStream, of: Stream) {
         if self.count >= MOST || self.streams.len() >= MOST {
-            *self = Known::default();
+            *self = ValidatedLaunches::default();
         }
         let functions = self.launches.entry(of.context).or_default();
         self.count += usize::from(functions.entry(function).or_default().insert(key));
@@ -102,17 +102,17 @@ impl Known {
         stream <= LEGACY || self.streams.get(&stream).is_some_and(|of| of.context == context)
     }
 
-    fn is_set(&self, named: Named, attribute: u32, value: i32) -> bool {
+    fn is_set(&self, named: AttributeOwner, attribute: u32, value: i32) -> bool {
         self.attributes.get(&(named, attribute)) == Some(&value)
     }
 
-    fn changed(&mut self, named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
+    fn changed(&mut self, named: AttributeOwner, attribute: u32, value: i32, here: Option<CuFunction>) {
         let (handle, kernel) = match named {
-            Named::Function(handle) => (handle, false),
-            Named::Kernel(handle, _) => (handle, true),
+            AttributeOwner::Function(handle) => (handle, false),
+            AttributeOwner::Kernel(handle, _) => (handle, true),
         };
         if self.attributes.len() >= MOST {
-            *self = Known::default();
+            *self = ValidatedLaunches::default();
         }
         if self.of_kernels != kernel {
             self.attributes.clear();
@@ -158,7 +158,7 @@ pub fn leads(stream: CuStream, context: CuContext) -> bool {
 }
 
 /// Whether an attribute was last set to this value, by this name, with success.
-pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
+pub fn is_set(named: AttributeOwner, attribute: u32, value: i32) -> bool {
     known()
         .as_ref()
         .is_some_and(|known| known.is_set(named, attribute, value))
@@ -167,7 +167,7 @@ pub fn is_set(named: Named, attribute: u32, value: i32) -> bool {
 /// Notes an attribute's value. A new value invalidates the function's launches. A kernel has a
 /// function per context; `here` is the current context's. With launches of several contexts, all
 /// are dropped.
-pub fn changed(named: Named, attribute: u32, value: i32, here: Option<CuFunction>) {
+pub fn changed(named: AttributeOwner, attribute: u32, value: i32, here: Option<CuFunction>) {
     known().get_or_insert_default().changed(named, attribute, value, here);
 }
 
@@ -197,7 +197,7 @@ pub fn clear() {
 
 #[cfg(test)]
 mod tests {
-    use super::Named::{Function, Kernel};
+    use super::AttributeOwner::{Function, Kernel};
     use super::*;
 
     const CONTEXT: CuContext = 100;
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_function_with_another_attribute_is_unknown_and_the_same_value_again_changes_nothing() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         known.changed(Function(1), 8, 4096, None);
         known.add(1, 11, 7, OF);
         known.add(2, 22, 7, OF);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_kernel_s_attribute_is_that_of_its_function_here_or_of_who_knows_which() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         for function in 1..4 {
             known.add(function, 11, 7, OF);
         }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_value_is_set_by_the_name_and_on_the_device_that_it_was_set_by_last() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         assert!(!known.is_set(Kernel(1, 0), 8, 0), "nobody has set it: nothing is known");
         known.changed(Kernel(1, 0), 8, 1024, Some(2));
         assert!(known.is_set(Kernel(1, 0), 8, 1024));
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_stream_leads_to_its_own_context() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         known.add(1, 11, 7, OF);
         assert!(known.leads(7, CONTEXT) && !known.leads(7, CONTEXT + 1) && !known.leads(8, CONTEXT));
         assert!(known.leads(0, CONTEXT + 1) && known.leads(LEGACY, CONTEXT));
@@ -269,13 +269,13 @@ mod tests {
 
     #[test]
     fn what_is_remembered_has_a_bound() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         for number in 0..3 * MOST {
             known.add(number % 5, number as u64, number, OF);
             known.changed(Function(number), 8, 1, None);
             assert!(known.count <= MOST && known.streams.len() <= MOST && known.attributes.len() <= MOST);
         }
-        let kept = |known: &Known| -> usize {
+        let kept = |known: &ValidatedLaunches| -> usize {
             known
                 .launches
                 .values()
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_context_takes_what_is_known_of_it_along_and_no_more() {
-        let mut known = Known::default();
+        let mut known = ValidatedLaunches::default();
         known.add(1, 11, 7, OF);
         known.add(2, 22, 8, OTHER);
         known.changed(Function(2), 8, 4096, None);

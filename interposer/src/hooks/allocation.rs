@@ -30,7 +30,7 @@ use crate::paging::{self, capacity, pool};
 use crate::throttle::{self, Where};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MemoryKind {
     /// Device memory. It ends with its context.
     Plain,
     /// Pool memory, in stream order. Pools are the device's; the driver says whether it ends with a
@@ -47,7 +47,7 @@ enum Kind {
 struct Block {
     bytes: u64,
     at: Where,
-    kind: Kind,
+    kind: MemoryKind,
     /// The thread's context at allocation.
     context: CuContext,
     /// Value of [`ENDS`] before the allocation.
@@ -126,16 +126,16 @@ pub fn context_ended(context: CuContext, ends: u64) {
         return;
     }
     let of_it = |block: &Block| block.context == context && block.born <= ends;
-    let old: Vec<(u64, Kind)> = ADDRESSES
+    let old: Vec<(u64, MemoryKind)> = ADDRESSES
         .iter()
         .filter(|entry| of_it(entry.value()))
         .map(|entry| (*entry.key(), entry.kind))
         .collect();
     for (address, kind) in old {
         let gone = match kind {
-            Kind::Plain => true,
-            Kind::Backed | Kind::Own => capture::any() || !queries::is_managed(address),
-            Kind::Ordered => capture::any() || !lives(address),
+            MemoryKind::Plain => true,
+            MemoryKind::Backed | MemoryKind::Own => capture::any() || !queries::is_managed(address),
+            MemoryKind::Ordered => capture::any() || !lives(address),
         };
         // Another thread may have got this address anew.
         if gone && let Some((_, block)) = ADDRESSES.remove_if(&address, |_, block| of_it(block)) {
@@ -154,11 +154,11 @@ pub fn plain() -> u64 {
 fn change(block: &Block, taken: u64, given_back: u64, claimed: u64) {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let delta = signed(taken).saturating_sub(signed(given_back));
-    if block.kind == Kind::Own {
+    if block.kind == MemoryKind::Own {
         throttle::own_managed_changed(block.at, delta);
         return;
     }
-    if paging::managed() && block.kind != Kind::Backed {
+    if paging::managed() && block.kind != MemoryKind::Backed {
         PLAIN.fetch_add(delta, Ordering::Relaxed);
     }
     throttle::memory_changed(block.at, delta, claimed);
@@ -170,7 +170,7 @@ impl Physical {
         let block = Block {
             bytes: self.bytes,
             at: self.at,
-            kind: Kind::Plain,
+            kind: MemoryKind::Plain,
             context: 0,
             born: 0,
         };
@@ -229,7 +229,7 @@ fn unmapped(start: u64, bytes: u64) -> Vec<(u64, Mapped)> {
 /// `address` is the out-parameter of `real`.
 unsafe fn allocate(
     at: Where,
-    kind: Kind,
+    kind: MemoryKind,
     address: *const CuDevicePtr,
     bytes: u64,
     real: impl Fn() -> CuResult,
@@ -298,7 +298,7 @@ unsafe fn managed(address: *mut CuDevicePtr, bytes: u64, take: impl FnOnce() -> 
                 bytes,
                 // A managed job has one `Where` for all its devices.
                 at: Where::FIRST,
-                kind: Kind::Backed,
+                kind: MemoryKind::Backed,
                 context: paging::ranges::at(at).map_or(0, |range| range.context),
                 born,
             };
@@ -337,7 +337,15 @@ unsafe fn allocate_on(
         return result;
     }
     // SAFETY: the caller's promise.
-    unsafe { allocate(throttle::of_stream(stream), Kind::Ordered, address, bytes as u64, real) }
+    unsafe {
+        allocate(
+            throttle::of_stream(stream),
+            MemoryKind::Ordered,
+            address,
+            bytes as u64,
+            real,
+        )
+    }
 }
 
 fn free(address: CuDevicePtr, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -374,14 +382,14 @@ hooks! {
             return result;
         }
         // SAFETY: the call's own out-parameter.
-        unsafe { allocate(throttle::here(), Kind::Plain, address, bytes as u64, real) }
+        unsafe { allocate(throttle::here(), MemoryKind::Plain, address, bytes as u64, real) }
     }
     fn cuMemAllocManaged(address: *mut CuDevicePtr, bytes: usize, flags: u32) |real| {
         let born = ENDS.load(Ordering::Acquire);
         let result = real();
         // SAFETY: the driver wrote the address.
         if result.ok() && let Some(address) = unsafe { written(address.cast_const()) } {
-            let (at, kind, context) = (throttle::here(), Kind::Own, current_context());
+            let (at, kind, context) = (throttle::here(), MemoryKind::Own, current_context());
             let block = Block { bytes: bytes as u64, at, kind, context, born };
             taken(address, block, 0);
         }
@@ -414,7 +422,7 @@ hooks! {
                 return false;
             };
             let bytes = (pitch as u64).saturating_mul(height as u64);
-            let (kind, context) = (Kind::Plain, current_context());
+            let (kind, context) = (MemoryKind::Plain, current_context());
             taken(address, Block { bytes, at, kind, context, born }, claimed);
             true
         })

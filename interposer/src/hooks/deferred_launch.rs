@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use super::declare::{hooks, per_thread, written};
 use super::launch::{GraphCall, KernelCall, LaunchMode, as_is, launches, old_launches};
-use crate::deferred::{self, Launch, Offered};
+use crate::deferred::{self, ClientLaunch, Offered};
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::kernels::launch::LaunchInfo;
 use crate::throttle;
@@ -29,7 +29,11 @@ impl LaunchMode for Deferring {
 
 /// Tells the session around the launch. `to_defer` returns what to copy of it at a closed gate.
 #[inline(always)]
-fn told(info: &LaunchInfo, to_defer: impl FnOnce() -> Option<Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+fn told(
+    info: &LaunchInfo,
+    to_defer: impl FnOnce() -> Option<ClientLaunch>,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
     // Arguments of rare paths are copied there, so they are laid out in memory only there.
     if deferred::busy() {
         let (info, real) = (*info, black_box(real));
@@ -52,7 +56,7 @@ fn told(info: &LaunchInfo, to_defer: impl FnOnce() -> Option<Launch>, real: impl
 /// Handles a launch while the queue holds others.
 #[cold]
 #[inline(never)]
-fn told_behind(info: &LaunchInfo, launch: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+fn told_behind(info: &LaunchInfo, launch: Option<&ClientLaunch>, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: what the client gives the driver.
     match unsafe { deferred::behind(info, launch) } {
         Offered::Taken => {
@@ -74,7 +78,7 @@ fn told_behind(info: &LaunchInfo, launch: Option<&Launch>, real: impl FnOnce() -
 /// Handles a launch that must wait at the gate: it is deferred there, or waits itself.
 #[cold]
 #[inline(never)]
-fn told_waiting(info: &LaunchInfo, launch: Option<&Launch>, real: impl FnOnce() -> CuResult) -> CuResult {
+fn told_waiting(info: &LaunchInfo, launch: Option<&ClientLaunch>, real: impl FnOnce() -> CuResult) -> CuResult {
     // SAFETY: what the client gives the driver.
     match unsafe { deferred::offer(info, launch) } {
         Offered::Taken => return CuResult::SUCCESS,

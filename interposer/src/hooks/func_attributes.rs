@@ -2,13 +2,13 @@
 //! ([`crate::deferred`]), and are hooked only with them.
 
 use super::declare::hooks;
-use crate::deferred::{self, Named};
+use crate::deferred::{self, AttributeOwner};
 use crate::driver::abi::{CuDevice, CuFunction, CuKernel};
 use crate::driver::calls;
 
 hooks! {
     fn cuFuncSetAttribute(function: CuFunction, attribute: u32, value: i32) |real| {
-        let named = Named::Function(function);
+        let named = AttributeOwner::Function(function);
         if let Some(error) = deferred::before_attribute(named, attribute, value) {
             return error;
         }
@@ -20,7 +20,7 @@ hooks! {
     }
 
     fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CuKernel, device: CuDevice) |real| {
-        let named = Named::Kernel(kernel, device);
+        let named = AttributeOwner::Kernel(kernel, device);
         if let Some(error) = deferred::before_attribute(named, attribute, value) {
             return error;
         }

@@ -10,7 +10,7 @@
 //! **Updates.** llama.cpp updates a graph for each token; reading thousands of nodes would cost
 //! more than the update. The driver accepts only the same nodes in the same order; parameters,
 //! grids and functions may differ. An identity says how long a graph runs, which parameters do not
-//! change. So each update checks some nodes, and [`ROUND`] updates check all ([`Watch`]). A
+//! change. So each update checks some nodes, and [`ROUND`] updates check all ([`UpdateWatch`]). A
 //! different kernel or number of nodes causes a full read. A graph that always differs is read once
 //! in [`ROUND`] updates and keeps its identity meanwhile. Where identities are learnt from (stage
 //! 1, traces), every update reads all nodes.
@@ -37,12 +37,12 @@ use crate::{kernels, throttle};
 
 /// Slots for live executable graphs; three quarters are usable. A serving engine keeps hundreds, a
 /// program that never destroys graphs thousands. Unused slots cost only address space.
-const GRAPHS: usize = 1 << 16;
+const GRAPHS: usize = 65_536;
 
 /// Depth to which nested child graphs are followed.
 const DEEPEST: usize = 8;
 
-const MOST_NODES: usize = 1 << 20;
+const MOST_NODES: usize = 1_048_576;
 
 /// Updates within which all nodes are checked; updates per full read of a graph that always
 /// differs.
@@ -62,24 +62,24 @@ const CHANGED: u64 = 1;
 static BODIES: LazyLock<DashMap<CuGraphNode, Vec<CuGraph>>> = LazyLock::new(DashMap::new);
 
 /// Most conditional nodes remembered, and most bodies of one.
-const MOST_CONDITIONALS: usize = 1 << 14;
-const MOST_BODIES: u32 = 1 << 10;
+const MOST_CONDITIONALS: usize = 16_384;
+const MOST_BODIES: u32 = 1_024;
 
 /// Nodes of each executable graph.
 static GRAPHS_MADE: LazyLock<DashMap<CuGraphExec, Made>> = LazyLock::new(DashMap::new);
 
 #[derive(Debug, Default)]
 struct Made {
-    nodes: Vec<Node>,
+    nodes: Vec<LaunchNode>,
     /// Number of nodes, including those that launch nothing.
     count: usize,
     /// Index of the last changed node: clients change all nodes in order at each step.
     last: usize,
-    watch: Watch,
+    watch: UpdateWatch,
 }
 
 impl Made {
-    fn of((nodes, count): (Vec<Node>, usize)) -> Made {
+    fn of((nodes, count): (Vec<LaunchNode>, usize)) -> Made {
         Made {
             nodes,
             count,
@@ -89,7 +89,7 @@ impl Made {
 
     /// Index of a node, searched from the one after the last.
     fn find(&mut self, handle: CuGraphNode) -> Option<usize> {
-        let here = |node: &Node| node.handle == handle;
+        let here = |node: &LaunchNode| node.handle == handle;
         let next = self.last + 1;
         let after = self
             .nodes
@@ -103,7 +103,7 @@ impl Made {
 
 /// A node that launches something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Node {
+struct LaunchNode {
     /// Handle in the graph that was instantiated; later changes name it.
     handle: CuGraphNode,
     /// Index among all nodes of that graph.
@@ -117,7 +117,7 @@ struct Node {
 
 /// Chooses the nodes to check after updates.
 #[derive(Debug, Default)]
-struct Watch {
+struct UpdateWatch {
     next: usize,
     /// Kernels that may be checked. Unused credit is saved for a node of many kernels.
     credit: usize,
@@ -128,7 +128,7 @@ struct Watch {
     due: bool,
 }
 
-impl Watch {
+impl UpdateWatch {
     /// Counts an update. Returns whether a difference may cause a full read.
     fn may_read(&mut self) -> bool {
         self.since = self.since.saturating_add(1);
@@ -263,7 +263,7 @@ fn kernels_of(handle: CuGraphNode, kind: u32, depth: usize) -> Option<Vec<u64>> 
 
 /// Nodes of a graph that launch something, and the number of all. Calls the driver: never during a
 /// capture.
-fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
+fn read(graph: CuGraph, depth: usize) -> Option<(Vec<LaunchNode>, usize)> {
     let handles = nodes_of(graph, 0)?;
     let mut found = Vec::new();
     for (at, handle) in handles.iter().copied().enumerate() {
@@ -273,7 +273,7 @@ fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
             return None;
         }
         if matches!(kind, NODE_KERNEL | NODE_CHILD_GRAPH | NODE_CONDITIONAL) {
-            found.push(Node {
+            found.push(LaunchNode {
                 handle,
                 at,
                 kind,
@@ -285,7 +285,7 @@ fn read(graph: CuGraph, depth: usize) -> Option<(Vec<Node>, usize)> {
     Some((found, handles.len()))
 }
 
-fn all_kernels(nodes: &[Node]) -> Vec<u64> {
+fn all_kernels(nodes: &[LaunchNode]) -> Vec<u64> {
     nodes
         .iter()
         .filter(|node| node.enabled)
@@ -293,7 +293,7 @@ fn all_kernels(nodes: &[Node]) -> Vec<u64> {
         .collect()
 }
 
-fn identify(exec: CuGraphExec, nodes: &[Node]) -> u64 {
+fn identify(exec: CuGraphExec, nodes: &[LaunchNode]) -> u64 {
     let kernels = all_kernels(nodes);
     let hash = graph_hash(kernels.iter().copied());
     IDENTITIES.set(exec, hash);
@@ -375,7 +375,7 @@ fn differs(made: &mut Made, graph: CuGraph) -> bool {
 }
 
 /// Handles a changed node. `change` returns whether its kernels or its state differ.
-fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut Node) -> bool) {
+fn change(exec: CuGraphExec, node: CuGraphNode, change: impl FnOnce(&mut LaunchNode) -> bool) {
     guarded(|| {
         let Some(mut made) = GRAPHS_MADE.get_mut(&exec) else {
             return;
@@ -605,7 +605,7 @@ mod tests {
             vec![1500],
             [vec![1; 700], vec![900], vec![1]].concat(),
         ] {
-            let (mut watch, mut seen) = (Watch::default(), vec![false; weights.len()]);
+            let (mut watch, mut seen) = (UpdateWatch::default(), vec![false; weights.len()]);
             let all: usize = weights.iter().sum();
             let mut looked = 0;
             for _ in 0..ROUND {
@@ -622,12 +622,12 @@ mod tests {
             assert!(seen.iter().all(|seen| *seen), "{} nodes", weights.len());
             assert!(looked <= 2 * all.max(LEAST * ROUND as usize), "{looked} of {all}");
         }
-        assert!(Watch::default().choose(&[]).is_empty());
+        assert!(UpdateWatch::default().choose(&[]).is_empty());
     }
 
     #[test]
     fn a_graph_that_differs_each_time_is_read_ever_more_rarely() {
-        let mut watch = Watch::default();
+        let mut watch = UpdateWatch::default();
         let mut reads = 0;
         for _ in 0..10 * ROUND {
             if watch.may_read() {

@@ -16,7 +16,7 @@ use std::ptr;
 
 use super::declare::{hooks, per_thread, written};
 use super::graph;
-use crate::deferred::Launch;
+use crate::deferred::ClientLaunch;
 use crate::driver::abi::{CuFunction, CuGraphExec, CuResult, CuStream, DeviceLaunch, LaunchConfig};
 use crate::driver::capture;
 use crate::kernels;
@@ -140,8 +140,8 @@ impl KernelCall {
 
     /// What to copy of the launch if it is deferred; `None`: it must wait at the gate.
     #[inline(always)]
-    pub fn to_defer(self) -> Option<Launch> {
-        self.deferrable.then(|| Launch {
+    pub fn to_defer(self) -> Option<ClientLaunch> {
+        self.deferrable.then(|| ClientLaunch {
             function: self.function,
             grid: self.grid.into(),
             block: self.block.into(),

@@ -13,7 +13,7 @@ use crate::kernels::{self, HandleKind, image, text};
 use crate::{deferred, paging, throttle};
 
 /// Largest code file that is read for its hash.
-const LARGEST_FILE: u64 = 256 << 20;
+const LARGEST_FILE_BYTES: u64 = 256 << 20;
 
 /// Whether to keep images: only managed jobs need parameters, and a newer driver knows them itself.
 fn keeps_images() -> bool {
@@ -60,7 +60,7 @@ unsafe fn load_file(handle: *const usize, path: *const c_char, real: impl FnOnce
         let path = unsafe { CStr::from_ptr(path) };
         guarded(|| {
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
-            let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE);
+            let small = std::fs::metadata(path).is_ok_and(|about| about.len() <= LARGEST_FILE_BYTES);
             let bytes = small.then(|| std::fs::read(path).ok()).flatten();
             let hash = bytes.as_deref().map_or(0, image::hash_bytes);
             deferred::forget_known();

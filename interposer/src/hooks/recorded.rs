@@ -20,7 +20,7 @@ use crate::driver::stream::{PER_THREAD_STREAM, Stream};
 use crate::driver::symbols::{self, ENTRIES, Entry, NOWHERE, StreamOp};
 use crate::paging::may_be_managed;
 use crate::thread;
-use crate::trace::{self, Call};
+use crate::trace::{self, RecordedCall};
 
 /// The recording hook for a symbol.
 pub(super) fn hook(at: usize) -> Option<*const ()> {
@@ -56,7 +56,7 @@ impl LaunchMode for Tracing {
 launches!(Tracing);
 
 /// What to record of a launch; `None` in a capture.
-fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<Call> {
+fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<RecordedCall> {
     if !trace::is_marked() {
         return None;
     }
@@ -64,7 +64,7 @@ fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<Call> {
     if capture::on(stream) {
         return None;
     }
-    Some(Call::Operation {
+    Some(RecordedCall::Operation {
         what: What::Launch {
             hash,
             stream: key(stream),
@@ -75,7 +75,7 @@ fn launch(stream: Stream, identity: impl FnOnce() -> u64) -> Option<Call> {
 
 /// Meaning of the arguments of a call other than a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Meaning {
     /// A copy or fill, as in the symbol table.
     Copy,
     /// Waits for all work.
@@ -105,7 +105,7 @@ macro_rules! around {
                 let inner = unsafe { std::mem::transmute::<*const (), Inner>(inner) };
                 let words: &[usize] = &[$($argument),*];
                 trace::around(
-                    || described(symbols::index::$name, How::$how, words),
+                    || described(symbols::index::$name, Meaning::$how, words),
                     // SAFETY: the client's arguments, unchanged, as promised to the driver.
                     || unsafe { inner($($argument),*) },
                 )
@@ -122,8 +122,8 @@ macro_rules! around {
 
         /// Symbols, their number of words, and their meaning.
         #[cfg(test)]
-        const LISTED: &[(usize, usize, How)] = &[
-            $($((symbols::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, How::$how),)+)+
+        const LISTED: &[(usize, usize, Meaning)] = &[
+            $($((symbols::index::$name, { const WORDS: &[&str] = &[$(stringify!($argument)),*]; WORDS.len() }, Meaning::$how),)+)+
         ];
     };
     (@word $argument:ident) => { usize };
@@ -172,35 +172,35 @@ fn inner(at: usize) -> *const () {
 }
 
 /// What to record of the call, if anything.
-fn described(at: usize, how: How, words: &[usize]) -> Option<Call> {
-    if !trace::is_marked() && how != How::Mark {
+fn described(at: usize, how: Meaning, words: &[usize]) -> Option<RecordedCall> {
+    if !trace::is_marked() && how != Meaning::Mark {
         return None;
     }
     let entry = ENTRIES.get(at)?;
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
     let stream = |at: usize| stream_of(entry, word(at));
     let what = match how {
-        How::Mark => return Some(Call::Mark),
-        How::Stop => return Some(Call::Stop),
-        How::Copy => return copy(entry, words),
-        How::Context => What::SyncAll,
-        How::Event => What::SyncEvent(word(0) as u64),
-        How::Stream => What::SyncStream(key(stream(0))),
+        Meaning::Mark => return Some(RecordedCall::Mark),
+        Meaning::Stop => return Some(RecordedCall::Stop),
+        Meaning::Copy => return copy(entry, words),
+        Meaning::Context => What::SyncAll,
+        Meaning::Event => What::SyncEvent(word(0) as u64),
+        Meaning::Stream => What::SyncStream(key(stream(0))),
         // A captured event is part of the graph.
-        How::Record | How::Wait if capture::on(stream(usize::from(how == How::Record))) => return None,
-        How::Record => What::Record {
+        Meaning::Record | Meaning::Wait if capture::on(stream(usize::from(how == Meaning::Record))) => return None,
+        Meaning::Record => What::Record {
             event: word(0) as u64,
             stream: key(stream(1)),
         },
-        How::Wait => What::Wait {
+        Meaning::Wait => What::Wait {
             event: word(1) as u64,
             stream: key(stream(0)),
         },
     };
-    Some(Call::Operation { what, timed: None })
+    Some(RecordedCall::Operation { what, timed: None })
 }
 
-fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
+fn copy(entry: &Entry, words: &[usize]) -> Option<RecordedCall> {
     let at = (entry.stream != NOWHERE)
         .then(|| words.get(usize::from(entry.stream)).copied())
         .flatten();
@@ -217,7 +217,7 @@ fn copy(entry: &Entry, words: &[usize]) -> Option<Call> {
     };
     // Without a stream a copy from or to the host returns when done; others are only begun.
     let waits = at.is_none() && matches!(direction, Direction::HostToDevice | Direction::DeviceToHost);
-    Some(Call::Operation {
+    Some(RecordedCall::Operation {
         what: What::Copy {
             direction,
             bytes,
@@ -259,8 +259,8 @@ mod tests {
             assert_eq!(usize::from(entry.args), words, "{:?}", entry.symbol);
             // The table also knows the stream's place in the arguments.
             let stream = match how {
-                How::Record => 1,
-                How::Stream | How::Wait => 0,
+                Meaning::Record => 1,
+                Meaning::Stream | Meaning::Wait => 0,
                 _ => continue,
             };
             assert_eq!(usize::from(entry.stream), stream, "{:?}", entry.symbol);

@@ -13,7 +13,7 @@ use crate::driver::{counts, symbols};
 use crate::{deferred, exports};
 
 #[repr(C)]
-struct Verdict {
+struct LookupVerdict {
     /// [`PASS`], [`ANSWER`].
     what: usize,
     /// The handle to pass on, or the answer.
@@ -33,7 +33,7 @@ fn is_search(handle: *mut c_void) -> bool {
 ///
 /// # Safety
 /// `name` is a C string that starts with "cu"; `handle` is what the client passed.
-unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict {
+unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> LookupVerdict {
     // SAFETY: the caller's promise.
     unsafe { decide(handle, name, None) }
 }
@@ -42,19 +42,19 @@ unsafe extern "C" fn judge(handle: *mut c_void, name: *const c_char) -> Verdict 
 ///
 /// # Safety
 /// As [`judge`]; `version` is what the client passed.
-unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Verdict {
+unsafe extern "C" fn judge_version(handle: *mut c_void, name: *const c_char, version: *const c_char) -> LookupVerdict {
     // SAFETY: the caller's promise.
     unsafe { decide(handle, name, Some(version)) }
 }
 
 /// # Safety
 /// As [`judge`]; `version` is what a client passed to `dlvsym`.
-unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> Verdict {
+unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*const c_char>) -> LookupVerdict {
     // Finding the driver reads files.
     let _whole = crate::thread::uncancelled();
     next::find();
     exports::announce();
-    let pass = Verdict {
+    let pass = LookupVerdict {
         what: PASS,
         value: handle,
     };
@@ -72,7 +72,7 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
         // Weft's export would answer. If the open driver lacks the name, the search fails in the
         // driver.
         return match (known, loader::opened()) {
-            (Some(at), Some(driver)) if symbols::real(at).is_none() => Verdict {
+            (Some(at), Some(driver)) if symbols::real(at).is_none() => LookupVerdict {
                 what: PASS,
                 value: driver.handle(),
             },
@@ -89,13 +89,13 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
         (Some(at), Driver::Open(driver)) => match (symbols::real(at), symbols::export(at)) {
             (Some(_), Some(export)) if versioned(driver) => {
                 counts::answered_with_ours();
-                Verdict {
+                LookupVerdict {
                     what: ANSWER,
                     value: export.cast(),
                 }
             }
             // The failure, with its message, is the driver's.
-            _ => Verdict {
+            _ => LookupVerdict {
                 what: PASS,
                 value: driver.handle(),
             },
@@ -106,12 +106,12 @@ unsafe fn decide(handle: *mut c_void, name: *const c_char, version: Option<*cons
                 let name = name.to_string_lossy();
                 counts::answered_with_unknown(&name);
                 deferred::passed_by(&name);
-                return Verdict {
+                return LookupVerdict {
                     what: ANSWER,
                     value: found.cast(),
                 };
             }
-            Verdict {
+            LookupVerdict {
                 what: PASS,
                 value: driver.handle(),
             }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use weft_kernel_id::KernelId;
 use weft_trace_format::raw::{MOST_NODES, Record};
 
-pub use self::recorder::Call;
+pub use self::recorder::RecordedCall;
 use self::recorder::Recorder;
 use crate::client::clock;
 use crate::driver::abi::CuResult;
@@ -108,7 +108,7 @@ pub fn is_marked() -> bool {
 }
 
 /// Makes a call and records it as `describe` says, if at all.
-pub fn around(describe: impl FnOnce() -> Option<Call>, call: impl FnOnce() -> CuResult) -> CuResult {
+pub fn around(describe: impl FnOnce() -> Option<RecordedCall>, call: impl FnOnce() -> CuResult) -> CuResult {
     let entered = clock::now();
     let Some(recorder) = recorder().filter(|_| !INSIDE.get()) else {
         return call();

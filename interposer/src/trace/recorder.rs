@@ -39,11 +39,11 @@ const ASK: Duration = Duration::from_micros(200);
 
 /// A call that is with the driver.
 #[derive(Debug, Clone, Copy)]
-pub struct Ticket(u64);
+pub struct RecordTicket(u64);
 
 /// What is recorded of a call.
 #[derive(Debug, Clone, Copy)]
-pub enum Call {
+pub enum RecordedCall {
     /// Work or a wait.
     Operation {
         /// The operation.
@@ -58,14 +58,14 @@ pub enum Call {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum PendingKind {
     Operation(Operation),
     Mark,
     Stop,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Pair {
+struct EventPair {
     context: Context,
     stream: Stream,
     start: Event,
@@ -74,10 +74,10 @@ struct Pair {
 }
 
 #[derive(Debug)]
-struct Pending {
-    kind: Kind,
+struct PendingCall {
+    kind: PendingKind,
     moment: Moment,
-    pair: Option<Pair>,
+    pair: Option<EventPair>,
     /// Whether the call has returned to the job.
     complete: bool,
     /// Whether the driver refused the call; it is then not recorded.
@@ -85,10 +85,10 @@ struct Pending {
 }
 
 #[derive(Debug)]
-struct Inside {
+struct RecorderState {
     writer: Writer,
     spare: HashMap<Context, Vec<Event>>,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingCall>,
     /// Numbers of the first pending call and of the next one.
     first: u64,
     next: u64,
@@ -103,7 +103,7 @@ struct Inside {
 #[derive(Debug)]
 pub struct Recorder {
     driver: EventCalls,
-    inside: Mutex<Inside>,
+    inside: Mutex<RecorderState>,
     /// Whether a first mark was set, from which calls are recorded.
     marked: AtomicBool,
 }
@@ -113,7 +113,7 @@ impl Recorder {
     pub fn new(driver: EventCalls, writer: Writer) -> Recorder {
         Recorder {
             driver,
-            inside: Mutex::new(Inside {
+            inside: Mutex::new(RecorderState {
                 writer,
                 spare: HashMap::new(),
                 pending: VecDeque::new(),
@@ -128,7 +128,7 @@ impl Recorder {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, RecorderState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,12 +143,12 @@ impl Recorder {
     }
 
     /// Whether to record a call.
-    pub fn wants(&self, call: &Call) -> bool {
-        matches!(call, Call::Mark) || self.is_marked()
+    pub fn wants(&self, call: &RecordedCall) -> bool {
+        matches!(call, RecordedCall::Mark) || self.is_marked()
     }
 
     /// Notes a call that came in at `entered`. `preempted`: ns without a processor before it.
-    pub fn before(&self, call: Call, entered: Ns, preempted: Ns) -> Option<Ticket> {
+    pub fn before(&self, call: RecordedCall, entered: Ns, preempted: Ns) -> Option<RecordTicket> {
         let mut inside = self.lock();
         if !inside.writer.is_open() {
             return None;
@@ -158,13 +158,13 @@ impl Recorder {
             inside.wait(&self.driver);
         }
         let kind = match call {
-            Call::Mark => {
+            RecordedCall::Mark => {
                 self.marked.store(true, Ordering::Relaxed);
                 inside.writer.flush();
-                Kind::Mark
+                PendingKind::Mark
             }
-            Call::Stop => Kind::Stop,
-            Call::Operation { what, .. } => {
+            RecordedCall::Stop => PendingKind::Stop,
+            RecordedCall::Operation { what, .. } => {
                 inside.operations += 1;
                 if inside.operations > MAX_OPERATIONS {
                     inside
@@ -172,7 +172,7 @@ impl Recorder {
                         .end(&format!("more than {MAX_OPERATIONS} operations: mark fewer steps"));
                     return None;
                 }
-                Kind::Operation(Operation {
+                PendingKind::Operation(Operation {
                     thread: 0,
                     sequence: 0,
                     what,
@@ -187,14 +187,14 @@ impl Recorder {
             }
         };
         let pair = match call {
-            Call::Operation {
+            RecordedCall::Operation {
                 timed: Some(stream), ..
             } if !capture::any() => inside.pair(&self.driver, stream),
             _ => None,
         };
         let sequence = inside.next;
         inside.next += 1;
-        inside.pending.push_back(Pending {
+        inside.pending.push_back(PendingCall {
             kind,
             moment: Moment {
                 thread: thread::id(),
@@ -207,11 +207,11 @@ impl Recorder {
             complete: false,
             refused: false,
         });
-        Some(Ticket(sequence))
+        Some(RecordTicket(sequence))
     }
 
     /// Completes a call: the driver had it from `called` to `returned`; `ok` if it succeeded.
-    pub fn after(&self, ticket: Ticket, called: Ns, returned: Ns, ok: bool) {
+    pub fn after(&self, ticket: RecordTicket, called: Ns, returned: Ns, ok: bool) {
         let mut inside = self.lock();
         let inside = &mut *inside;
         let Some(at) = ticket
@@ -227,11 +227,11 @@ impl Recorder {
             return;
         };
         let waited = match &mut pending.kind {
-            Kind::Operation(operation) => {
+            PendingKind::Operation(operation) => {
                 (operation.called, operation.returned) = (called, returned);
                 matches!(operation.what, What::SyncAll | What::SyncStream(_) | What::SyncEvent(_))
             }
-            Kind::Mark | Kind::Stop => true,
+            PendingKind::Mark | PendingKind::Stop => true,
         };
         pending.pair = ended;
         pending.refused = !ok;
@@ -277,8 +277,8 @@ impl Recorder {
     }
 }
 
-impl Inside {
-    fn find(&mut self, ticket: Ticket) -> Option<&mut Pending> {
+impl RecorderState {
+    fn find(&mut self, ticket: RecordTicket) -> Option<&mut PendingCall> {
         let at = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
         self.pending.get_mut(at)
     }
@@ -293,12 +293,12 @@ impl Inside {
     }
 
     /// Makes two events and records the first.
-    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<Pair> {
+    fn pair(&mut self, driver: &EventCalls, stream: Stream) -> Option<EventPair> {
         let context = driver.current()?;
         let start = self.event(driver, context)?;
         let end = self.event(driver, context);
         match end {
-            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some(Pair {
+            Some(end) if driver.relaxed(|| driver.record(start, stream)) => Some(EventPair {
                 context,
                 stream,
                 start,
@@ -314,7 +314,7 @@ impl Inside {
     }
 
     /// Records the second event, sometimes with an extra one. `None` if that was not possible.
-    fn end(&mut self, driver: &EventCalls, mut pair: Pair, ok: bool) -> Option<Pair> {
+    fn end(&mut self, driver: &EventCalls, mut pair: EventPair, ok: bool) -> Option<EventPair> {
         // The call may have changed the context, or a capture may have begun meanwhile.
         let recorded = ok && !capture::any() && driver.relaxed(|| driver.record(pair.end, pair.stream));
         if !recorded {
@@ -360,7 +360,7 @@ impl Inside {
     }
 
     /// Times of a pair: start, end, and an event's cost.
-    fn read(&mut self, driver: &EventCalls, pair: Pair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
+    fn read(&mut self, driver: &EventCalls, pair: EventPair, reached: Reached) -> Option<(f64, f64, Option<f64>)> {
         let read = (reached == Reached::Yes).then(|| {
             // From the previous work's end: single-precision ms are exact only over short times.
             let since = match self.last {
@@ -370,7 +370,7 @@ impl Inside {
             let took = driver.elapsed(pair.start, pair.end)?;
             let tick = pair.extra.and_then(|extra| driver.elapsed(pair.end, extra));
             // After unknown work the device counts as idle for long.
-            let start = self.axis + since.unwrap_or(LONG_IDLE);
+            let start = self.axis + since.unwrap_or(LONG_IDLE_NS);
             Some((start, start + took, tick))
         });
         let times = read.flatten();
@@ -389,16 +389,16 @@ impl Inside {
         times
     }
 
-    fn tell(&mut self, pending: Pending, times: Option<(f64, f64, Option<f64>)>) {
+    fn tell(&mut self, pending: PendingCall, times: Option<(f64, f64, Option<f64>)>) {
         // Nor is a call written that is with the driver at the process's end.
         if pending.refused || !pending.complete {
             return;
         }
         let moment = pending.moment;
         let record = match pending.kind {
-            Kind::Mark => Record::Mark(moment),
-            Kind::Stop => Record::Stop(moment),
-            Kind::Operation(operation) => Record::Operation(Operation {
+            PendingKind::Mark => Record::Mark(moment),
+            PendingKind::Stop => Record::Stop(moment),
+            PendingKind::Operation(operation) => Record::Operation(Operation {
                 thread: moment.thread,
                 sequence: moment.sequence,
                 entered: moment.entered,
@@ -432,4 +432,4 @@ impl Inside {
 }
 
 /// Stands for an idle time of unknown length, device ns.
-const LONG_IDLE: f64 = 1e9;
+const LONG_IDLE_NS: f64 = 1e9;

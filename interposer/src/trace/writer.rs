@@ -1,7 +1,7 @@
 //! Writes records to a file, by a thread of its own: a hanging file system blocks only that thread.
 //!
-//! Unwritten bytes are bounded ([`MOST`]). Beyond that the recording ends, with a reason in the
-//! file and in the log. Only the process's end waits for the file, for [`PATIENCE`].
+//! Unwritten bytes are bounded ([`MOST_BYTES`]). Beyond that the recording ends, with a reason in
+//! the file and in the log. Only the process's end waits for the file, for [`PATIENCE`].
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -19,17 +19,17 @@ use weft_trace_format::raw::{self, Record};
 use crate::thread::spawn;
 
 /// Bytes in one hand-over. A step of a large model's training takes some 100 kB.
-const BUFFER: usize = 256 * 1024;
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Unwritten bytes at most: a disk of 100 MB/s may pause for half a second.
-const MOST: usize = 64 * 1024 * 1024;
+const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// Longest wait of the process's end for the file.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Order to the thread.
+/// WriteOrder to the thread.
 #[derive(Debug)]
-enum Order {
+enum WriteOrder {
     Write(Vec<u8>),
     /// Answers when all before is written.
     Answer(Sender<()>),
@@ -37,7 +37,7 @@ enum Order {
 
 /// State that both sides share.
 #[derive(Debug, Default)]
-struct Shared {
+struct WriterState {
     /// Bytes handed over and not yet written.
     waiting: AtomicUsize,
     /// Set if the file takes no more.
@@ -48,8 +48,8 @@ struct Shared {
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    orders: Sender<Order>,
-    shared: Arc<Shared>,
+    orders: Sender<WriteOrder>,
+    shared: Arc<WriterState>,
     /// Whether the recording has ended.
     ended: bool,
     /// Bytes dropped because too many waited.
@@ -74,7 +74,7 @@ impl Writer {
 
     fn to(file: File, path: PathBuf) -> Result<Writer, String> {
         let (orders, incoming) = channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WriterState::default());
         let (known, named) = (Arc::clone(&shared), path.clone());
         // The thread blocks the job's signals.
         let thread = Builder::new().name("weft-trace".into());
@@ -102,7 +102,7 @@ impl Writer {
         }
         // A record beyond the format's bounds is left out.
         raw::append(&mut self.buffer, record);
-        if self.buffer.len() >= BUFFER {
+        if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
         }
     }
@@ -114,7 +114,7 @@ impl Writer {
             return;
         }
         let waiting = self.shared.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
-        if waiting.saturating_add(bytes.len()) > MOST {
+        if waiting.saturating_add(bytes.len()) > MOST_BYTES {
             self.shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
             self.dropped = self.dropped.saturating_add(bytes.len());
             // The record that says so is short, and still fits.
@@ -126,7 +126,7 @@ impl Writer {
             return;
         }
         // Fails if the thread is gone, which has logged the reason.
-        let _ = self.orders.send(Order::Write(bytes));
+        let _ = self.orders.send(WriteOrder::Write(bytes));
     }
 
     /// Ends the recording; the file gets the reason.
@@ -135,7 +135,7 @@ impl Writer {
         raw::append(&mut self.buffer, &Record::Ended(why.to_string()));
         let last = std::mem::take(&mut self.buffer);
         self.shared.waiting.fetch_add(last.len(), Ordering::AcqRel);
-        let _ = self.orders.send(Order::Write(last));
+        let _ = self.orders.send(WriteOrder::Write(last));
         self.ended = true;
     }
 
@@ -147,7 +147,7 @@ impl Writer {
     fn finish_within(&mut self, patience: Duration) {
         self.flush();
         let (answer, answered) = channel();
-        let asked = self.orders.send(Order::Answer(answer)).is_ok();
+        let asked = self.orders.send(WriteOrder::Answer(answer)).is_ok();
         if asked && answered.recv_timeout(patience).is_err() && !self.shared.failed.load(Ordering::Relaxed) {
             log::warn!(
                 "{} bytes of the recording are lost: {} takes too long",
@@ -159,10 +159,10 @@ impl Writer {
 }
 
 /// Body of the thread.
-fn write_all(mut file: File, path: &Path, incoming: &Receiver<Order>, shared: &Shared) {
+fn write_all(mut file: File, path: &Path, incoming: &Receiver<WriteOrder>, shared: &WriterState) {
     while let Ok(order) = incoming.recv() {
         match order {
-            Order::Write(bytes) => {
+            WriteOrder::Write(bytes) => {
                 if let Err(error) = file.write_all(&bytes) {
                     shared.failed.store(true, Ordering::Relaxed);
                     log::warn!(
@@ -173,7 +173,7 @@ fn write_all(mut file: File, path: &Path, incoming: &Receiver<Order>, shared: &S
                 }
                 shared.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
             }
-            Order::Answer(answer) => {
+            WriteOrder::Answer(answer) => {
                 let _ = answer.send(());
             }
         }
@@ -227,7 +227,7 @@ mod tests {
         while writer.is_open() {
             writer.put(&big());
         }
-        assert!(writer.buffer.len() < BUFFER);
+        assert!(writer.buffer.len() < BUFFER_BYTES);
         assert_eq!(writer.dropped, 0);
         writer.finish();
         assert!(
@@ -246,9 +246,16 @@ mod tests {
             writer.put(&big());
         }
         // The writer took what may wait, dropped the next buffer, said so, and did not block.
-        assert!((BUFFER..2 * BUFFER).contains(&writer.dropped), "{}", writer.dropped);
+        assert!(
+            (BUFFER_BYTES..2 * BUFFER_BYTES).contains(&writer.dropped),
+            "{}",
+            writer.dropped
+        );
         let waiting = writer.shared.waiting.load(Ordering::Relaxed);
-        assert!((MOST - 2 * BUFFER..MOST + 1_000).contains(&waiting), "{waiting}");
+        assert!(
+            (MOST_BYTES - 2 * BUFFER_BYTES..MOST_BYTES + 1_000).contains(&waiting),
+            "{waiting}"
+        );
         writer.put(&big());
         writer.finish_within(Duration::from_millis(10));
         drop(reader);

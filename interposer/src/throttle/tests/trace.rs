@@ -6,7 +6,7 @@ use weft_trace_format::raw::{Record, Recording, What};
 
 use super::fake;
 use crate::client::clock;
-use crate::trace::recorder::{Call, Recorder, Ticket};
+use crate::trace::recorder::{RecordTicket, RecordedCall, Recorder};
 use crate::trace::writer::Writer;
 
 const STREAM: usize = 0x7f00_7ace_0000;
@@ -15,8 +15,8 @@ fn recorder(path: &Path) -> Recorder {
     Recorder::new(fake::driver(), Writer::create(path.to_path_buf()).unwrap())
 }
 
-fn launch(hash: u64) -> Call {
-    Call::Operation {
+fn launch(hash: u64) -> RecordedCall {
+    RecordedCall::Operation {
         what: What::Launch {
             hash,
             stream: STREAM as u64,
@@ -25,14 +25,14 @@ fn launch(hash: u64) -> Call {
     }
 }
 
-fn wait() -> Call {
-    Call::Operation {
+fn wait() -> RecordedCall {
+    RecordedCall::Operation {
         what: What::SyncStream(STREAM as u64),
         timed: None,
     }
 }
 
-fn begin(recorder: &Recorder, call: Call) -> Option<Ticket> {
+fn begin(recorder: &Recorder, call: RecordedCall) -> Option<RecordTicket> {
     recorder
         .wants(&call)
         .then(|| recorder.before(call, clock::now(), 0))
@@ -40,7 +40,7 @@ fn begin(recorder: &Recorder, call: Call) -> Option<Ticket> {
 }
 
 /// A whole call; the device works for `work` ns.
-fn make(recorder: &Recorder, call: Call, work: u64, ok: bool) {
+fn make(recorder: &Recorder, call: RecordedCall, work: u64, ok: bool) {
     let ticket = begin(recorder, call);
     let called = clock::now();
     fake::work(work);
@@ -66,7 +66,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
     let path = directory.path().join("raw");
     let recorder = recorder(&path);
     make(&recorder, launch(1), 1_000, true);
-    make(&recorder, Call::Mark, 0, true);
+    make(&recorder, RecordedCall::Mark, 0, true);
     for hash in 2..5 {
         make(&recorder, launch(hash), hash * 10_000, true);
     }
@@ -74,7 +74,7 @@ fn calls_come_out_in_order_with_their_times_from_the_first_mark_on() {
     make(&recorder, launch(5), 0, false);
     fake::reach(STREAM);
     make(&recorder, wait(), 0, true);
-    make(&recorder, Call::Stop, 0, true);
+    make(&recorder, RecordedCall::Stop, 0, true);
     // Still with the driver when the process ends.
     let _ = begin(&recorder, launch(6));
     recorder.farewell();
@@ -109,15 +109,15 @@ fn what_the_device_has_not_passed_is_read_later() {
     let path = directory.path().join("raw");
     let recorder = recorder(&path);
     let stream = STREAM + 0x40;
-    let on_other = Call::Operation {
+    let on_other = RecordedCall::Operation {
         what: What::Launch { hash: 7, stream: 1 },
         timed: Some(stream),
     };
-    make(&recorder, Call::Mark, 0, true);
+    make(&recorder, RecordedCall::Mark, 0, true);
     make(&recorder, on_other, 5_000, true);
     // No event was reached: only the mark is written.
     make(&recorder, wait(), 0, true);
-    make(&recorder, Call::Mark, 0, true);
+    make(&recorder, RecordedCall::Mark, 0, true);
     assert_eq!(fake::reach(stream), 2);
     make(&recorder, wait(), 0, true);
     recorder.farewell();
@@ -129,9 +129,9 @@ fn a_context_that_ends_takes_times_but_no_calls() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("raw");
     let recorder = recorder(&path);
-    make(&recorder, Call::Mark, 0, true);
+    make(&recorder, RecordedCall::Mark, 0, true);
     let stream = STREAM + 0x80;
-    let call = |hash| Call::Operation {
+    let call = |hash| RecordedCall::Operation {
         what: What::Launch { hash, stream: 2 },
         timed: Some(stream),
     };
@@ -152,7 +152,7 @@ fn nothing_is_recorded_after_the_recording_has_ended() {
     let mut writer = Writer::create(path.clone()).unwrap();
     writer.end("the disk is full");
     let recorder = Recorder::new(fake::driver(), writer);
-    assert!(begin(&recorder, Call::Mark).is_none());
+    assert!(begin(&recorder, RecordedCall::Mark).is_none());
     assert!(begin(&recorder, launch(1)).is_none());
     recorder.farewell();
     let recording = Recording::load(&path).unwrap();
