@@ -18,12 +18,12 @@ use super::options::Options;
 use super::other_brokers::OtherBrokers;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::query::QueryHandler;
-use super::registry::{Entry, Newcomer, Registry};
+use super::registry::{Entry, NewEntry, Registry};
 use super::status::Ending;
 use super::store;
 use super::text::clean;
 use super::user_threads::{ThreadLimits, UserThreads};
-use crate::server::{Asker, Host, Incoming, Listener, Pending, Question, ToTheClient};
+use crate::server::{Asker, Host, Incoming, Listener, PendingClient, Question, ToTheClient};
 use weft_protocol::control::{Hello, Refusal, ToClient};
 use weft_protocol::epoch_page;
 use weft_protocol::lane::{DILATION_ONE, Lane, Mode, flags};
@@ -92,7 +92,7 @@ pub struct Acceptor {
     /// The broker's options.
     pub options: Arc<Options>,
     /// Clients being let in.
-    pub entering: UserThreads<Pending>,
+    pub entering: UserThreads<PendingClient>,
     /// Questions being answered.
     pub asking: UserThreads<Question>,
     /// Guests' profiles.
@@ -173,7 +173,7 @@ impl Acceptor {
         self.options.door.is_shared() && !Asker { uid, pid: None }.is_owner()
     }
 
-    fn let_in(&self, pending: Pending) {
+    fn let_in(&self, pending: PendingClient) {
         let uid = pending.uid;
         let (guest, guests) = (self.is_guest(uid), self.most / GUESTS_PART);
         let here = || self.registry.count_of(uid) + self.entering.count_of(uid);
@@ -203,7 +203,7 @@ impl Acceptor {
         }
     }
 
-    fn refuse(&self, pending: Pending, why: Refusal) {
+    fn refuse(&self, pending: PendingClient, why: Refusal) {
         log::warn!(
             "process {} was not let in: {why}",
             pending.pid.unwrap_or(pending.hello.pid)
@@ -212,7 +212,7 @@ impl Acceptor {
         pending.refuse(why);
     }
 
-    fn welcome(&self, pending: Pending) {
+    fn welcome(&self, pending: PendingClient) {
         let mut hello = pending.hello.clone();
         let pending_pid = pending.pid;
         let pid = pending_pid.unwrap_or(hello.pid);
@@ -277,7 +277,7 @@ impl Acceptor {
                 }
             }
         }
-        let newcomer = Entry::new(Newcomer {
+        let newcomer = Entry::new(NewEntry {
             client,
             pid,
             command: clean(&hello.command, LONGEST_COMMAND),
@@ -325,7 +325,7 @@ impl Acceptor {
     }
 
     /// The profile that a guest sent. A shared broker opens and writes no files for guests.
-    fn guest_profile(&self, hello: &Hello, pending: &Pending) -> Result<Knowledge, Error> {
+    fn guest_profile(&self, hello: &Hello, pending: &PendingClient) -> Result<Knowledge, Error> {
         let called: Option<String> = hello.profile.as_ref().map(|called| clean(called, LONGEST_NAME));
         if hello.profiling {
             let trouble = "a shared broker takes no samples: weft profile uses a broker of your own".to_string();

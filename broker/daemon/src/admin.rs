@@ -96,7 +96,7 @@ pub enum Answer {
     /// A job's observed usage; the asking process writes the profile.
     Learnt(super::admission::PeakUsage),
     /// The written profile.
-    Kept(super::status::Kept),
+    Kept(super::status::KeptProfile),
     /// The samples so far.
     Sampled(Sampled),
     /// The question could not be served, and why.

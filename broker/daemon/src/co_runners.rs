@@ -3,7 +3,7 @@
 
 use weft_profiles::refine::Beside;
 
-use super::lanes::{LaneWatch, Seen};
+use super::lanes::{LaneWatch, Observation};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
@@ -27,14 +27,14 @@ impl CoRunners {
     }
 
     /// Labels samples of a client in this mode; launches before `since` may have met others.
-    pub(super) fn say(&self, mode: Mode, seen: &mut [Seen]) {
+    pub(super) fn say(&self, mode: Mode, seen: &mut [Observation]) {
         let beside = match mode {
             Mode::Foreground if self.foreground_jobs == 1 => Beside::BackgroundJobs,
             Mode::Background if self.background_jobs == 1 && self.foreground_jobs > 0 => Beside::ForegroundJobs,
             _ => Beside::Others,
         };
         for one in seen {
-            if let Seen::Served(timed, at) = one
+            if let Observation::Served(timed, at) = one
                 && *at > self.since
             {
                 timed.beside = beside;
@@ -62,10 +62,10 @@ mod tests {
                 gap: None,
                 beside: Beside::Others,
             };
-            let mut seen = [Seen::Launches(1, 1), Seen::Served(timed, at)];
+            let mut seen = [Observation::Launches(1, 1), Observation::Served(timed, at)];
             company.say(mode, &mut seen);
             match seen[1] {
-                Seen::Served(timed, _) => timed.beside,
+                Observation::Served(timed, _) => timed.beside,
                 _ => unreachable!("it was put there"),
             }
         };

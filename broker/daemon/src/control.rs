@@ -16,7 +16,7 @@ use weft_profiles::Gpu;
 
 use super::admission;
 use super::mailbox::{Notice, SchedulerHandle};
-use super::memory::{self, Memory};
+use super::memory::{self, MemoryHandle};
 use super::mps;
 use super::profile_writer::{ProfileMessage, ProfileWriter};
 use super::registry::{Entry, LONGEST_NOTE, Registry};
@@ -71,7 +71,7 @@ pub fn start(
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
     profile_writer: ProfileWriter,
-    memory: Memory,
+    memory: MemoryHandle,
     admission: admission::AdmissionHandle,
     unknown_cost: Ns,
     flags: ControlFlags,
@@ -90,7 +90,7 @@ pub fn start(
         accounts: flags.accounts,
         all_heard: true,
         looks: 0,
-        mps: mps::Look::default(),
+        mps: mps::MpsCheck::default(),
         rounds: flags.rounds,
     };
     let thread = std::thread::Builder::new()
@@ -103,7 +103,7 @@ pub fn start(
     Ok((arrivals, thread))
 }
 
-struct Peer {
+struct ControlledClient {
     entry: Arc<Entry>,
     life: Life,
     sender: ToTheClient,
@@ -116,11 +116,11 @@ struct Peer {
 
 struct Control {
     inbox: Inbox,
-    peers: HashMap<u64, Peer>,
+    peers: HashMap<u64, ControlledClient>,
     registry: Arc<Registry>,
     to_scheduler: SchedulerHandle,
     profile_writer: ProfileWriter,
-    memory: Memory,
+    memory: MemoryHandle,
     admission: admission::AdmissionHandle,
     /// Charge for a kernel not even its job's profile knows, ns.
     unknown_cost: Ns,
@@ -130,7 +130,7 @@ struct Control {
     /// Looks into the inbox so far.
     looks: u64,
     /// For clients whose driver does not say.
-    mps: mps::Look,
+    mps: mps::MpsCheck,
     /// Rounds so far, the thread's sign of life.
     rounds: Arc<AtomicU64>,
 }
@@ -218,7 +218,7 @@ impl Control {
                 let _ = arrival.sender.send(ToClient::WorkingSets(sets.to_vec()));
             }
         }
-        let peer = Peer {
+        let peer = ControlledClient {
             entry: arrival.entry,
             life: arrival.life,
             sender: arrival.sender,
@@ -346,7 +346,7 @@ impl Control {
     /// A second look with an empty inbox proves that a dead client's messages were read. While
     /// others keep talking, `LAST_WORDS` and the number of looks bound the wait.
     fn look_for_deaths(&mut self) {
-        let over = |peer: &Peer| peer.entry.over.load(Ordering::Acquire);
+        let over = |peer: &ControlledClient| peer.entry.over.load(Ordering::Acquire);
         let let_go: Vec<u64> = self
             .peers
             .iter()

@@ -12,7 +12,7 @@ use rustix::thread::futex;
 use weft_profiles::refine::{Beside, Timed};
 
 use super::registry::Entry;
-use super::rota::Slot;
+use super::rota::WatchSlot;
 use super::trace::{Line, Trace};
 use weft_protocol::credit::RunAheadWindow;
 use weft_protocol::epoch_page;
@@ -22,7 +22,7 @@ use weft_scheduler::{Client, Event};
 
 /// Least time, ns, between rings that a napping broker asks of a foreground job. A ring costs 2 us,
 /// a system call that wakes another core: 0.2 % at most.
-const RING_PAUSE: Ns = 1_000_000;
+const RING_PAUSE_NS: Ns = 1_000_000;
 
 /// Newest records read per iteration of a lane that overran its reader.
 ///
@@ -36,10 +36,10 @@ const OF_A_FAST_LANE: usize = RECORDS / 16;
 /// The core may have taken the wait for over: a late record of another thread, or a mode change and
 /// back during the client's sleep. Else the gate stays closed for the longest wait. 1000 waiting
 /// clients make 50,000 reports/s, nearly all known.
-const TOLD_AGAIN: Ns = 20_000_000;
+const TOLD_AGAIN_NS: Ns = 20_000_000;
 
 /// Greatest age of a record, ns; a parked broker reads after 0.2 s.
-const OLDEST: Ns = 1_000_000_000;
+const OLDEST_RECORD_NS: Ns = 1_000_000_000;
 
 /// Guesses kept, more than a client holds back samples for.
 const GUESSES: usize = 16_384;
@@ -60,7 +60,7 @@ pub enum Lie {
 
 /// A stage-1 sample or launches, for the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observation {
     /// Kernel and number of launches.
     Launches(u64, u64),
     /// Kernel, time, gap.
@@ -100,7 +100,7 @@ pub struct LaneWatch {
     naps_since: Option<Ns>,
     /// Samples at a clock rate not yet known.
     guessed: Vec<Record>,
-    slot: Option<Slot>,
+    slot: Option<WatchSlot>,
     /// The core asked for timed launches.
     timed: bool,
 }
@@ -125,7 +125,7 @@ impl LaneWatch {
     }
 
     /// Puts a guest's lane in the rota.
-    pub fn in_rota(self, slot: Slot) -> LaneWatch {
+    pub fn in_rota(self, slot: WatchSlot) -> LaneWatch {
         LaneWatch {
             slot: Some(slot),
             ..self
@@ -162,7 +162,7 @@ impl LaneWatch {
         &mut self,
         now: Ns,
         events: &mut Vec<(Ns, Event)>,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Observation>,
         trace: &mut Trace,
     ) -> Result<Found, Lie> {
         let lane = Arc::clone(&self.entry.lane);
@@ -207,7 +207,7 @@ impl LaneWatch {
         record: Record,
         now: Ns,
         events: &mut Vec<(Ns, Event)>,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Observation>,
         trace: &mut Trace,
     ) {
         let client = self.client();
@@ -217,7 +217,7 @@ impl LaneWatch {
             Kind::Launch | Kind::Graph => {
                 // In other modes the client sends `Counted`.
                 if self.entry.profiling && self.mode == Mode::Background {
-                    seen.push(Seen::Launches(kernel, 1));
+                    seen.push(Observation::Launches(kernel, 1));
                 }
                 let name = if record.kind == Kind::Launch { "launch" } else { "graph" };
                 (name, Some(launched(client, kernel, record.a, at)))
@@ -228,7 +228,7 @@ impl LaneWatch {
             // Also reported beside the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {
-                seen.push(Seen::Launches(kernel, record.a));
+                seen.push(Observation::Launches(kernel, record.a));
                 return;
             }
             Kind::Sample => {
@@ -270,11 +270,11 @@ impl LaneWatch {
         });
     }
 
-    fn sample(&self, record: Record) -> Option<Seen> {
+    fn sample(&self, record: Record) -> Option<Observation> {
         let gap = (record.b != NO_GAP).then_some(record.b);
         let (kernel, time) = (record.kernel, record.a);
         if !self.entry.refines {
-            return self.entry.profiling.then_some(Seen::Sample(kernel, time, gap));
+            return self.entry.profiling.then_some(Observation::Sample(kernel, time, gap));
         }
         let timed = Timed {
             kernel,
@@ -282,11 +282,11 @@ impl LaneWatch {
             gap,
             beside: Beside::Others,
         };
-        Some(Seen::Served(timed, record.at))
+        Some(Observation::Served(timed, record.at))
     }
 
     /// Takes an ended client's guesses as samples.
-    pub fn takes_guesses(&mut self, seen: &mut Vec<Seen>) {
+    pub fn takes_guesses(&mut self, seen: &mut Vec<Observation>) {
         let guessed = std::mem::take(&mut self.guessed);
         seen.extend(guessed.into_iter().filter_map(|record| self.sample(record)));
     }
@@ -333,7 +333,7 @@ impl LaneWatch {
         });
         // Again after other news, since another thread's launch may pass for this wait's end; and
         // periodically.
-        let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN;
+        let again = progressed || now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
         if waiting != self.waiting || (again && waiting.is_some()) {
             self.waiting = waiting;
             self.told_at = now;
@@ -368,7 +368,7 @@ impl LaneWatch {
     /// Asks for rings before a possible nap: a background job for any record, a foreground job for
     /// idleness.
     ///
-    /// A foreground job is asked once per [`RING_PAUSE`], since one that synchronises after each
+    /// A foreground job is asked once per [`RING_PAUSE_NS`], since one that synchronises after each
     /// kernel would ring for each.
     pub fn want_bell_in_nap(&mut self, now: Ns) {
         let wanted = if self.mode == Mode::Background {
@@ -383,7 +383,7 @@ impl LaneWatch {
         if wanted == bells::IDLE {
             if self
                 .naps_since
-                .is_some_and(|since| now.saturating_sub(since) < RING_PAUSE)
+                .is_some_and(|since| now.saturating_sub(since) < RING_PAUSE_NS)
             {
                 return;
             }
@@ -513,9 +513,9 @@ fn launched(client: Client, kernel: u64, cost: Ns, at: Ns) -> Event {
     }
 }
 
-/// Clamps a reported time to `[now - OLDEST, now]`.
+/// Clamps a reported time to `[now - OLDEST_RECORD_NS, now]`.
 fn plausible(at: Ns, now: Ns) -> Ns {
-    at.clamp(now.saturating_sub(OLDEST), now)
+    at.clamp(now.saturating_sub(OLDEST_RECORD_NS), now)
 }
 
 #[cfg(test)]

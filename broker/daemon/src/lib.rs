@@ -87,7 +87,7 @@ pub fn run(places: &Places, options: &Options) -> Result<()> {
     let (profile_writer, profile_writer_thread) =
         profile_writer::start(profile_writer::complaints(Arc::clone(&gauges))).context("cannot start a thread")?;
     let (memory, memory_thread) =
-        memory::start(memory::Settings::of(options), trace.another()).context("cannot start a thread")?;
+        memory::start(memory::MemorySettings::of(options), trace.another()).context("cannot start a thread")?;
     let (to_scheduler, scheduler_thread) = scheduler::start(scheduler::Setup {
         config: options.core.clone(),
         listens: !options.switch_cost_said,

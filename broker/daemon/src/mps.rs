@@ -12,9 +12,9 @@ const HOLDS: Duration = Duration::from_secs(10);
 
 /// The last look.
 #[derive(Debug, Default)]
-pub struct Look(Option<(Instant, bool)>);
+pub struct MpsCheck(Option<(Instant, bool)>);
 
-impl Look {
+impl MpsCheck {
     /// [`runs`], cached.
     pub fn runs(&mut self) -> bool {
         let fresh = self.0.filter(|(at, _)| at.elapsed() < HOLDS);

@@ -35,10 +35,10 @@ const OTHERS: usize = 4;
 
 /// The other brokers known, shared by all threads.
 #[derive(Debug, Clone, Default)]
-pub struct OtherBrokers(Arc<Mutex<Inside>>);
+pub struct OtherBrokers(Arc<Mutex<KnownBrokers>>);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct KnownBrokers {
     looked: Option<Instant>,
     devices: BTreeMap<String, Device>,
     /// When the log last named a device, used or not; bounded.
@@ -52,7 +52,7 @@ struct Device {
 }
 
 impl OtherBrokers {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, KnownBrokers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,7 +88,7 @@ impl OtherBrokers {
     }
 }
 
-impl Inside {
+impl KnownBrokers {
     fn others(&self) -> Vec<OtherBroker> {
         let of = |(uuid, device): (&String, &Device)| {
             let uuid = uuid.clone();

@@ -17,9 +17,9 @@ use weft_kernel_id::KernelId;
 use weft_profiles::working_set::KernelWorkingSet;
 use weft_profiles::{Aggregator, Gpu};
 
-use super::lanes::Seen;
+use super::lanes::Observation;
 use super::mailbox::Gauges;
-use super::refining::{Outcome, Refining};
+use super::refining::{RefineOutcome, Refining};
 use super::registry::Entry;
 use super::status::Sampled;
 use super::store;
@@ -39,7 +39,7 @@ pub enum ProfileMessage {
     /// A kernel's working set, as a client saw it.
     WorkingSet(u64, KernelWorkingSet),
     /// Samples of a client.
-    Seen(u64, Vec<Seen>),
+    Seen(u64, Vec<Observation>),
     /// A client ended.
     Gone(Arc<Entry>),
     /// `weft profile` begins, for this profile.
@@ -75,7 +75,7 @@ impl ProfileWriter {
     }
 
     /// Sends samples of a client.
-    pub fn seen(&self, client: u64, seen: Vec<Seen>) {
+    pub fn seen(&self, client: u64, seen: Vec<Observation>) {
         if !seen.is_empty() {
             self.tell(ProfileMessage::Seen(client, seen));
         }
@@ -254,23 +254,23 @@ impl Thread {
             }
             ProfileMessage::Seen(client, seen) => {
                 for one in &seen {
-                    if let Seen::Served(timed, _) = one {
+                    if let Observation::Served(timed, _) = one {
                         self.refining.timed(client, timed);
                     }
                 }
                 if let Some(job) = self.job(client) {
                     for one in seen {
                         match one {
-                            Seen::Launches(hash, times) => {
+                            Observation::Launches(hash, times) => {
                                 job.aggregator.launched(hash, times);
                                 job.dirty |= job.samples > 0;
                             }
-                            Seen::Sample(hash, time, gap) => {
+                            Observation::Sample(hash, time, gap) => {
                                 job.aggregator.sampled(hash, time, gap);
                                 job.samples += 1;
                                 job.dirty = true;
                             }
-                            Seen::Served(..) => {}
+                            Observation::Served(..) => {}
                         }
                     }
                 }
@@ -309,15 +309,15 @@ impl Thread {
 
     fn gone(&mut self, entry: &Arc<Entry>) {
         match self.refining.gone(entry) {
-            Outcome::Goes | Outcome::Stays => {}
-            Outcome::Refined(refined) => log::info!(
+            RefineOutcome::Goes | RefineOutcome::Stays => {}
+            RefineOutcome::Refined(refined) => log::info!(
                 "what process {} and its like showed while they were served is in their profile now: {} kernels added, {} corrected, {} confirmed",
                 entry.pid,
                 refined.added,
                 refined.replaced,
                 refined.confirmed
             ),
-            Outcome::Trouble(said) => {
+            RefineOutcome::Trouble(said) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 log::warn!("{said}");
                 (self.complain)(said);
@@ -392,13 +392,13 @@ pub fn complaints(gauges: Arc<std::sync::OnceLock<Arc<Gauges>>>) -> impl Fn(Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Newcomer;
+    use crate::registry::NewEntry;
     use weft_protocol::transport::map::SharedLane;
 
     fn process(client: u64, peak: u64) -> Arc<Entry> {
         let lane = SharedLane::lane().expect("a lane");
         lane.counters.memory_peak.store(peak, Ordering::Relaxed);
-        Arc::new(Entry::new(Newcomer {
+        Arc::new(Entry::new(NewEntry {
             client,
             pid: client as u32,
             command: String::new(),

@@ -17,7 +17,7 @@ use super::store;
 
 /// The outcome of a process's end.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum RefineOutcome {
     /// Other processes of the job still run.
     Goes,
     /// The profile was changed.
@@ -79,12 +79,12 @@ impl Refining {
     }
 
     /// Ends a process; with the job's last, its samples enter the profile.
-    pub fn gone(&mut self, entry: &Entry) -> Outcome {
+    pub fn gone(&mut self, entry: &Entry) -> RefineOutcome {
         let Some(called) = self.of.remove(&entry.client) else {
-            return Outcome::Goes;
+            return RefineOutcome::Goes;
         };
         let Some(job) = self.jobs.get_mut(&called) else {
-            return Outcome::Goes;
+            return RefineOutcome::Goes;
         };
         let together = job
             .active
@@ -97,11 +97,11 @@ impl Refining {
         let launches = counted(&counters.launches).saturating_add(counted(&counters.graph_launches));
         job.launches = job.launches.saturating_add(launches);
         if !job.active.is_empty() {
-            return Outcome::Goes;
+            return RefineOutcome::Goes;
         }
         match self.jobs.remove(&called) {
             Some(job) => ended(&called, &job),
-            None => Outcome::Goes,
+            None => RefineOutcome::Goes,
         }
     }
 
@@ -114,8 +114,8 @@ fn counted(counter: &std::sync::atomic::AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn ended(called: &str, job: &Job) -> Outcome {
-    let trouble = |error: &dyn std::fmt::Display| Outcome::Trouble(error.to_string());
+fn ended(called: &str, job: &Job) -> RefineOutcome {
+    let trouble = |error: &dyn std::fmt::Display| RefineOutcome::Trouble(error.to_string());
     let (store, name) = match store::locate(called) {
         Ok(located) => located,
         Err(error) => return trouble(&error),
@@ -123,9 +123,9 @@ fn ended(called: &str, job: &Job) -> Outcome {
     let mut profile = match store.load(&name) {
         Ok(profile) if job.taken.is_none_or(|taken| taken == profile.taken) => profile,
         // Stage 1 took it anew meanwhile, which is better.
-        Ok(_) => return Outcome::Stays,
+        Ok(_) => return RefineOutcome::Stays,
         // Removed meanwhile: not to be brought back.
-        Err(Error::Missing { .. }) if job.taken.is_some() => return Outcome::Stays,
+        Err(Error::Missing { .. }) if job.taken.is_some() => return RefineOutcome::Stays,
         Err(Error::Missing { .. }) => {
             let mut new = Profile {
                 name,
@@ -141,10 +141,10 @@ fn ended(called: &str, job: &Job) -> Outcome {
     };
     match profile.refine(&job.served, job.launches) {
         Ok(refined) => match store.save(&profile) {
-            Ok(_) => Outcome::Refined(refined),
+            Ok(_) => RefineOutcome::Refined(refined),
             Err(error) => trouble(&error),
         },
-        Err(Unrefined::Few(_)) => Outcome::Stays,
+        Err(Unrefined::Few(_)) => RefineOutcome::Stays,
         Err(error) => trouble(&error),
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     use weft_profiles::{Aggregator, Store};
 
     use super::*;
-    use crate::registry::Newcomer;
+    use crate::registry::NewEntry;
     use weft_protocol::transport::map::SharedLane;
 
     const KERNEL: u64 = 7;
@@ -164,7 +164,7 @@ mod tests {
         let lane = SharedLane::lane().expect("a lane");
         lane.counters.launches.store(1_000, Ordering::Relaxed);
         lane.counters.memory_peak.store(3_000, Ordering::Relaxed);
-        let newcomer = Newcomer {
+        let newcomer = NewEntry {
             client,
             pid: client as u32,
             command: String::new(),
@@ -212,15 +212,15 @@ mod tests {
             refining.attached(Arc::clone(entry));
         }
         show(&mut refining, 1, 20_000);
-        assert!(matches!(refining.gone(&first), Outcome::Goes));
+        assert!(matches!(refining.gone(&first), RefineOutcome::Goes));
         assert_eq!(says(&store), Some(50_000));
         assert!(matches!(
             refining.gone(&second),
-            Outcome::Refined(Refined { replaced: 1, .. })
+            RefineOutcome::Refined(Refined { replaced: 1, .. })
         ));
         assert_eq!(says(&store), Some(20_000));
         assert_eq!(store.load("job").expect("there").refined, 1);
-        assert!(matches!(refining.gone(&second), Outcome::Goes), "once");
+        assert!(matches!(refining.gone(&second), RefineOutcome::Goes), "once");
         assert!(refining.jobs.is_empty() && refining.of.is_empty());
     }
 
@@ -236,7 +236,7 @@ mod tests {
         show(&mut refining, 1, 20_000);
         assert!(matches!(
             refining.gone(&only),
-            Outcome::Refined(Refined { added: 1, .. })
+            RefineOutcome::Refined(Refined { added: 1, .. })
         ));
         let new = store.load("job").expect("written");
         assert_eq!((says(&store), new.memory_peak), (Some(20_000), 3_000));
@@ -266,12 +266,15 @@ mod tests {
             anew.taken += 1;
             store.save(&anew).expect("written");
         };
-        assert!(matches!(run(&anew), Outcome::Stays));
+        assert!(matches!(run(&anew), RefineOutcome::Stays));
         assert_eq!(says(&store), Some(60_000));
-        assert!(matches!(run(&|| store.remove("job").expect("there")), Outcome::Stays));
+        assert!(matches!(
+            run(&|| store.remove("job").expect("there")),
+            RefineOutcome::Stays
+        ));
         assert_eq!(says(&store), None);
         let torn = || std::fs::write(store.path("job").expect("a name"), "weftPROF torn").expect("written");
-        assert!(matches!(run(&torn), Outcome::Trouble(_)));
+        assert!(matches!(run(&torn), RefineOutcome::Trouble(_)));
         assert_eq!(
             std::fs::read(store.path("job").expect("a name")).expect("there"),
             b"weftPROF torn"

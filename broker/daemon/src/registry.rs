@@ -115,7 +115,7 @@ struct Talk {
 
 /// The parts of a new [`Entry`].
 #[derive(Debug)]
-pub struct Newcomer {
+pub struct NewEntry {
     /// Client number.
     pub client: u64,
     /// Process id.
@@ -138,7 +138,7 @@ pub struct Newcomer {
 
 impl Entry {
     /// Makes an entry of this process's own user.
-    pub fn new(newcomer: Newcomer) -> Entry {
+    pub fn new(newcomer: NewEntry) -> Entry {
         Entry {
             client: newcomer.client,
             pid: newcomer.pid,
@@ -519,7 +519,7 @@ mod tests {
     use super::*;
 
     fn entry(registry: &Registry) -> Arc<Entry> {
-        Arc::new(Entry::new(Newcomer {
+        Arc::new(Entry::new(NewEntry {
             client: registry.number(),
             pid: 7,
             command: "job".to_string(),

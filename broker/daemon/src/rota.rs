@@ -14,7 +14,7 @@ const AT_ONCE: u32 = 32;
 
 /// All guests' lanes.
 #[derive(Debug, Default)]
-pub struct Rota {
+pub struct WatchRota {
     of: BTreeMap<u32, Weak<Slots>>,
 }
 
@@ -27,14 +27,14 @@ struct Slots {
 
 /// A lane's place among its user's; freed on drop.
 #[derive(Debug)]
-pub struct Slot {
+pub struct WatchSlot {
     of: Arc<Slots>,
     at: u32,
 }
 
-impl Rota {
+impl WatchRota {
     /// Takes a slot for another lane of this guest.
-    pub fn take(&mut self, uid: u32) -> Slot {
+    pub fn take(&mut self, uid: u32) -> WatchSlot {
         let known = self.of.get(&uid).and_then(Weak::upgrade);
         let slots = known.unwrap_or_else(|| {
             self.of.retain(|_, slots| slots.strong_count() > 0);
@@ -52,7 +52,7 @@ impl Rota {
                 taken.len() - 1
             }
         });
-        Slot {
+        WatchSlot {
             of: slots,
             at: u32::try_from(at).unwrap_or(u32::MAX),
         }
@@ -72,7 +72,7 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl WatchSlot {
     /// Whether the lane is read in this iteration.
     pub fn is_due(&self, turn: u64) -> bool {
         let groups = self.of.groups.load(Ordering::Relaxed).max(1);
@@ -80,7 +80,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for WatchSlot {
     fn drop(&mut self) {
         let at = self.at as usize;
         self.of
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn of_many_lanes_some_are_due_in_a_turn_and_each_is_once_in_a_round() {
-        let mut rota = Rota::default();
-        let few: Vec<Slot> = (0..AT_ONCE).map(|_| rota.take(1)).collect();
-        let mut many: Vec<Slot> = (0..AT_ONCE * 3 - 5).map(|_| rota.take(2)).collect();
+        let mut rota = WatchRota::default();
+        let few: Vec<WatchSlot> = (0..AT_ONCE).map(|_| rota.take(1)).collect();
+        let mut many: Vec<WatchSlot> = (0..AT_ONCE * 3 - 5).map(|_| rota.take(2)).collect();
         for turn in 0..10 {
             assert!(few.iter().all(|slot| slot.is_due(turn)), "all of who has few");
             let due = many.iter().filter(|slot| slot.is_due(turn)).count();

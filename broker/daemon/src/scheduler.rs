@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use super::co_runners::CoRunners;
 use super::cores::{Cores, Newcomer};
-use super::lanes::{LaneWatch, Lie, Seen};
+use super::lanes::{LaneWatch, Lie, Observation};
 use super::mailbox::{Gauges, Notice, SchedulerHandle};
-use super::memory::{self, Memory};
+use super::memory::{self, MemoryHandle};
 use super::profile_writer::{self, ProfileWriter};
 use super::registry::{Entry, Registry, mode_name};
-use super::rota::Rota;
+use super::rota::WatchRota;
 use super::status::Ending;
 use super::thread_priority::ThreadPriority;
 use super::trace::{Line, Trace};
@@ -51,7 +51,7 @@ pub struct Setup {
     /// Receives decisions.
     pub trace: Trace,
     /// Plans memory.
-    pub memory: Memory,
+    pub memory: MemoryHandle,
     /// The clock of all weft processes, or a test's.
     pub clock: fn() -> Ns,
 }
@@ -102,12 +102,12 @@ pub(super) struct Scheduler {
     registry: Arc<Registry>,
     profile_writer: ProfileWriter,
     trace: Trace,
-    memory: Memory,
+    memory: MemoryHandle,
     incoming: Receiver<Notice>,
     gauges: Arc<Gauges>,
     lanes: Vec<LaneWatch>,
     houses: UserPages,
-    rota: Rota,
+    rota: WatchRota,
     turns: u64,
     /// When a client last came, went or changed its mode.
     company_since: Ns,
@@ -120,12 +120,12 @@ pub(super) struct Scheduler {
     // Kept between iterations to reuse their memory.
     events: Vec<(Ns, Event)>,
     decisions: Vec<Decision>,
-    seen: Vec<Seen>,
+    seen: Vec<Observation>,
 }
 
 /// What an iteration found.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct Iteration {
     pub(super) news: bool,
     background_waits: bool,
 }
@@ -144,7 +144,7 @@ impl Scheduler {
             incoming,
             gauges,
             lanes: Vec::new(),
-            rota: Rota::default(),
+            rota: WatchRota::default(),
             turns: 0,
             company_since: 0,
             last_record: 0,
@@ -175,7 +175,7 @@ impl Scheduler {
     }
 
     /// Chooses how to wait after an iteration.
-    pub(super) fn choose(&mut self, turn: Turn) -> Wait {
+    pub(super) fn choose(&mut self, turn: Iteration) -> Wait {
         let now = (self.clock)();
         let scene = Scene {
             background_waits: turn.background_waits,
@@ -249,13 +249,13 @@ impl Scheduler {
     }
 
     /// One iteration: of a guest with many lanes, those due.
-    pub(super) fn turn(&mut self) -> Turn {
+    pub(super) fn turn(&mut self) -> Iteration {
         self.turns += 1;
         self.look(Some(self.turns))
     }
 
     /// Reads the lanes due in iteration `at`, or all of them.
-    fn look(&mut self, at: Option<u64>) -> Turn {
+    fn look(&mut self, at: Option<u64>) -> Iteration {
         self.gauges.turns.fetch_add(1, Ordering::Relaxed);
         if self.naps {
             // Before the look: later news then rings and ends the nap. The first of a row of naps
@@ -270,7 +270,7 @@ impl Scheduler {
             }
         }
         self.houses.read(self.cores.rows());
-        let mut turn = Turn::default();
+        let mut turn = Iteration::default();
         while let Ok(notice) = self.incoming.try_recv() {
             turn.news = true;
             self.notice(notice);
@@ -292,7 +292,7 @@ impl Scheduler {
         turn
     }
 
-    fn drain(&mut self, at: Option<u64>, turn: &mut Turn) {
+    fn drain(&mut self, at: Option<u64>, turn: &mut Iteration) {
         let mut liars: Vec<(u64, Lie)> = Vec::new();
         let company = CoRunners::of(&self.lanes, self.company_since);
         for lane in &mut self.lanes {

@@ -312,7 +312,7 @@ pub struct Sampled {
 
 /// A profile made from a job's observed usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptProfile {
     /// The job's command line.
     pub command: String,
     /// Peak device memory, bytes.

@@ -12,9 +12,9 @@ use weft_profiles::Profile;
 
 use super::acceptor::first_orders;
 use super::mailbox::{Notice, SchedulerHandle};
-use super::memory::Memory;
+use super::memory::MemoryHandle;
 use super::profile_writer::ProfileWriter;
-use super::registry::{Entry, Newcomer, Registry};
+use super::registry::{Entry, NewEntry, Registry};
 use super::scheduler::{Scheduler, Setup};
 use super::trace::Trace;
 use crate::server::Host;
@@ -76,7 +76,7 @@ impl TestDriver {
             registry: Arc::clone(&registry),
             profile_writer: ProfileWriter::deaf(),
             trace: Trace::none(),
-            memory: Memory::deaf(),
+            memory: MemoryHandle::deaf(),
             clock,
         };
         let mut scheduler = Scheduler::new(setup, incoming, Arc::clone(&to_scheduler.gauges));
@@ -121,7 +121,7 @@ impl FakeClients {
         let unknown_cost = typical.unwrap_or(self.unknown_cost);
         first_orders(&lane, guest.priority, guest.longest_wait, unknown_cost, guest.profiling);
         let client = self.registry.number();
-        let entry = Arc::new(Entry::new(Newcomer {
+        let entry = Arc::new(Entry::new(NewEntry {
             client,
             pid: 0,
             command: String::new(),

@@ -2,7 +2,7 @@
 //!
 //! Lines are
 //! `{"t":NS,"client":N,"pid":P,"event":"launch|graph|transfer|idle|wait|stir|attached|gone|mode|grant|revoke", ...}`,
-//! and for managed memory, at each change, [`Memory`] with the event `memory`.
+//! and for managed memory, at each change, [`MemoryFigures`] with the event `memory`.
 //!
 //! A thread of its own writes, so a slow disk delays no decision. Lines beyond its speed are
 //! dropped; the last line counts them.
@@ -49,7 +49,7 @@ pub struct Line {
 
 /// A client's managed memory, bytes, as in `weft status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct MemoryFigures {
     /// Managed memory in all.
     pub managed: u64,
     /// Working set.
@@ -76,7 +76,7 @@ enum Row {
         pid: u32,
         event: &'static str,
         #[serde(flatten)]
-        memory: Memory,
+        memory: MemoryFigures,
     },
 }
 
@@ -145,7 +145,7 @@ impl Trace {
     }
 
     /// Writes a client's managed memory. Never waits.
-    pub fn memory(&mut self, t: Ns, client: u64, pid: u32, memory: Memory) {
+    pub fn memory(&mut self, t: Ns, client: u64, pid: u32, memory: MemoryFigures) {
         self.row(|| Row::Memory {
             t,
             client,
@@ -206,10 +206,10 @@ mod tests {
                 what: None,
             });
         }
-        let memory = Memory {
+        let memory = MemoryFigures {
             resident: 4096,
             faulted: 77,
-            ..Memory::default()
+            ..MemoryFigures::default()
         };
         trace.another().memory(1000, 1, 2, memory);
         drop(trace);

@@ -20,29 +20,29 @@ use std::time::Duration;
 use weft_protocol::Ns;
 
 /// A gap worth a spin, ns: a nap would end after it (timer slack and wake-up: 25-65 us).
-const NEAR: Ns = 100_000;
+const NEAR_NS: Ns = 100_000;
 
 /// The shortest nap, ns; less is a spin with system calls.
-const SHORTEST_NAP: Ns = 50_000;
+const SHORTEST_NAP_NS: Ns = 50_000;
 
 /// The longest nap, ns: how late a background job may see an unforeseen gap.
-const LONGEST_NAP: Ns = 200_000;
+const LONGEST_NAP_NS: Ns = 200_000;
 
 /// A doze, ns, without rings. A lane holds 4096 records: 8 ms at one per 2 us.
-const DOZE: Ns = 2_000_000;
+const DOZE_NS: Ns = 2_000_000;
 
 /// A doze beside a single client, ns: 3000 records at one per 2 us. Only stage 1 makes such a
 /// client write.
 ///
 /// No job waits, and each wake-up takes a core from the job being learnt. On two cores 500
 /// wake-ups/s cost it several per cent.
-const DOZE_ALONE: Ns = 6_000_000;
+const DOZE_ALONE_NS: Ns = 6_000_000;
 
 /// A sleep, ns. The heartbeat on the epoch page beats at least this often.
-const SLEEP: Ns = 200_000_000;
+const SLEEP_NS: Ns = 200_000_000;
 
 /// Records further apart than this, ns, may as well ring.
-const QUIET: Ns = 20_000_000;
+const QUIET_NS: Ns = 20_000_000;
 
 /// The situation to wait in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Waiting {
         let nap = if spin { reaction / 4 } else { reaction / 2 };
         Waiting {
             spin,
-            nap: nap.clamp(SHORTEST_NAP, LONGEST_NAP),
+            nap: nap.clamp(SHORTEST_NAP_NS, LONGEST_NAP_NS),
         }
     }
 
@@ -109,15 +109,15 @@ impl Waiting {
         }
         let at_most = |longest: Ns| Duration::from_nanos(due.map_or(longest, |due| due.min(longest)));
         if scene.background_waits {
-            if self.spin && due.is_some_and(|due| due <= NEAR) {
+            if self.spin && due.is_some_and(|due| due <= NEAR_NS) {
                 return Wait::Spin;
             }
             return Wait::Nap(at_most(self.nap));
         }
-        if now.saturating_sub(scene.last_record) < QUIET {
-            return Wait::Doze(at_most(if scene.alone { DOZE_ALONE } else { DOZE }));
+        if now.saturating_sub(scene.last_record) < QUIET_NS {
+            return Wait::Doze(at_most(if scene.alone { DOZE_ALONE_NS } else { DOZE_NS }));
         }
-        Wait::Sleep(at_most(SLEEP))
+        Wait::Sleep(at_most(SLEEP_NS))
     }
 }
 
@@ -125,45 +125,48 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    const NOW: Ns = 1_000_000_000;
+    const NOW_NS: Ns = 1_000_000_000;
 
     #[test]
     fn it_spins_only_for_a_waiting_background_job_with_a_gap_near_and_a_core_to_spare() {
         let near = Scene {
             background_waits: true,
             alone: false,
-            last_record: NOW,
-            next_wake: Some(NOW + NEAR / 2),
+            last_record: NOW_NS,
+            next_wake: Some(NOW_NS + NEAR_NS / 2),
         };
-        assert_eq!(Waiting::new(true, 200_000).choose(NOW, &near), Wait::Spin);
-        assert!(matches!(Waiting::new(false, 200_000).choose(NOW, &near), Wait::Nap(_)));
+        assert_eq!(Waiting::new(true, 200_000).choose(NOW_NS, &near), Wait::Spin);
+        assert!(matches!(
+            Waiting::new(false, 200_000).choose(NOW_NS, &near),
+            Wait::Nap(_)
+        ));
         let nobody = Scene {
             background_waits: false,
             ..near
         };
         assert!(matches!(
-            Waiting::new(true, 200_000).choose(NOW, &nobody),
+            Waiting::new(true, 200_000).choose(NOW_NS, &nobody),
             Wait::Doze(_)
         ));
         let far = Scene {
-            next_wake: Some(NOW + 10 * NEAR),
+            next_wake: Some(NOW_NS + 10 * NEAR_NS),
             ..near
         };
-        assert!(matches!(Waiting::new(true, 200_000).choose(NOW, &far), Wait::Nap(_)));
+        assert!(matches!(Waiting::new(true, 200_000).choose(NOW_NS, &far), Wait::Nap(_)));
     }
 
     #[test]
     fn it_is_never_late_for_the_core() {
         for background_waits in [false, true] {
-            for last_record in [0, NOW] {
+            for last_record in [0, NOW_NS] {
                 for ahead in [0, 1, 60_000, 1_000_000, 10_000_000_000] {
                     let scene = Scene {
                         background_waits,
                         alone: !background_waits,
                         last_record,
-                        next_wake: Some(NOW + ahead),
+                        next_wake: Some(NOW_NS + ahead),
                     };
-                    match Waiting::new(true, 200_000).choose(NOW, &scene) {
+                    match Waiting::new(true, 200_000).choose(NOW_NS, &scene) {
                         Wait::Spin => {}
                         Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => {
                             assert!(time <= Duration::from_nanos(ahead));
@@ -178,7 +181,7 @@ mod tests {
     fn it_sleeps_when_nothing_happens() {
         let scene = Scene::default();
         assert!(matches!(
-            Waiting::new(true, 200_000).choose(NOW, &scene),
+            Waiting::new(true, 200_000).choose(NOW_NS, &scene),
             Wait::Sleep(_)
         ));
     }

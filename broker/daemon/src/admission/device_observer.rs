@@ -19,7 +19,7 @@
 //!   that changes at each probe for [`STUCK_NS`](super::member) counts as reported.
 //!
 //! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
-//! The rest is strangers'. Context sizes outlive the broker ([`super::known`]).
+//! The rest is strangers'. Context sizes outlive the broker ([`super::device_facts`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};

@@ -10,7 +10,7 @@ use super::observed_usage::ObservedUsage;
 use super::watch::Watch;
 use super::{AdmissionHandle, MemoryProbe, device_facts, report};
 use crate::process::Process;
-use crate::registry::{Entry, Newcomer};
+use crate::registry::{Entry, NewEntry};
 use crate::server::ToTheClient;
 use weft_admission::{Admission, AdmissionConfig, Ask, Device, DeviceId, Event, Job, Need, User};
 use weft_protocol::control::ToBroker;
@@ -161,7 +161,7 @@ fn empty() -> AdmissionHandle {
 }
 
 fn entry(client: u64, lane: Arc<SharedLane>) -> Arc<Entry> {
-    Arc::new(Entry::new(Newcomer {
+    Arc::new(Entry::new(NewEntry {
         client,
         pid: std::process::id(),
         command: String::new(),

@@ -15,7 +15,7 @@ use weft_profiles::{Error, Gpu, Profile};
 
 use super::rows::LearntRow;
 use crate::registry::Entry;
-use crate::status::Kept;
+use crate::status::KeptProfile;
 use crate::store;
 use crate::text::brief;
 use weft_admission::{DurationClass, Job};
@@ -85,7 +85,7 @@ impl PeakUsage {
     }
 
     /// Adds the usage to the profile `called` so, which is made if missing.
-    pub fn keep(&self, called: &str) -> Result<Kept, Error> {
+    pub fn keep(&self, called: &str) -> Result<KeptProfile, Error> {
         let (store, name) = store::locate(called)?;
         let mut profile = match store.load(&name) {
             Ok(profile) => profile,
@@ -99,7 +99,7 @@ impl PeakUsage {
             Err(error) => return Err(error),
         };
         profile.took(self.peak, self.ran);
-        Ok(Kept {
+        Ok(KeptProfile {
             command: self.command.clone(),
             memory_peak: profile.memory_peak,
             ran_s: profile.ran as f64 / 1e9,

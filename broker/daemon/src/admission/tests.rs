@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::registry::Newcomer;
+use crate::registry::NewEntry;
 use weft_protocol::admission_slot::AdmissionState;
 use weft_protocol::transport::map::SharedLane;
 
@@ -65,7 +65,7 @@ impl Broker {
     /// Attaches a client of this process.
     fn newcomer(&mut self, pid: u32, command: String) -> Arc<Entry> {
         self.clients += 1;
-        Arc::new(Entry::new(Newcomer {
+        Arc::new(Entry::new(NewEntry {
             client: self.clients,
             pid,
             command,
@@ -92,7 +92,7 @@ impl Broker {
     fn of_user(&mut self, uid: u32, uuid: &str, total: u64, memory: u64) -> Arc<Entry> {
         self.clients += 1;
         let entry = Arc::new(
-            Entry::new(Newcomer {
+            Entry::new(NewEntry {
                 client: self.clients,
                 pid: self.clients as u32,
                 command: format!("job {} of user {uid}", self.clients),
@@ -306,7 +306,7 @@ fn a_run_teaches_and_a_weight_stays() {
         ..Wants::default()
     };
     broker.clients += 1;
-    let entry = Arc::new(Entry::new(Newcomer {
+    let entry = Arc::new(Entry::new(NewEntry {
         client: broker.clients,
         pid: 77,
         command: "python train.py".into(),

@@ -35,7 +35,7 @@ pub struct Reading {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct Questions {
     asked: u64,
     done: u64,
     last: Reading,
@@ -43,14 +43,14 @@ struct Slot {
 }
 
 #[derive(Debug, Clone)]
-pub struct Watch(Arc<(Mutex<Slot>, Condvar)>);
+pub struct Watch(Arc<(Mutex<Questions>, Condvar)>);
 
 impl Watch {
     /// A handle without NVML.
     pub fn none() -> Watch {
-        let dead = Slot {
+        let dead = Questions {
             dead: true,
-            ..Slot::default()
+            ..Questions::default()
         };
         Watch(Arc::new((Mutex::new(dead), Condvar::new())))
     }
@@ -66,7 +66,7 @@ impl Watch {
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn slot(&self) -> MutexGuard<'_, Questions> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

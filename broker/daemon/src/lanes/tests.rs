@@ -1,11 +1,11 @@
 //! Tests of reading lanes, and of what is not believed.
 
 use super::*;
-use crate::registry::Newcomer;
+use crate::registry::NewEntry;
 use weft_protocol::transport::map::SharedLane;
 
 fn watch() -> LaneWatch {
-    LaneWatch::new(Arc::new(Entry::new(Newcomer {
+    LaneWatch::new(Arc::new(Entry::new(NewEntry {
         client: 1,
         pid: 2,
         command: String::new(),
@@ -18,7 +18,7 @@ fn watch() -> LaneWatch {
     })))
 }
 
-type Drained = (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Seen>);
+type Drained = (Result<Found, Lie>, Vec<(Ns, Event)>, Vec<Observation>);
 
 fn drain(watch: &mut LaneWatch, now: Ns) -> Drained {
     let (mut events, mut seen) = (Vec::new(), Vec::new());
@@ -66,7 +66,10 @@ fn records_become_events_in_their_order() {
     ));
     assert!(matches!(events[2].1, Event::Idle(Client(1), 12)));
     assert_eq!(events.len(), 3);
-    assert_eq!(seen, [Seen::Sample(42, 100, None), Seen::Launches(42, 100)]);
+    assert_eq!(
+        seen,
+        [Observation::Sample(42, 100, None), Observation::Launches(42, 100)]
+    );
     assert!(!drain(&mut watch, 21).0.expect("honest").news);
 }
 
@@ -91,13 +94,13 @@ fn of_a_lane_that_was_written_too_fast_the_newest_are_read() {
 fn times_out_of_this_world_are_brought_back() {
     let mut watch = watch();
     let lane = Arc::clone(&watch.entry.lane);
-    let now = 10 * OLDEST;
+    let now = 10 * OLDEST_RECORD_NS;
     for at in [0, u64::MAX, now] {
         lane.record(record(Kind::Launch, at));
     }
     let (_, events, _) = drain(&mut watch, now);
     let times: Vec<Ns> = events.iter().map(|(at, _)| *at).collect();
-    assert_eq!(times, [now - OLDEST, now, now]);
+    assert_eq!(times, [now - OLDEST_RECORD_NS, now, now]);
 }
 
 #[test]
@@ -142,15 +145,15 @@ fn a_wait_that_goes_on_is_told_again() {
             .count()
     };
     assert_eq!(told(&mut watch, 5), 1);
-    assert_eq!(told(&mut watch, TOLD_AGAIN), 0, "it is known");
-    assert_eq!(told(&mut watch, 5 + TOLD_AGAIN), 1);
-    assert_eq!(told(&mut watch, 6 + TOLD_AGAIN), 0);
+    assert_eq!(told(&mut watch, TOLD_AGAIN_NS), 0, "it is known");
+    assert_eq!(told(&mut watch, 5 + TOLD_AGAIN_NS), 1);
+    assert_eq!(told(&mut watch, 6 + TOLD_AGAIN_NS), 0);
     lane.reports.waiting.store(0, Ordering::Release);
     assert!(matches!(
-        drain(&mut watch, 7 + TOLD_AGAIN).1[..],
+        drain(&mut watch, 7 + TOLD_AGAIN_NS).1[..],
         [(_, Event::Passed(_))]
     ));
-    assert_eq!(told(&mut watch, 7 + 9 * TOLD_AGAIN), 0);
+    assert_eq!(told(&mut watch, 7 + 9 * TOLD_AGAIN_NS), 0);
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn guesses_count_where_nothing_better_comes() {
     let (_, events, seen) = drain(&mut watch, 20);
     assert_eq!((events.len(), seen.len(), samples(&watch)), (0, 0, 2));
     // The client was killed.
-    assert_eq!(last(&mut watch), [Seen::Sample(42, 100, None); 2]);
+    assert_eq!(last(&mut watch), [Observation::Sample(42, 100, None); 2]);
     assert_eq!(last(&mut watch), []);
     // With the rate known, guesses come again as samples and are not counted twice.
     lane.record(record(Kind::Guess, 21));
@@ -222,7 +225,7 @@ fn guesses_count_where_nothing_better_comes() {
         ..record(Kind::Sample, 31)
     });
     let (_, events, seen) = drain(&mut watch, 40);
-    assert_eq!((events.len(), seen), (1, vec![Seen::Sample(42, 800, None)]));
+    assert_eq!((events.len(), seen), (1, vec![Observation::Sample(42, 800, None)]));
     assert_eq!(last(&mut watch), []);
     assert_eq!(samples(&watch), 3);
     // However much a client sends, what is kept is bounded.

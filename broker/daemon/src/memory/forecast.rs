@@ -13,17 +13,17 @@ use weft_protocol::control::GranuleUse;
 use weft_protocol::page_ops::PageOps;
 
 /// Most uses of a forecast: what weft's clients send.
-const USES: usize = 1 << 14;
+const FORECAST_USES: usize = 1 << 14;
 
 /// Most granules of one use that are looked at one by one: 128 GB.
 const MOST_GRANULES: u32 = 1 << 16;
 
 /// Most granules of all uses, counted as often as used: 80 GB fifty times. A larger forecast is
 /// dropped.
-const MOST_USED: u64 = 1 << 21;
+const USED_GRANULES: u64 = 1 << 21;
 
 /// Longest period.
-const LONGEST: Ns = 3_600_000_000_000;
+const LONGEST_PERIOD_NS: Ns = 3_600_000_000_000;
 
 /// A client's forecast.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Forecast {
         if self.coming.0 != number {
             self.coming = (number, Vec::new());
         }
-        let room = USES.saturating_sub(self.coming.1.len());
+        let room = FORECAST_USES.saturating_sub(self.coming.1.len());
         self.coming.1.extend(uses.into_iter().take(room));
         if !ends {
             return false;
@@ -53,7 +53,7 @@ impl Forecast {
         let (number, mut uses) = std::mem::take(&mut self.coming);
         uses.retain(|one| one.at < period && one.count > 0);
         let used: u64 = uses.iter().map(|one| u64::from(one.count.min(MOST_GRANULES))).sum();
-        let sound = (1..=LONGEST).contains(&period) && used <= MOST_USED;
+        let sound = (1..=LONGEST_PERIOD_NS).contains(&period) && used <= USED_GRANULES;
         *self = Forecast {
             number,
             period,
@@ -182,8 +182,8 @@ mod tests {
             forecast.take(3, 10, vec![one(0, 1, 1); 1000], false);
         }
         forecast.take(3, 10, Vec::new(), true);
-        assert_eq!(forecast.working_set(|range| vec![range]).uses.len(), USES);
-        assert_eq!(forecast.kept(), USES);
+        assert_eq!(forecast.working_set(|range| vec![range]).uses.len(), FORECAST_USES);
+        assert_eq!(forecast.kept(), FORECAST_USES);
         forecast.take(4, 1000, (0..64).map(|at| one(at, 5, MOST_GRANULES)).collect(), true);
         assert!(!forecast.is_there(), "nobody uses so much in a period");
     }

@@ -1,7 +1,7 @@
 //! The memory thread: keeps the planner, tells it of clients, and gives its orders to migration
 //! threads.
 //!
-//! A plan over thousands of granules takes longer than a launch may wait at the gate. What holds:
+//! A plan over thousands of granules takes longer than a launch may wait at the gate. OrderKind holds:
 //!
 //! * Only clients on managed memory are planned for. Elsewhere, or if this fails, memory moves on
 //!   demand.
@@ -10,29 +10,25 @@
 //!   no other client.
 //! * Clients' reports are untrusted: ranges are checked and bounded in number and size.
 //!
-//! What a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
-//! all ranges that launches named in the last [`known::ROUNDS`] rounds, at once.
+//! OrderKind a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
+//! all ranges that launches named in the last [`client::RECENT_ROUNDS`] rounds, at once.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `thread` | messages, the planner, page operations |
-//! | `known` | what is known of one client |
-//! | `limits` | how much of clients' reports is kept |
+//! | `client` | what is known of one client |
 //! | `forecast` | a client's forecast of its period |
 //! | `granules` | addresses to granules, orders to page operations |
 //! | `residency` | an estimate: granules on the device, and faults |
-//! | `faults` | its inputs: clients' positions, ended page operations |
 //! | `room` | the room to plan with |
-//! | `carried` | the link's rates, by measured moves |
+//! | `link_rates` | the link's rates, by measured moves |
 //! | `turns` | whether jobs fit together, else their turns' lengths |
 #![forbid(unsafe_code)]
 
-mod carried;
-mod faults;
+mod client;
 mod forecast;
 mod granules;
-mod known;
-mod limits;
+mod link_rates;
 mod residency;
 mod room;
 mod thread;
@@ -85,14 +81,14 @@ pub enum MemoryMessage {
 
 /// Handle on the memory thread.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct MemoryHandle {
     tells: Sender<MemoryMessage>,
 }
 
-impl Memory {
+impl MemoryHandle {
     /// A handle without a thread: nothing is planned.
-    pub fn deaf() -> Memory {
-        Memory { tells: channel().0 }
+    pub fn deaf() -> MemoryHandle {
+        MemoryHandle { tells: channel().0 }
     }
 
     /// Sends a message. Never waits.
@@ -102,9 +98,9 @@ impl Memory {
     }
 }
 
-/// Settings of the memory thread.
+/// MemorySettings of the memory thread.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct MemorySettings {
     /// A turn's length among several jobs whose memory fits, ns.
     pub turn: Ns,
     /// The longest time that a job is swapped out for others' turns, ns.
@@ -113,13 +109,13 @@ pub struct Settings {
     pub dilation: f64,
 }
 
-impl Settings {
+impl MemorySettings {
     /// The settings by the broker's options.
-    pub fn of(options: &Options) -> Settings {
+    pub fn of(options: &Options) -> MemorySettings {
         // A launch passes the gate after `longest_wait`, whichever job's turn it is; 3/4 leaves a
         // margin.
         let most = u64::try_from(options.longest_wait.as_nanos() / 4 * 3).unwrap_or(u64::MAX);
-        Settings {
+        MemorySettings {
             turn: options.core.turn,
             max_swapped_out: options.core.max_swapped_out.min(most),
             dilation: options.dilation.max(1.0),
@@ -128,12 +124,12 @@ impl Settings {
 }
 
 /// Starts the memory thread.
-pub fn start(settings: Settings, trace: Trace) -> std::io::Result<(Memory, JoinHandle<()>)> {
+pub fn start(settings: MemorySettings, trace: Trace) -> std::io::Result<(MemoryHandle, JoinHandle<()>)> {
     let (tells, incoming) = channel();
     let thread = std::thread::Builder::new()
         .name("weft-memory".into())
         .spawn(move || Thread::new(settings, trace).run(&incoming))?;
-    Ok((Memory { tells }, thread))
+    Ok((MemoryHandle { tells }, thread))
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! forecast touches, page operations move their ranges, and a full device loses the earliest
 //! arrivals. The driver's order is the same: it does not see reuse.
 //!
-//! What holds:
+//! OrderKind holds:
 //! * The first touch of a granule is a fault, though nothing is copied.
-//! * What a page operation brings is no fault, even if a launch waits for it.
+//! * OrderKind a page operation brings is no fault, even if a launch waits for it.
 //! * A fault brings a whole granule; the driver may bring less.
 //! * Memory that no forecast names is not seen.
 #![forbid(unsafe_code)]
@@ -15,9 +15,9 @@ use std::collections::{HashMap, VecDeque};
 
 use weft_paging::{GRANULE, GranuleRange};
 
-/// Place of a known granule.
+/// Whereabouts of a known granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Whereabouts {
     Host,
     /// A page operation brings it.
     Coming,
@@ -27,7 +27,7 @@ enum Place {
 
 #[derive(Debug, Default)]
 struct Book {
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, Whereabouts>,
     there: u64,
     faulted: u64,
 }
@@ -55,8 +55,8 @@ impl Residency {
     pub fn touched(&mut self, client: u64, granule: u64) {
         let book = self.clients.entry(client).or_default();
         match book.places.get(&granule) {
-            Some(Place::Device(_) | Place::Coming) => return,
-            Some(Place::Host) | None => book.faulted += 1,
+            Some(Whereabouts::Device(_) | Whereabouts::Coming) => return,
+            Some(Whereabouts::Host) | None => book.faulted += 1,
         }
         self.arrives(client, granule);
         self.make_room();
@@ -68,8 +68,8 @@ impl Residency {
             return;
         };
         for granule in range.granules() {
-            if let Some(place @ Place::Host) = book.places.get_mut(&granule) {
-                *place = Place::Coming;
+            if let Some(place @ Whereabouts::Host) = book.places.get_mut(&granule) {
+                *place = Whereabouts::Coming;
             }
         }
     }
@@ -78,7 +78,7 @@ impl Residency {
     pub fn came(&mut self, client: u64, range: GranuleRange) {
         for granule in range.granules() {
             let book = self.clients.entry(client).or_default();
-            if !matches!(book.places.get(&granule), Some(Place::Device(_))) {
+            if !matches!(book.places.get(&granule), Some(Whereabouts::Device(_))) {
                 self.arrives(client, granule);
             }
         }
@@ -89,8 +89,8 @@ impl Residency {
     pub fn stays(&mut self, client: u64, range: GranuleRange) {
         if let Some(book) = self.clients.get_mut(&client) {
             for granule in range.granules() {
-                if let Some(place @ Place::Coming) = book.places.get_mut(&granule) {
-                    *place = Place::Host;
+                if let Some(place @ Whereabouts::Coming) = book.places.get_mut(&granule) {
+                    *place = Whereabouts::Host;
                 }
             }
         }
@@ -103,8 +103,8 @@ impl Residency {
         };
         for granule in range.granules() {
             if let Some(place) = book.places.get_mut(&granule) {
-                let gone = u64::from(matches!(place, Place::Device(_)));
-                *place = Place::Host;
+                let gone = u64::from(matches!(place, Whereabouts::Device(_)));
+                *place = Whereabouts::Host;
                 book.there -= gone;
                 self.there -= gone;
             }
@@ -117,7 +117,7 @@ impl Residency {
             return;
         };
         for granule in granules {
-            if let Some(Place::Device(_)) = book.places.remove(&granule) {
+            if let Some(Whereabouts::Device(_)) = book.places.remove(&granule) {
                 book.there -= 1;
                 self.there -= 1;
             }
@@ -135,7 +135,7 @@ impl Residency {
     pub fn forget_page_ops(&mut self) {
         let coming = |(client, book): (&u64, &Book)| {
             let client = *client;
-            let out = book.places.iter().filter(|(_, place)| **place == Place::Coming);
+            let out = book.places.iter().filter(|(_, place)| **place == Whereabouts::Coming);
             out.map(move |(granule, _)| (client, *granule)).collect::<Vec<_>>()
         };
         let all: Vec<(u64, u64)> = self.clients.iter().flat_map(coming).collect();
@@ -162,7 +162,7 @@ impl Residency {
             return;
         };
         self.arrivals += 1;
-        book.places.insert(granule, Place::Device(self.arrivals));
+        book.places.insert(granule, Whereabouts::Device(self.arrivals));
         book.there += 1;
         self.there += 1;
         self.order.push_back((self.arrivals, client, granule));
@@ -182,7 +182,7 @@ impl Residency {
             if is_there(&self.clients, client, granule, number)
                 && let Some(book) = self.clients.get_mut(&client)
             {
-                book.places.insert(granule, Place::Host);
+                book.places.insert(granule, Whereabouts::Host);
                 book.there -= 1;
                 self.there -= 1;
             }
@@ -193,7 +193,7 @@ impl Residency {
 /// Whether a granule is on the device since that arrival.
 fn is_there(clients: &HashMap<u64, Book>, client: u64, granule: u64, number: u64) -> bool {
     let place = clients.get(&client).and_then(|book| book.places.get(&granule));
-    place == Some(&Place::Device(number))
+    place == Some(&Whereabouts::Device(number))
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@ pub(super) const RESERVE: u64 = 64;
 
 /// Assumed context and code of a client. Measured on large devices: 0.4 to 0.5 GB; small devices
 /// have smaller ones. The middle leaves room.
-const CONTEXT: u64 = 450 << 20;
+const CONTEXT_BYTES: u64 = 450 << 20;
 
 /// Smallest context.
-const SMALLEST: u64 = 400 << 20;
+const SMALLEST_CONTEXT_BYTES: u64 = 400 << 20;
 
 /// Largest context, as a part of the device.
 const CONTEXT_PART: u64 = 4;
 
-/// The link before measurements ([`super::carried`]): PCIe 4 x16, one direction at a time. MSched
-/// measured 22.2 GB/s for a serial swap.
+/// The link before measurements ([`super::link_rates`]): PCIe 4 x16, one direction at a time.
+/// MSched measured 22.2 GB/s for a serial swap.
 const LINK: Link = Link {
     inward: 22.2e9,
     outward: 22.2e9,
@@ -28,7 +28,7 @@ const LINK: Link = Link {
 /// Planner settings for a device of `bytes` with this many contexts, `plain` bytes of unmanaged
 /// memory, and `dilation` times slower than a real one.
 pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> PagingConfig {
-    let context = CONTEXT.min(bytes / CONTEXT_PART);
+    let context = CONTEXT_BYTES.min(bytes / CONTEXT_PART);
     let beside = context
         .saturating_mul(contexts as u64)
         .saturating_add(plain)
@@ -43,7 +43,7 @@ pub(super) fn config(bytes: u64, contexts: usize, plain: u64, dilation: f64) -> 
 /// Most granules that fit beside contexts and unmanaged memory. The driver fills all of it. An
 /// estimate with less room would take each other granule of a round for evicted.
 pub(super) fn holds(bytes: u64, contexts: usize, plain: u64) -> u64 {
-    let context = SMALLEST.min(bytes / CONTEXT_PART);
+    let context = SMALLEST_CONTEXT_BYTES.min(bytes / CONTEXT_PART);
     let beside = context.saturating_mul(contexts as u64).saturating_add(plain);
     bytes.saturating_sub(beside) / GRANULE
 }

@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::faults::SURVEY;
+use super::client::{IDLE, RECENT_ROUNDS};
 use super::granules::granules;
-use super::known::{IDLE, ROUNDS};
 use super::room::RESERVE;
-use super::thread::Thread;
+use super::thread::{SURVEY, Thread};
 use super::*;
-use crate::registry::Newcomer;
+use crate::registry::NewEntry;
 use weft_protocol::page_ops::{self, PageOp, PageOpConsumer};
 use weft_protocol::transport::map::SharedLane;
 
 const MB: u64 = 1 << 20;
 
 fn entry(client: u64) -> Arc<Entry> {
-    let entry = Entry::new(Newcomer {
+    let entry = Entry::new(NewEntry {
         client,
         pid: 1,
         command: String::new(),
@@ -41,7 +40,7 @@ struct Scene {
 impl Scene {
     /// On so small a device each context takes a quarter.
     fn new(device: u64, clients: u64) -> Scene {
-        let settings = Settings {
+        let settings = MemorySettings {
             turn: 100_000_000,
             max_swapped_out: 500_000_000,
             dilation: 1.0,
@@ -170,7 +169,7 @@ fn what_is_not_named_any_more_does_not_come_in() {
     scene.thread.take(MemoryMessage::Backed(1, base + 64 * MB, 60 * MB));
     scene.thread.take(MemoryMessage::Backed(2, base, 100 * MB));
     scene.settle(page_ops::PageOpStatus::Done);
-    for _ in 0..=ROUNDS {
+    for _ in 0..=RECENT_ROUNDS {
         scene.thread.take(MemoryMessage::Touched(1, Some(vec![base, 77])));
         scene.thread.take(MemoryMessage::Touched(1, Some(Vec::new())));
     }
@@ -307,7 +306,7 @@ fn what_the_host_has_to_spare_is_seen_anew() {
     let now = Instant::now();
     scene.thread.survey(now);
     assert_eq!(limit(&scene), 7, "it looked not long ago");
-    // What lies there already may stay, however little host memory is left.
+    // OrderKind lies there already may stay, however little host memory is left.
     scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
     scene.thread.survey(now + SURVEY);
     assert!(

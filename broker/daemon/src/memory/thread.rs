@@ -2,22 +2,22 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-use super::carried::{Carried, Way};
+use super::client::{ManagedClient, Out};
 use super::granules::{confirms, granules, joined, page_op};
-use super::known::{Known, Out};
-use super::limits::count;
+use super::link_rates::{LinkRates, Way};
 use super::residency::Residency;
 use super::room::{config, holds, link};
 use super::turns::Turns;
-use super::{MemoryMessage, Settings};
+use super::{MemoryMessage, MemorySettings};
+use crate::clock;
 use crate::mailbox::{Notice, SchedulerHandle};
-use crate::trace::Trace;
+use crate::trace::{MemoryFigures, Trace};
 use weft_paging::{GRANULE, GranulePlace, GranuleRange, OrderKind, OrderStatus, PagingOrder, Planner, ResidencySlot};
 use weft_protocol::Ns;
 use weft_protocol::host;
@@ -27,7 +27,7 @@ use weft_scheduler::Client;
 /// Interval of checks while page operations are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// Interval while jobs take turns. What the running job will not use again in its turn may go, a
+/// Interval while jobs take turns. OrderKind the running job will not use again in its turn may go, a
 /// granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
@@ -43,35 +43,60 @@ pub(super) const PENANCE: Duration = Duration::from_secs(5);
 /// Devices whose rates are kept.
 const LINKS: usize = 64;
 
+/// How often the whole known memory of an active client without a period counts as touched: as
+/// often as it reports.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Interval of reading the host's spare memory, from a few small files.
+pub(super) const SURVEY: Duration = Duration::from_secs(1);
+
+/// Interval of trace lines on a client's memory: fine enough for a turn of a tenth of a second.
+const DRAWN: Duration = Duration::from_millis(20);
+
+/// Largest device.
+const LARGEST_DEVICE_BYTES: u64 = 1 << 40;
+
+/// Assumed device where no size was reported.
+const UNKNOWN_DEVICE_BYTES: u64 = 192 << 30;
+
+/// Bound on a guest's managed ranges together, as a multiple of device + host.
+const TIMES_OF_A_GUEST: u64 = 2;
+
+/// Bound on a guest's kept forecast uses: what sixteen clients send.
+const USES_OF_A_GUEST: usize = 1 << 18;
+
+/// Bound on a client's kept ranges. Further ones move on demand.
+const RANGES: usize = 65_536;
+
 /// The thread's state. See the module above.
 pub(super) struct Thread {
-    pub settings: Settings,
-    pub trace: Trace,
+    settings: MemorySettings,
+    trace: Trace,
     /// When memory was last traced.
-    pub traced: Instant,
-    pub to_scheduler: Option<SchedulerHandle>,
+    traced: Instant,
+    to_scheduler: Option<SchedulerHandle>,
     pub turns: Turns,
     pub planner: Option<Planner>,
     /// The planned device: the first that a managed client uses.
-    pub device: Option<String>,
-    pub clients: BTreeMap<u64, Known>,
-    pub running: Option<(u64, Instant)>,
+    device: Option<String>,
+    pub clients: BTreeMap<u64, ManagedClient>,
+    running: Option<(u64, Instant)>,
     /// When the planner last got a timeline.
-    pub switched: Instant,
+    switched: Instant,
     /// Host memory, bytes.
     pub host: u64,
-    /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
-    pub beside: (usize, u64),
-    pub orders: Vec<PagingOrder>,
+    /// OrderKind the planner's capacity leaves room for: number of contexts, unmanaged bytes.
+    beside: (usize, u64),
+    orders: Vec<PagingOrder>,
     /// When the host's spare memory was last read.
-    pub surveyed: Instant,
+    surveyed: Instant,
     pub residency: Residency,
     /// Rates of links by device.
-    pub links: HashMap<String, Carried>,
+    links: HashMap<String, LinkRates>,
 }
 
 impl Thread {
-    pub(super) fn new(settings: Settings, trace: Trace) -> Thread {
+    pub fn new(settings: MemorySettings, trace: Trace) -> Thread {
         Thread {
             settings,
             trace,
@@ -92,7 +117,7 @@ impl Thread {
         }
     }
 
-    pub(super) fn run(mut self, incoming: &Receiver<MemoryMessage>) {
+    pub fn run(mut self, incoming: &Receiver<MemoryMessage>) {
         loop {
             let busy = self.clients.values().any(|known| !known.out.is_empty());
             let watch = self.planner.as_ref().is_some_and(Planner::is_short);
@@ -125,11 +150,11 @@ impl Thread {
         }
     }
 
-    pub(super) fn take(&mut self, tell: MemoryMessage) {
+    pub fn take(&mut self, tell: MemoryMessage) {
         match tell {
             MemoryMessage::Scheduler(to_scheduler) => self.to_scheduler = Some(to_scheduler),
             MemoryMessage::Joined(entry) => {
-                self.clients.insert(entry.client, Known::new(entry));
+                self.clients.insert(entry.client, ManagedClient::new(entry));
             }
             MemoryMessage::Left(client) => self.left(client),
             MemoryMessage::Device(client, uuid, bytes) => self.uses_device(client, uuid, bytes),
@@ -171,7 +196,7 @@ impl Thread {
         }
     }
 
-    pub(super) fn left(&mut self, client: u64) {
+    fn left(&mut self, client: u64) {
         self.clients.remove(&client);
         self.residency.left(client);
         self.turns.forget(client);
@@ -188,7 +213,7 @@ impl Thread {
         }
     }
 
-    pub(super) fn unbacked(&mut self, client: u64, start: u64) {
+    fn unbacked(&mut self, client: u64, start: u64) {
         let Some(known) = self.clients.get_mut(&client) else {
             return;
         };
@@ -222,7 +247,7 @@ impl Thread {
     }
 
     /// The device goes to a client.
-    pub(super) fn runs(&mut self, client: u64) {
+    fn runs(&mut self, client: u64) {
         let now = Instant::now();
         if self.running.is_some_and(|(running, _)| running == client) {
             return;
@@ -262,7 +287,7 @@ impl Thread {
     }
 
     /// Tells the planner the running client's progress.
-    pub(super) fn progress(&mut self) {
+    fn progress(&mut self) {
         let (Some(planner), Some((running, _))) = (&mut self.planner, self.running) else {
             return;
         };
@@ -278,15 +303,15 @@ impl Thread {
 
     /// Gives the planner a timeline: the running client, foreground jobs (they may come back at any
     /// time), then the longest waiting. Of clients that take turns, only active ones.
-    pub(super) fn switch(&mut self) {
+    fn switch(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         let Some((running, _)) = self.running else { return };
         let short = self.turns.is_short();
-        let takes_part = |client: &u64, known: &Known| {
+        let takes_part = |client: &u64, known: &ManagedClient| {
             !known.ranges.is_empty()
                 && (*client == running || !short || known.pinned || self.turns.of(*client).is_some())
         };
-        let mut order: Vec<(u64, &Known)> = self
+        let mut order: Vec<(u64, &ManagedClient)> = self
             .clients
             .iter()
             .filter(|(client, known)| takes_part(client, known))
@@ -310,7 +335,7 @@ impl Thread {
 
     /// Finds active clients, whether they fit together, and the end of a turn. Tells the scheduler
     /// what changed.
-    pub(super) fn share(&mut self, now: Instant) {
+    pub fn share(&mut self, now: Instant) {
         let mut active = Vec::new();
         for (client, known) in &mut self.clients {
             known.look(now);
@@ -342,7 +367,7 @@ impl Thread {
     }
 
     /// Tells the planner what changed of clients' memory.
-    pub(super) fn learn(&mut self) {
+    pub fn learn(&mut self) {
         let mut changed = false;
         let beside = self.beside();
         if beside != self.beside {
@@ -415,29 +440,29 @@ impl Thread {
 
     /// Contexts and unmanaged bytes on the device, in coarse steps so that a plan seldom begins
     /// anew.
-    pub(super) fn beside(&self) -> (usize, u64) {
-        const STEP: u64 = 128 << 20;
+    fn beside(&self) -> (usize, u64) {
+        const UNMANAGED_STEP_BYTES: u64 = 128 << 20;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let mut managed = self.clients.values().filter(|known| !known.ranges.is_empty());
         let Some(first) = managed.next() else { return (0, 0) };
         // The planned device, or the next one.
         let device = self.device.as_ref().or(first.device.as_ref());
-        let plain = |known: &Known| {
+        let plain = |known: &ManagedClient| {
             let counters = &known.entry.lane.counters;
             read(&counters.memory).saturating_sub(read(&counters.managed))
         };
         // Clients with only device memory count, too.
-        let there = |known: &&Known| {
+        let there = |known: &&ManagedClient| {
             let neighbour = device.is_some() && known.device.as_ref() == device && plain(known) > 0;
             !known.ranges.is_empty() || neighbour
         };
         let there = self.clients.values().filter(there);
         let sum = there.clone().map(plain).fold(0, u64::saturating_add);
-        (there.count(), sum / STEP * STEP)
+        (there.count(), sum / UNMANAGED_STEP_BYTES * UNMANAGED_STEP_BYTES)
     }
 
     /// Takes in ended page operations.
-    pub(super) fn hear(&mut self) {
+    pub fn hear(&mut self) {
         let (Some(planner), Some(device)) = (&mut self.planner, &self.device) else {
             return;
         };
@@ -445,7 +470,7 @@ impl Thread {
             // Machines have few devices. Made-up ones cost only the measurements.
             self.links.clear();
         }
-        let granted = || Carried::new(link(self.settings.dilation));
+        let granted = || LinkRates::new(link(self.settings.dilation));
         let carried = self.links.entry(device.clone()).or_insert_with(granted);
         let now = Instant::now();
         for out in self.clients.values().flat_map(|known| known.out.values()) {
@@ -500,7 +525,7 @@ impl Thread {
     }
 
     /// Gives the planner's orders to clients.
-    pub(super) fn order(&mut self) {
+    pub fn order(&mut self) {
         let Some(planner) = &mut self.planner else { return };
         self.orders.clear();
         planner.orders(&mut self.orders);
@@ -509,7 +534,7 @@ impl Thread {
                 known.waiting.push_back(order);
             }
         }
-        let due = |(_, known): &(&u64, &mut Known)| !known.waiting.is_empty() || !known.confirms.is_empty();
+        let due = |(_, known): &(&u64, &mut ManagedClient)| !known.waiting.is_empty() || !known.confirms.is_empty();
         for (client, known) in self.clients.iter_mut().filter(due) {
             let now = Instant::now();
             let lane = &known.entry.lane;
@@ -559,7 +584,7 @@ impl Thread {
     }
 
     /// Updates the figures for people.
-    pub(super) fn show(&self) {
+    pub fn show(&self) {
         let Some(planner) = &self.planner else { return };
         let carried = self.device.as_ref().and_then(|device| self.links.get(device));
         let rate = |way| carried.and_then(|carried| carried.measured(way)).unwrap_or(0.0) as u64;
@@ -580,6 +605,194 @@ impl Thread {
             }
         }
     }
+
+    /// Each client's position. Read before ended page operations: what a launch waited for came
+    /// before the client went on.
+    fn positions(&self) -> Vec<(u64, Option<Ns>)> {
+        let managed = self.clients.iter().filter(|(_, known)| !known.ranges.is_empty());
+        managed
+            .map(|(client, known)| (*client, known.forecast.position(&known.entry.lane.page_ops)))
+            .collect()
+    }
+
+    /// Enters what clients touched since the last call.
+    fn touches(&mut self, positions: Vec<(u64, Option<Ns>)>, now: Instant) {
+        for (client, at) in positions {
+            let Some(known) = self.clients.get_mut(&client) else {
+                continue;
+            };
+            if known.forecast.is_there() {
+                let (told, residency) = (&known.told, &mut self.residency);
+                for granule in known.forecast.passed(at).filter(|granule| told.contains(granule)) {
+                    residency.touched(client, granule);
+                }
+                continue;
+            }
+            let due = known
+                .counted
+                .is_none_or(|counted| now.saturating_duration_since(counted) >= ROUND);
+            let launched = known.entry.lane.counters.launches.load(Ordering::Relaxed);
+            if due && launched != known.launched {
+                (known.counted, known.launched) = (Some(now), launched);
+                for (start, (bytes, named)) in &known.ranges {
+                    if known.is_touched(*named) {
+                        for granule in granules(*start, *bytes).granules() {
+                            self.residency.touched(client, granule);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Enters an ended page operation.
+    fn moved(&mut self, client: u64, what: OrderKind, range: GranuleRange, outcome: page_ops::PageOpStatus) {
+        let residency = &mut self.residency;
+        match (what, outcome) {
+            (OrderKind::Advise(_), _) => {}
+            (OrderKind::Prefetch | OrderKind::Populate, page_ops::PageOpStatus::Done) => residency.came(client, range),
+            (OrderKind::Prefetch | OrderKind::Populate, page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone) => {
+                residency.stays(client, range)
+            }
+            (OrderKind::Evict | OrderKind::Release, page_ops::PageOpStatus::Done) => residency.went(client, range),
+            (OrderKind::Discard, page_ops::PageOpStatus::Done) => residency.gone(client, range.granules()),
+            (OrderKind::Evict | OrderKind::Release | OrderKind::Discard, page_ops::PageOpStatus::Refused | page_ops::PageOpStatus::Gone) => {}
+        }
+    }
+
+    /// Tells the planner now and then what the host has to spare.
+    pub fn survey(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.surveyed) < SURVEY {
+            return;
+        }
+        self.surveyed = now;
+        let Some(planner) = &mut self.planner else { return };
+        // Evicted memory is not spare any more, and belongs to the plan.
+        let lies = (planner.on_host() * GRANULE).max(self.residency.on_host());
+        planner.set_host_limit(host::of_system().saturating_add(lies) / GRANULE);
+    }
+
+    /// Tells the planner a client's host bound when its report changed: `0.9 * left + evicted`. The
+    /// rest is for memory that the job takes by itself.
+    fn limit(&mut self) {
+        let Some(planner) = &mut self.planner else { return };
+        for (client, known) in &mut self.clients {
+            let left = known.entry.lane.counters.host_left.load(Ordering::Relaxed);
+            if known.ranges.is_empty() || known.host_left == Some(left) {
+                continue;
+            }
+            known.host_left = Some(left);
+            let client = Client(*client);
+            let limit = (left > 0).then(|| left / 10 * 9 / GRANULE + planner.on_host_of(client));
+            planner.set_client_host_limit(client, limit);
+        }
+    }
+
+    /// Traces what has changed.
+    fn draw(&mut self) {
+        if !self.trace.wanted() || self.traced.elapsed() < DRAWN {
+            return;
+        }
+        self.traced = Instant::now();
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        for (client, known) in &mut self.clients {
+            let (counters, figures) = (&known.entry.lane.counters, &known.entry.figures);
+            let memory = MemoryFigures {
+                managed: read(&counters.managed),
+                working_set: read(&figures.working_set),
+                resident: read(&figures.resident),
+                prefetched: read(&counters.prefetched),
+                evicted: read(&counters.evicted),
+                discarded: read(&counters.discarded),
+                faulted: read(&figures.faulted),
+            };
+            if memory != known.drawn {
+                known.drawn = memory.clone();
+                self.trace.memory(clock::now(), *client, known.entry.pid, memory);
+            }
+        }
+    }
+
+    /// Takes in a client's report of its device's size. Users vote on it ([`Thread::sizes`]).
+    fn uses_device(&mut self, client: u64, uuid: String, bytes: u64) {
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.bytes = Some(bytes.min(LARGEST_DEVICE_BYTES));
+            // Only a client's first device is planned.
+            known.device.get_or_insert(uuid);
+            known.dirty |= !known.ranges.is_empty();
+        }
+    }
+
+    /// Device sizes by most users' reports; on a tie, by the first.
+    pub fn sizes(&self) -> HashMap<String, u64> {
+        let mut said: HashMap<&str, Vec<(u32, u64)>> = HashMap::new();
+        for known in self.clients.values() {
+            if let (Some(uuid), Some(bytes)) = (&known.device, known.bytes) {
+                let here = said.entry(uuid).or_default();
+                // One vote per user.
+                if !here.iter().any(|(uid, _)| *uid == known.entry.uid) {
+                    here.push((known.entry.uid, bytes));
+                }
+            }
+        }
+        let size = |here: &[(u32, u64)]| {
+            let voices = |bytes: u64| here.iter().filter(|(_, other)| *other == bytes).count();
+            let mut best: Option<(usize, u64)> = None;
+            for (_, bytes) in here {
+                let voices = voices(*bytes);
+                if best.is_none_or(|(most, _)| voices > most) {
+                    best = Some((voices, *bytes));
+                }
+            }
+            best.map(|(_, bytes)| bytes)
+        };
+        said.into_iter()
+            .filter_map(|(uuid, here)| Some((uuid.to_string(), size(&here)?)))
+            .collect()
+    }
+
+    /// Takes in a managed range, within the bounds.
+    fn backed(&mut self, client: u64, start: u64, bytes: u64) {
+        if bytes == 0 || start.checked_add(bytes).is_none() {
+            return;
+        }
+        let new = u64::from(granules(start, bytes).count);
+        let Some(known) = self.clients.get(&client) else { return };
+        let old = known.ranges.get(&start).map_or(0, |(old, _)| count(start, *old));
+        let most = known.bytes.unwrap_or(UNKNOWN_DEVICE_BYTES).saturating_add(self.host) / GRANULE;
+        let his = |known: &ManagedClient| known.granules - old + new;
+        let whose = known.entry.uid;
+        let fits = known.ranges.len() < RANGES
+            && his(known) <= most
+            && (known.entry.house.is_none()
+                || self.of_guest(whose, |known| known.granules) - old + new <= most * TIMES_OF_A_GUEST);
+        let Some(known) = self.clients.get_mut(&client).filter(|_| fits) else {
+            return;
+        };
+        known.granules = his(known);
+        known.ranges.insert(start, (bytes, known.round));
+        known.dirty = true;
+    }
+
+    /// How many more uses are taken from a client.
+    pub fn uses_left(&self, client: u64) -> usize {
+        match self.clients.get(&client) {
+            // Without ranges it has nothing to use.
+            Some(known) if known.ranges.is_empty() => 0,
+            Some(known) if known.entry.house.is_some() => {
+                let his = self.of_guest(known.entry.uid, |known| known.forecast.kept() as u64);
+                USES_OF_A_GUEST.saturating_sub(usize::try_from(his).unwrap_or(usize::MAX))
+            }
+            Some(_) => usize::MAX,
+            None => 0,
+        }
+    }
+
+    /// A sum over a guest's clients.
+    fn of_guest(&self, uid: u32, of: impl Fn(&ManagedClient) -> u64) -> u64 {
+        let his = self.clients.values().filter(|known| known.entry.uid == uid);
+        his.map(of).sum()
+    }
 }
 
 /// The direction of an order.
@@ -588,4 +801,9 @@ fn way(what: OrderKind) -> Way {
         OrderKind::Prefetch | OrderKind::Populate => Way::Inward,
         OrderKind::Evict | OrderKind::Release | OrderKind::Discard | OrderKind::Advise(_) => Way::Outward,
     }
+}
+
+/// Number of granules that a range touches.
+fn count(start: u64, bytes: u64) -> u64 {
+    u64::from(granules(start, bytes).count)
 }

@@ -5,9 +5,9 @@
 //! While room is short, the scheduler gives jobs of one priority turns
 //! ([`Event::Crowded`](weft_scheduler::Event::Crowded)).
 //!
-//! What holds: `migration <= PART * turn`, by the last round's moves; the bound on being swapped
-//! out wins. A turn grows at once and shrinks by an eighth at most, as a turn that ended early
-//! moved less.
+//! OrderKind holds: `migration <= MIGRATION_RATIO * turn`, by the last round's moves; the bound on being
+//! swapped out wins. A turn grows at once and shrinks by an eighth at most, as a turn that ended
+//! early moved less.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use weft_scheduler::Client;
 
 /// Part of a turn that migration may keep the link busy. The rest is for late orders and faults.
 /// Two jobs of 1 GB each on 1.3 GB (`pytest tests/clients -k together`) get turns of some 120 ms.
-const PART: f64 = 0.65;
+const MIGRATION_RATIO: f64 = 0.65;
 
 /// Shortest turn: a hundred granules take 10 ms.
-const LEAST: Ns = 20_000_000;
+const SHORTEST_TURN_NS: Ns = 20_000_000;
 
 /// How long room must last until jobs run side by side again.
 const EASED: Duration = Duration::from_secs(1);
 
-/// The scheduler hears of a new length that differs by more than 1/`WORTH`.
-const WORTH: Ns = 16;
+/// The scheduler hears of a new length that differs by more than 1/`NEWS_PART`.
+const NEWS_PART: Ns = 16;
 
 #[derive(Debug)]
 pub(super) struct Turns {
@@ -70,7 +70,7 @@ impl Turns {
 
     /// Computes the length anew, after a turn.
     pub(super) fn measure(&mut self, planner: &Planner) {
-        let wanted = planner.turn_length(1.0 / PART, LEAST, self.away);
+        let wanted = planner.turn_length(1.0 / MIGRATION_RATIO, SHORTEST_TURN_NS, self.away);
         self.length = wanted.max(self.length - self.length / 8).min(self.away);
     }
 
@@ -106,7 +106,7 @@ impl Turns {
         });
         for Client(client) in members {
             let before = self.told.get(client).copied().unwrap_or(0);
-            if before.abs_diff(self.length) > self.length / WORTH {
+            if before.abs_diff(self.length) > self.length / NEWS_PART {
                 self.told.insert(*client, self.length);
                 tell.push((*client, Some(self.length)));
             }

@@ -23,7 +23,7 @@ use weft_protocol::transport::{Error, HANDSHAKE, MAX_PROFILE_BYTES, fds};
 
 /// A process that wants a lane. Only its user was checked.
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingClient {
     /// The process's first message.
     pub hello: Hello,
     /// User id by the kernel.
@@ -87,7 +87,7 @@ impl Life {
     }
 }
 
-impl Pending {
+impl PendingClient {
     /// The profile's bytes, or why there are none. For clients of a shared broker that name one and
     /// take no samples.
     ///
@@ -180,7 +180,7 @@ impl Pending {
         deadline: Instant,
     ) -> Result<Attached, Error> {
         /// A cost takes 20 bytes at most.
-        const COSTS: usize = LONGEST / 20 - 16;
+        const COSTS_BYTES: usize = LONGEST / 20 - 16;
         let house = host
             .house_of(self.uid)?
             .ok_or(Error::Nonsense("this broker has no guests"))?;
@@ -189,7 +189,7 @@ impl Pending {
         fds::send(&self.socket, &packet, &descriptors, deadline)?;
         let mut rest = costs;
         loop {
-            let (piece, after) = rest.split_at(rest.len().min(COSTS));
+            let (piece, after) = rest.split_at(rest.len().min(COSTS_BYTES));
             let last = after.is_empty();
             let costs = piece.to_vec();
             fds::send(&self.socket, &Packet::Welcome { client, costs, last }, &[], deadline)?;

@@ -25,11 +25,11 @@ pub(super) struct Callers {
     passes: bool,
     /// CPU time accounts.
     accounts: Accounts,
-    state: Mutex<State>,
+    state: Mutex<CallerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CallerState {
     /// Open ones by user.
     open: BTreeMap<u32, usize>,
     /// Connections to close, by user; no entry is empty and idle.
@@ -73,7 +73,7 @@ impl Callers {
         self.state().open.get(&uid).copied().unwrap_or(0)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CallerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +132,7 @@ impl Callers {
     }
 }
 
-impl State {
+impl CallerState {
     fn closed(&mut self, uid: u32) {
         if let Some(open) = self.open.get_mut(&uid) {
             *open -= 1;

@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::callers::{Callers, Connection};
 use super::process;
 use super::receive::take_plain;
-use super::{Accounts, Asker, Pending, Question, thread_time};
+use super::{Accounts, Asker, PendingClient, Question, thread_time};
 use weft_protocol::control::Refusal;
 use weft_protocol::transport::wire::Packet;
 use weft_protocol::transport::{Error, HANDSHAKE, client, fds, path, peer};
@@ -99,7 +99,7 @@ struct HalfOpen {
 #[derive(Debug)]
 pub enum Incoming {
     /// A process that wants a lane.
-    Client(Pending),
+    Client(PendingClient),
     /// A person's question.
     Question(Question),
 }
@@ -382,7 +382,7 @@ fn listen_to(socket: Connection, said: Said, door: Door) -> Result<Incoming, Err
         Err(why) => Err(why),
         Ok(Some(Packet::Hello(hello))) => {
             let pidfd = process::pidfd(&socket, peer.pid)?;
-            Ok(Incoming::Client(Pending {
+            Ok(Incoming::Client(PendingClient {
                 hello,
                 uid: peer.uid,
                 pid: peer.pid,

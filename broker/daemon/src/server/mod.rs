@@ -47,7 +47,7 @@ mod tests;
 mod user_page;
 
 pub use account::{Accounts, thread_time};
-pub use attach::{Attached, Life, Pending};
+pub use attach::{Attached, Life, PendingClient};
 pub use callers::Connection;
 pub use claim::{Claim, Who};
 pub use listener::{CONNECTIONS_OF_A_GUEST, Door, Incoming, Listener};

@@ -15,11 +15,11 @@ use weft_protocol::Ns;
 use weft_protocol::page_ops::{PageOp, PageOpProducer};
 
 /// Times per turn that a job without a forecast is assumed to touch its working set.
-const TIMES_A_TURN: u64 = 16;
+const USES_A_TURN: u64 = 16;
 
 /// Rounds after which an unnamed range is not part of the working set. A round is half a second
 /// with launches; a training step may take seconds.
-pub(super) const ROUNDS: u64 = 8;
+pub(super) const RECENT_ROUNDS: u64 = 8;
 
 /// Time without activity after which a job is idle: its memory may go, and no turns are planned for
 /// it. A job that writes a checkpoint is idle.
@@ -35,7 +35,7 @@ pub(super) struct Out {
 }
 
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ManagedClient {
     pub entry: Arc<Entry>,
     pub producer: PageOpProducer,
     pub device: Option<String>,
@@ -64,7 +64,7 @@ pub(super) struct Known {
     pub pinned: bool,
     /// When it was last seen active, and the counters then.
     pub active_at: Instant,
-    epochs: [u64; 4],
+    progress: [u64; 4],
     /// When it last had the device.
     pub ran_at: Option<Instant>,
     pub forecast: Forecast,
@@ -75,12 +75,12 @@ pub(super) struct Known {
     pub launched: u64,
     /// Host bytes left by its control groups, as the planner knows them; `None`: not told.
     pub host_left: Option<u64>,
-    pub drawn: trace::Memory,
+    pub drawn: trace::MemoryFigures,
 }
 
-impl Known {
-    pub fn new(entry: Arc<Entry>) -> Known {
-        Known {
+impl ManagedClient {
+    pub fn new(entry: Arc<Entry>) -> ManagedClient {
+        ManagedClient {
             producer: PageOpProducer::default(),
             device: None,
             bytes: None,
@@ -96,14 +96,14 @@ impl Known {
             dirty: false,
             pinned: false,
             active_at: Instant::now(),
-            epochs: [0; 4],
+            progress: [0; 4],
             ran_at: None,
             forecast: Forecast::default(),
             confirming: HashMap::new(),
             counted: None,
             launched: 0,
             host_left: None,
-            drawn: trace::Memory::default(),
+            drawn: trace::MemoryFigures::default(),
             entry,
         }
     }
@@ -111,13 +111,15 @@ impl Known {
     /// Notes activity since the last call, or a wait for its turn.
     pub fn look(&mut self, now: Instant) {
         let (lane, read) = (&self.entry.lane, |word: &AtomicU64| word.load(Ordering::Relaxed));
-        let epochs = [
+        let progress = [
             lane.written(),
             read(&lane.counters.launches),
             read(&lane.counters.graph_launches),
             read(&lane.reports.completed),
         ];
-        if std::mem::replace(&mut self.epochs, epochs) != epochs || lane.reports.waiting.load(Ordering::Relaxed) != 0 {
+        if std::mem::replace(&mut self.progress, progress) != progress
+            || lane.reports.waiting.load(Ordering::Relaxed) != 0
+        {
             self.active_at = now;
         }
     }
@@ -129,7 +131,7 @@ impl Known {
 
     /// Whether a range last named in round `named` counts as touched.
     pub fn is_touched(&self, named: u64) -> bool {
-        named + ROUNDS >= self.round
+        named + RECENT_ROUNDS >= self.round
     }
 
     /// The working set with times: the forecast, or all touched ranges at once.
@@ -139,7 +141,10 @@ impl Known {
             return self.forecast.working_set(|range| held(ranges, range));
         }
         let round = self.round;
-        let touched = self.ranges.iter().filter(|(_, (_, named))| named + ROUNDS >= round);
+        let touched = self
+            .ranges
+            .iter()
+            .filter(|(_, (_, named))| named + RECENT_ROUNDS >= round);
         let uses: Vec<Use> = touched
             .map(|(start, (bytes, _))| Use {
                 at: 0,
@@ -149,7 +154,7 @@ impl Known {
             .collect();
         self.touches = uses.len();
         WorkingSet {
-            period: (turn / TIMES_A_TURN).max(1),
+            period: (turn / USES_A_TURN).max(1),
             uses,
         }
     }

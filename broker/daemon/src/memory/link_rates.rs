@@ -4,16 +4,16 @@
 //! ([`PageOpEnd::took`](weft_protocol::page_ops::PageOpEnd::took)). A move does not count if:
 //!
 //! * its time is not known;
-//! * it is smaller than [`LEAST`]: fixed costs would be measured;
+//! * it is smaller than [`SMALLEST_MOVE_BYTES`]: fixed costs would be measured;
 //! * any client's memory went the other way beside it: on a half-duplex link each seems half as
 //!   fast.
 //!
 //! Moves seem slower beside the job's copies or faults, or where the driver makes room (half, on
 //! the simulated GPU). Moves of memory that partly lay there seem faster, and are far fewer. So the
-//! rate is the upper quartile of the last [`KEPT`], once there are [`ENOUGH`].
+//! rate is the upper quartile of the last [`KEPT_MOVES`], once there are [`ENOUGH_MOVES`].
 //!
-//! What holds: `granted / FAR <= rate <= granted * FAR`. A client that lies only makes turns too
-//! long or too short.
+//! OrderKind holds: `granted / LARGEST_FACTOR <= rate <= granted * LARGEST_FACTOR`. A client that lies
+//! only makes turns too long or too short.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,20 +23,20 @@ use weft_paging::Link;
 use weft_protocol::Ns;
 
 /// Smallest move that counts, bytes: 0.4 ms at 22 GB/s.
-pub(super) const LEAST: u64 = 8 << 20;
+pub(super) const SMALLEST_MOVE_BYTES: u64 = 8 << 20;
 
 /// Moves that are kept for each way.
-const KEPT: usize = 31;
+const KEPT_MOVES: usize = 31;
 
 /// Fewest moves for a measurement.
-pub(super) const ENOUGH: usize = 5;
+pub(super) const ENOUGH_MOVES: usize = 5;
 
 /// Largest factor between the rate and the assumed one: 0.7 GB/s (a slot with one lane) to 0.7 TB/s
 /// (memory beside the processor's).
-const FAR: f64 = 32.0;
+const LARGEST_FACTOR: f64 = 32.0;
 
 /// Time until the broker hears of a move's end: moves out in this time may have gone beside it.
-const HEARD: Duration = Duration::from_millis(1);
+const REPORT_DELAY: Duration = Duration::from_millis(1);
 
 /// Direction of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Way {
 
 /// Rates of one link, bytes/s. See the module.
 #[derive(Debug, Clone)]
-pub(super) struct Carried {
+pub(super) struct LinkRates {
     /// The assumed rates.
     granted: Link,
     rates: [VecDeque<f64>; 2],
@@ -66,10 +66,10 @@ pub(super) struct Carried {
     out: [Option<Instant>; 2],
 }
 
-impl Carried {
+impl LinkRates {
     /// A link without measurements.
-    pub fn new(granted: Link) -> Carried {
-        Carried {
+    pub fn new(granted: Link) -> LinkRates {
+        LinkRates {
             granted,
             rates: Default::default(),
             out: [None; 2],
@@ -87,24 +87,24 @@ impl Carried {
             Way::Inward => self.granted.inward,
             Way::Outward => self.granted.outward,
         };
-        let lasted = HEARD + Duration::from_nanos(took);
+        let lasted = REPORT_DELAY + Duration::from_nanos(took);
         let beside = self.out[1 - way.at()].is_some_and(|at| now.saturating_duration_since(at) <= lasted);
-        if bytes < LEAST || took == 0 || beside {
+        if bytes < SMALLEST_MOVE_BYTES || took == 0 || beside {
             return false;
         }
         let rate = bytes as f64 * 1e9 / took as f64;
         let rates = &mut self.rates[way.at()];
-        if rates.len() >= KEPT {
+        if rates.len() >= KEPT_MOVES {
             rates.pop_front();
         }
-        rates.push_back(rate.clamp(granted / FAR, granted * FAR));
+        rates.push_back(rate.clamp(granted / LARGEST_FACTOR, granted * LARGEST_FACTOR));
         true
     }
 
     /// The measured rate of a direction, bytes/s.
     pub fn measured(&self, way: Way) -> Option<f64> {
         let rates = &self.rates[way.at()];
-        if rates.len() < ENOUGH {
+        if rates.len() < ENOUGH_MOVES {
             return None;
         }
         let mut all: Vec<f64> = rates.iter().copied().collect();
@@ -151,16 +151,16 @@ mod tests {
 
     #[test]
     fn the_rate_is_what_most_of_the_last_moves_come_up_to() {
-        let mut carried = Carried::new(GRANTED);
+        let mut carried = LinkRates::new(GRANTED);
         let mut now = Instant::now();
-        let mut moves = |carried: &mut Carried, way, rate, count| {
+        let mut moves = |carried: &mut LinkRates, way, rate, count| {
             for _ in 0..count {
                 now += Duration::from_millis(20);
                 carried.busy(way, now);
                 assert!(carried.moved(way, 32 * MB, takes(32 * MB, rate), now));
             }
         };
-        moves(&mut carried, Way::Inward, 7e9, ENOUGH - 1);
+        moves(&mut carried, Way::Inward, 7e9, ENOUGH_MOVES - 1);
         assert_eq!((carried.measured(Way::Inward), carried.link()), (None, GRANTED));
         moves(&mut carried, Way::Inward, 7e9, 1);
         assert!(near(carried.link().inward, 7e9));
@@ -168,7 +168,7 @@ mod tests {
             near(carried.link().outward, 7e9),
             "the only way that is known tells of the other one"
         );
-        moves(&mut carried, Way::Outward, 5e9, ENOUGH);
+        moves(&mut carried, Way::Outward, 5e9, ENOUGH_MOVES);
         assert!(near(carried.link().inward, 7e9) && near(carried.link().outward, 5e9));
         assert!(near(carried.link().both, 6e9) && !carried.link().duplex);
         // Memory that partly lay there already, and moves beside other work.
@@ -178,16 +178,16 @@ mod tests {
         }
         assert!(near(carried.link().inward, 7e9));
         // A slower link is noticed.
-        moves(&mut carried, Way::Inward, 3e9, KEPT);
+        moves(&mut carried, Way::Inward, 3e9, KEPT_MOVES);
         assert!(near(carried.link().inward, 3e9));
     }
 
     #[test]
     fn tiny_moves_and_such_beside_others_do_not_count_and_nothing_is_far_off() {
-        let mut carried = Carried::new(GRANTED);
+        let mut carried = LinkRates::new(GRANTED);
         let begin = Instant::now();
         let later = |ms| begin + Duration::from_millis(ms);
-        assert!(!carried.moved(Way::Inward, LEAST - 1, 1_000_000, begin));
+        assert!(!carried.moved(Way::Inward, SMALLEST_MOVE_BYTES - 1, 1_000_000, begin));
         assert!(
             !carried.moved(Way::Inward, 32 * MB, 0, begin),
             "nobody knows how long it took"
@@ -199,14 +199,14 @@ mod tests {
             "in a part of its time"
         );
         assert!(carried.moved(Way::Inward, 32 * MB, 4_000_000, later(16)));
-        for _ in 0..KEPT {
+        for _ in 0..KEPT_MOVES {
             assert!(carried.moved(Way::Inward, 32 * MB, 1, later(100)));
         }
-        assert!(near(carried.link().inward, 20e9 * FAR));
-        let mut carried = Carried::new(GRANTED);
-        for _ in 0..KEPT {
+        assert!(near(carried.link().inward, 20e9 * LARGEST_FACTOR));
+        let mut carried = LinkRates::new(GRANTED);
+        for _ in 0..KEPT_MOVES {
             assert!(carried.moved(Way::Inward, 32 * MB, Ns::MAX / 2, later(200)));
         }
-        assert!(near(carried.link().inward, 20e9 / FAR));
+        assert!(near(carried.link().inward, 20e9 / LARGEST_FACTOR));
     }
 }
