@@ -113,13 +113,16 @@ pub struct Config {
     /// `weft`: the most work, in ns, on the device before a background job's next launch.
     ///
     /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel is behind the one in
-    /// progress. Beside a launch queue
-    /// (`scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024`)
-    /// p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing else changed.
+    /// progress. Beside a launch queue p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing else
+    /// changed:
+    ///
+    /// ```text
+    /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
+    /// ```
     pub depth: Ns,
     /// `weft`: whether kernels are deferred to a better moment that is near. False shows what that
     /// is worth (`scripts/lab --without grace`).
-    pub grace: bool,
+    pub deferral: bool,
     /// Silence of a foreground job, in ns, after which its gap counts as open-ended and is filled
     /// within the delay bound alone. Counts from the gap's predicted end or, without one, from the
     /// seen end of work.
@@ -132,7 +135,7 @@ pub struct Config {
     pub open_unseen: Ns,
     /// Unprofiled margin: part by which a foreground job's work may take longer than predicted
     /// without a profile, until its own ends have taught better.
-    pub doubt: f64,
+    pub unprofiled_margin: f64,
     /// Minimum share: part of the device's time for background jobs that find no gap, all together.
     ///
     /// 0.02: such a job with 1 ms kernels launches one every 60 ms, since switching there and back
@@ -183,10 +186,10 @@ impl Default for Config {
             switch_cost: 100 * US,
             risk: 0.95,
             depth: 5 * US,
-            grace: true,
+            deferral: true,
             open_after: 200 * US,
             open_unseen: MS,
-            doubt: 0.25,
+            unprofiled_margin: 0.25,
             minimum_share: 0.02,
             starving_after: 500 * MS,
             share_every: 25 * MS,
@@ -208,7 +211,12 @@ impl Config {
     /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
     /// vgg19 beside bert_base's training, with a launch queue: p99 was 1.74 of alone by the mean,
     /// 1.00 by this. (One kernel takes 45 us twelve times of thirteen and 1.9 ms once.)
-    /// `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`
+    ///
+    /// ```text
+    /// scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base \
+    ///     --device time-sliced --rule weft --partners 1
+    /// ```
+    ///
     /// Under MPS it took 2 % of the work from background jobs and gave the foreground job nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         match self.switch_cost {

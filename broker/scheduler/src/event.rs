@@ -39,7 +39,7 @@ pub enum Event {
     /// A synchronising call saw at this time that nothing of the client is left on the device.
     Idle(Client, Ns),
     /// Wake-up hint: an idle client made a driver call that is no launch, its input copy, say.
-    Stirred(Client, Ns),
+    WakeUpHint(Client, Ns),
     /// A background job waits at the gate with this kernel. Another kernel replaces it.
     Waits {
         /// The client.
@@ -93,7 +93,7 @@ pub enum Event {
     },
     /// The memory of this client and others does not fit the device together, or does again. Those
     /// of one priority take turns, so that memory can be moved for each.
-    Crowded {
+    Oversubscribed {
         /// The client.
         client: Client,
         /// Length of its turns from the next one on, ns. `None`: there is room.

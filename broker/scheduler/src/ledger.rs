@@ -9,7 +9,7 @@ use weft_protocol::Ns;
 
 /// A background job's account of credit, in predicted GPU ns since the client attached.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ledger {
+pub(super) struct CreditLedger {
     granted: Ns,
     issued: Ns,
     settled: Ns,
@@ -35,7 +35,7 @@ pub(super) struct Change {
     pub corrected: bool,
 }
 
-impl Ledger {
+impl CreditLedger {
     pub(super) fn granted(&self) -> Ns {
         self.granted
     }
@@ -164,7 +164,8 @@ impl Ledger {
     }
 }
 
-/// Totals stay far below 2^62 ns (146 years of GPU time): [`Ledger::report`] bounds each report.
+/// Totals stay far below 2^62 ns (146 years of GPU time): [`CreditLedger::report`] bounds each
+/// report.
 fn signed(total: Ns) -> i64 {
     i64::try_from(total).unwrap_or(i64::MAX)
 }
@@ -175,94 +176,94 @@ mod tests {
 
     use super::*;
 
-    const MOST: Ns = 1_000_000;
+    const MOST_NS: Ns = 1_000_000;
 
     #[test]
     fn credit_goes_from_left_to_outstanding_to_settled() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (100, 0, 100));
-        ledger.report(60, 0, MOST);
+        ledger.report(60, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 60, 100));
-        ledger.report(60, 60, MOST);
+        ledger.report(60, 60, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 0, 40));
-        assert!(ledger.revoke(40, MOST));
+        assert!(ledger.revoke(40, MOST_NS));
         assert_eq!((ledger.left(), ledger.exposure()), (0, 0));
     }
 
     #[test]
     fn a_launch_on_its_way_when_credit_is_taken_back_is_not_lost() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         // The client took 30 without reporting it: 70 were in the word.
-        assert!(ledger.revoke(70, MOST));
+        assert!(ledger.revoke(70, MOST_NS));
         assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
-        ledger.report(30, 0, MOST);
+        ledger.report(30, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding()), (0, 30));
     }
 
     #[test]
     fn overdrawn_credit_is_a_debt_until_it_is_forgiven() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(10);
-        ledger.report(50, 50, MOST);
+        ledger.report(50, 50, MOST_NS);
         assert_eq!((ledger.left(), ledger.usable()), (-40, 0));
-        assert!(ledger.revoke(-40, MOST));
+        assert!(ledger.revoke(-40, MOST_NS));
         assert_eq!(ledger.left(), 0);
     }
 
     #[test]
     fn reports_that_cannot_be_are_corrected() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
-        assert!(ledger.report(u64::MAX, 0, MOST).corrected);
-        assert_eq!(ledger.issued(), 100 + MOST);
-        assert!(ledger.report(5, 0, MOST).corrected, "backwards");
+        assert!(ledger.report(u64::MAX, 0, MOST_NS).corrected);
+        assert_eq!(ledger.issued(), 100 + MOST_NS);
+        assert!(ledger.report(5, 0, MOST_NS).corrected, "backwards");
         assert!(
-            ledger.report(100 + MOST, u64::MAX, MOST).corrected,
+            ledger.report(100 + MOST_NS, u64::MAX, MOST_NS).corrected,
             "settled more than issued"
         );
         assert_eq!(ledger.outstanding(), 0);
-        assert!(!ledger.revoke(i64::MAX, MOST));
+        assert!(!ledger.revoke(i64::MAX, MOST_NS));
     }
 
     #[test]
     fn what_was_given_up_does_not_come_back_until_more_is_taken() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         assert_eq!(ledger.untold(0), 100);
         ledger.give_up(100);
         assert_eq!((ledger.untold(0), ledger.written_off()), (0, 100));
         ledger.grant(30);
         assert_eq!((ledger.untold(30), ledger.untold(10)), (0, 20));
-        ledger.report(100, 0, MOST);
+        ledger.report(100, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.untold(0)), (30, 30), "reported after all");
     }
 
     #[test]
     fn written_off_work_is_not_counted_twice() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
-        ledger.report(100, 20, MOST);
+        ledger.report(100, 20, MOST_NS);
         ledger.write_off();
         assert_eq!((ledger.outstanding(), ledger.written_off()), (0, 80));
-        let change = ledger.report(100, 50, MOST);
+        let change = ledger.report(100, 50, MOST_NS);
         assert_eq!((change.settled, change.corrected), (0, false));
         ledger.grant(10);
-        ledger.report(110, 100, MOST);
+        ledger.report(110, 100, MOST_NS);
         assert_eq!(ledger.outstanding(), 10);
     }
 
     proptest! {
         #[test]
         fn credit_is_conserved(steps in prop::collection::vec((0u8..4, any::<u64>(), any::<u64>()), 0..60)) {
-            let mut ledger = Ledger::default();
+            let mut ledger = CreditLedger::default();
             for (what, a, b) in steps {
                 match what {
                     0 => ledger.grant(a % 10_000_000),
-                    1 => { ledger.report(a, b, MOST); }
-                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST); }
-                    _ => { ledger.revoke(a as i64, MOST); }
+                    1 => { ledger.report(a, b, MOST_NS); }
+                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST_NS); }
+                    _ => { ledger.revoke(a as i64, MOST_NS); }
                 }
                 let sum = i128::from(ledger.issued()) + i128::from(ledger.revoked()) + i128::from(ledger.left());
                 prop_assert_eq!(i128::from(ledger.granted()), sum);

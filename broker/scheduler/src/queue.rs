@@ -8,12 +8,12 @@
 use weft_protocol::{Ns, PRIORITIES};
 
 /// Index of a client in the core's table.
-pub(super) type Slot = usize;
+pub(super) type ClientSlot = usize;
 
 /// A kernel at a gate, as queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub slot: Slot,
+pub(super) struct QueueEntry {
+    pub slot: ClientSlot,
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
@@ -27,23 +27,23 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    classes: [Class; PRIORITIES],
-    due: Vec<(Ns, Slot)>,
+pub(super) struct GateQueue {
+    classes: [ClassQueue; PRIORITIES],
+    due: Vec<(Ns, ClientSlot)>,
     /// Bit n: class n is not empty.
     busy: u16,
 }
 
 #[derive(Debug, Default)]
-struct Class {
+struct ClassQueue {
     /// (long estimate, since in reverse, slot). The last entry that fits is the longest, and of
     /// equals the one that waits longest.
-    by_time: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
+    by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).
-    by_turn: Vec<(u64, Ns, Slot)>,
+    by_turn: Vec<(u64, Ns, ClientSlot)>,
 }
 
-impl Queue {
+impl GateQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.busy == 0
     }
@@ -53,7 +53,7 @@ impl Queue {
         self.classes[class].by_turn.len()
     }
 
-    pub(super) fn insert(&mut self, entry: &Entry) {
+    pub(super) fn insert(&mut self, entry: &QueueEntry) {
         let class = &mut self.classes[entry.class];
         put(
             &mut class.by_time,
@@ -64,7 +64,7 @@ impl Queue {
         self.busy |= 1 << entry.class;
     }
 
-    pub(super) fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &QueueEntry) {
         let class = &mut self.classes[entry.class];
         take(
             &mut class.by_time,
@@ -83,13 +83,13 @@ impl Queue {
     }
 
     /// The client whose turn it is in a class: fewest turns, then longest wait.
-    pub(super) fn first_in_turn(&self, class: usize) -> Option<Slot> {
+    pub(super) fn first_in_turn(&self, class: usize) -> Option<ClientSlot> {
         self.classes[class].by_turn.first().map(|(_, _, slot)| *slot)
     }
 
     /// BestPrioFit: the longest kernel shorter than `gap`, of the most important class that has
     /// one.
-    pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<Slot> {
+    pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<ClientSlot> {
         let mut busy = self.busy;
         while busy != 0 {
             if let Some(slot) = self.best_fit(busy.trailing_zeros() as usize, gap) {
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// The longest kernel of a class that is shorter than `gap`.
-    pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<Slot> {
+    pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<ClientSlot> {
         let by_time = &self.classes[class].by_time;
         let fitting = by_time.partition_point(|(time, _, _)| *time < gap);
         let (_, _, slot) = by_time.get(fitting.checked_sub(1)?)?;
@@ -109,7 +109,7 @@ impl Queue {
     }
 
     /// The client that is due first, and when.
-    pub(super) fn first_due(&self) -> Option<(Ns, Slot)> {
+    pub(super) fn first_due(&self) -> Option<(Ns, ClientSlot)> {
         self.due.first().copied()
     }
 }
@@ -129,8 +129,8 @@ fn take<T: Ord>(list: &mut Vec<T>, entry: &T) {
 mod tests {
     use super::*;
 
-    fn entry(slot: Slot, class: usize, cost: Ns, since: Ns) -> Entry {
-        Entry {
+    fn entry(slot: ClientSlot, class: usize, cost: Ns, since: Ns) -> QueueEntry {
+        QueueEntry {
             slot,
             class,
             cost,
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_most_important_class_that_fits_gives_its_longest() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         for waiting in [
             entry(0, 2, 900, 0),
             entry(1, 5, 300, 0),
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn among_equals_who_waits_longest_goes_first() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         queue.insert(&entry(0, 3, 100, 20));
         queue.insert(&entry(1, 3, 100, 10));
         assert_eq!(queue.best_prio_fit(200), Some(1));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn of_those_that_fit_the_longest_and_of_equals_who_waits_longest() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         for waiting in [
             entry(0, 4, 100, 0),
             entry(1, 4, 300, 0),
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(queue.best_fit(4, 100), None);
         assert_eq!(queue.best_fit(5, 300), None);
         // A low cost with a high long estimate counts as long.
-        queue.insert(&Entry {
+        queue.insert(&QueueEntry {
             long: 900,
             ..entry(4, 4, 50, 0)
         });
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_out_is_gone_from_every_order() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         let (a, b) = (entry(0, 9, 5, 1), entry(1, 9, 7, 2));
         queue.insert(&a);
         queue.insert(&b);

@@ -14,8 +14,9 @@ const SERVICE: Client = Client(1);
 const TRAINING: Client = Client(2);
 const OTHER: Client = Client(3);
 
-/// The service's kernels: after `LAST` comes a gap of 10 ms, after `STEP` the next kernel.
+/// A kernel of the service that is followed by the next one.
 const STEP: u64 = 11;
+/// The kernel of the service before a gap of 10 ms.
 const LAST: u64 = 12;
 
 fn profile() -> Option<Arc<Profile>> {
@@ -371,7 +372,7 @@ fn a_stir_of_the_foreground_job_stops_filling_before_its_launch() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.waits(TRAINING, 50 * US);
     let at = bench.now;
-    assert_eq!(bench.tell(Event::Stirred(SERVICE, at)), [Decision::Revoke(TRAINING)]);
+    assert_eq!(bench.tell(Event::WakeUpHint(SERVICE, at)), [Decision::Revoke(TRAINING)]);
     bench.tell(Event::Revoked {
         client: TRAINING,
         left: 500_000,

@@ -16,7 +16,7 @@ const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 
 /// The longest kernel of an honest client.
-const LONGEST: Ns = 2 * MS;
+const LONGEST_NS: Ns = 2 * MS;
 
 const CLIENTS: usize = 6;
 
@@ -218,7 +218,7 @@ impl World {
             }
             Step::Stir(who) => {
                 if self.lanes[who].attached {
-                    self.tell(Event::Stirred(Client(who as u64), self.now));
+                    self.tell(Event::WakeUpHint(Client(who as u64), self.now));
                 }
             }
             Step::Pass(us) => self.pass(us * US),
@@ -332,7 +332,7 @@ impl World {
             },
             3 => Event::Idle(client, a),
             4 => Event::Revoked { client, left: a as i64 },
-            _ => Event::Stirred(client, b),
+            _ => Event::WakeUpHint(client, b),
         });
     }
 
@@ -372,8 +372,8 @@ impl World {
         }
         assert!(snapshot.exposure <= books, "nothing of those who are gone");
         if !self.lied {
-            let bound = config.delay_bound.max(config.delay_bound / 2 + LONGEST);
-            let excused = snapshot.counters.stuck_grants * LONGEST
+            let bound = config.delay_bound.max(config.delay_bound / 2 + LONGEST_NS);
+            let excused = snapshot.counters.stuck_grants * LONGEST_NS
                 + snapshot.clients.iter().map(|view| view.written_off).sum::<Ns>();
             assert!(
                 out as u64 <= bound + excused,
@@ -387,7 +387,7 @@ impl World {
     /// foreground jobs launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();
-        let longest = if self.lied { config.longest_cost } else { LONGEST };
+        let longest = if self.lied { config.longest_cost } else { LONGEST_NS };
         let turn = (longest + 2 * config.switch_cost) as f64 / config.minimum_share;
         let patience = (CLIENTS + 1) as u64 * (turn as u64 + config.turn) + 40 * config.write_off_after;
         let end = self.now + patience;

@@ -6,33 +6,32 @@
 //! at most the delay bound of copies is out, and what is behind it in its process waits at the
 //! gate.
 
-use super::{
-    super::{queue::Slot, state::State},
-    Verdict,
-};
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 
+use super::interface::GrantVerdict;
+use crate::{queue::ClientSlot, state::State};
+
 /// Verdict while the foreground job is busy until `until`.
-pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> Verdict {
+pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> GrantVerdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
         // Not bound: the foreground job's next kernel is no reason to stop a copy.
-        Some((slot, cost)) => Verdict::Grant {
+        Some((slot, cost)) => GrantVerdict::Grant {
             slot,
             total: cost,
             bound: false,
         },
-        None => Verdict::Nothing(Some(until)),
+        None => GrantVerdict::Nothing(Some(until)),
     }
 }
 
 /// Whether this client waits with such a copy.
-pub(super) fn waits_with_one(state: &State, slot: Slot) -> bool {
+pub(super) fn waits_with_one(state: &State, slot: ClientSlot) -> bool {
     let wait = state.get(slot).and_then(|client| client.wait);
     wait.is_some_and(|wait| wait.kernel == HOST_COPY)
 }
 
 /// The copy and its cost, if the client whose turn it is waits with one that may go.
-fn admitted(state: &State, class: usize, until: Ns, now: Ns) -> Option<(Slot, Ns)> {
+fn admitted(state: &State, class: usize, until: Ns, now: Ns) -> Option<(ClientSlot, Ns)> {
     let slot = state.queue.first_in_turn(class)?;
     let client = state.get(slot)?;
     let cost = client.queued?.cost;

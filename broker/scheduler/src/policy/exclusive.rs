@@ -5,32 +5,28 @@
 //! important job finds the device nearly free. Equals share: foreground jobs side by side,
 //! background jobs in turns.
 
+use weft_protocol::Ns;
+
 use super::{
-    super::{queue::Slot, state::State},
-    Policy, Verdict, foreground_and_background,
-    turns::Turns,
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
 };
-use weft_protocol::{Ns, lane::Mode};
+use crate::{queue::ClientSlot, state::State};
 
 #[derive(Debug, Default)]
 pub(super) struct Exclusive {
-    turns: Turns,
+    turns: RoundRobin,
 }
 
 impl Policy for Exclusive {
-    fn mode(&self, priority: u8, first: u8) -> Mode {
-        foreground_and_background(priority, first)
-    }
-
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
         let Some(class) = state.queue.first_class() else {
-            return Verdict::Nothing(None);
+            return GrantVerdict::Nothing(None);
         };
         let grace = state.config.idle_grace;
         let foreground_jobs = state
-            .foreground_jobs
-            .iter()
-            .filter_map(|slot| state.get(*slot)?.timeline.last_active())
+            .foreground()
+            .filter_map(|(_, client)| client.busy.last_activity())
             .max();
         // Class 0 of background jobs would be the foreground jobs' own. A class that never had work
         // is not active.
@@ -45,12 +41,12 @@ impl Policy for Exclusive {
             .max(background_jobs)
             .map_or(0, |last| last.saturating_add(grace));
         if now < active_until {
-            return Verdict::Nothing(Some(active_until));
+            return GrantVerdict::Nothing(Some(active_until));
         }
         self.turns.next(class, state, now, true)
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
     }
 }

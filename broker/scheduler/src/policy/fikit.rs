@@ -6,10 +6,10 @@
 //! | paper | here |
 //! |---|---|
 //! | `SK[id]`, mean time of a kernel | the cost that a client is charged |
-//! | `SG[id]`, mean gap after a kernel | `Times::gap_after` |
+//! | `SG[id]`, mean gap after a kernel | `MeanTimes::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
-//! | the queues 0..9 | `Queue`, a class a priority |
-//! | BestPrioFit | `Queue::best_prio_fit` |
+//! | the queues 0..9 | `GateQueue`, a class a priority |
+//! | BestPrioFit | `GateQueue::best_prio_fit` |
 //! | feedback, early stop | credit is bound to the launch epoch and revoked at a foreground launch |
 //!
 //! It differs from the paper:
@@ -23,32 +23,31 @@
 //! * Copies between host and device are held back, but not while the foreground job runs kernels.
 //! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
+use weft_protocol::Ns;
+
 use super::{
-    super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, copies, foreground_and_background,
-    turns::{Turns, make_room, more_important_runs},
+    copies,
+    delay_bound::{make_room, more_important_runs, none_starves},
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
 };
-use weft_protocol::{Ns, lane::Mode};
+use crate::{busy_model::Phase, queue::ClientSlot, state::State};
 
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
-    turns: Turns,
+    turns: RoundRobin,
     /// The job whose kernels the device got last, and the begin of that gap.
-    there: Option<(Slot, Ns)>,
+    there: Option<(ClientSlot, Ns)>,
 }
 
 impl Policy for Fikit {
-    fn mode(&self, priority: u8, first: u8) -> Mode {
-        foreground_and_background(priority, first)
-    }
-
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
         match state.phase(now) {
             Phase::Busy { until } => copies::beside_foreground(state, until, now),
             Phase::Gap { since, until, over } => {
                 let there = self.there.filter(|(_, gap)| *gap == since).map(|(slot, _)| slot);
                 let verdict = fill(state, there, until, over, now);
-                if let Verdict::Grant { slot, .. } = verdict
+                if let GrantVerdict::Grant { slot, .. } = verdict
                     && !copies::waits_with_one(state, slot)
                 {
                     self.there = Some((slot, since));
@@ -57,12 +56,12 @@ impl Policy for Fikit {
             }
             Phase::Open { .. } => match state.queue.first_class() {
                 Some(class) => self.turns.next(class, state, now, true),
-                None => Verdict::Nothing(None),
+                None => GrantVerdict::Nothing(None),
             },
         }
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
         self.there = self.there.filter(|(there, _)| *there != slot);
     }
@@ -70,10 +69,10 @@ impl Policy for Fikit {
 
 /// Fills a gap that lasts until `until`, and is open-ended if the foreground job is not back at
 /// `over`. `there`: the job whose kernels the device got in this gap.
-fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Verdict {
+fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
-    let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
+    let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
     // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
     // (which may be met exactly); a longer one goes alone. A less important one would only be in
     // the way.
@@ -85,11 +84,11 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
         })
     };
     // Rest of the gap once the device has gone over to a background job.
-    let left = |slot: Slot| match there == Some(slot) || copies::waits_with_one(state, slot) {
+    let left = |slot: ClientSlot| match there == Some(slot) || copies::waits_with_one(state, slot) {
         true => gap,
         false => gap.saturating_sub(state.config.switch_cost),
     };
-    let fits = |slot: &Slot| {
+    let fits = |slot: &ClientSlot| {
         let entry = state.get(*slot).and_then(|client| client.queued);
         entry.is_some_and(|entry| entry.cost < left(*slot))
     };
@@ -102,8 +101,8 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
         return no_later_than(Some(drained.unwrap_or(over)));
     };
     if !state.admits(entry.slot, entry.cost) {
-        return match make_room(state, entry.slot, entry.cost, now) {
-            Verdict::Nothing(again) => no_later_than(again),
+        return match make_room(state, entry.slot, entry.cost, now, none_starves) {
+            GrantVerdict::Nothing(again) => no_later_than(again),
             other => other,
         };
     }
@@ -118,7 +117,7 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
     } else {
         0
     };
-    Verdict::Grant {
+    GrantVerdict::Grant {
         slot: entry.slot,
         total: entry.cost.max(ahead),
         bound: true,

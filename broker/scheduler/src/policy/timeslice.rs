@@ -4,16 +4,17 @@
 //! jobs work on credit, so a turn ends within the delay bound. A turn ends early when its job has
 //! nothing to launch.
 
-use super::{
-    super::{queue::Slot, state::State},
-    Policy, Verdict,
-    turns::Turns,
-};
 use weft_protocol::{Ns, lane::Mode};
+
+use super::{
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
+};
+use crate::{queue::ClientSlot, state::State};
 
 #[derive(Debug, Default)]
 pub(super) struct Timeslice {
-    turns: Turns,
+    turns: RoundRobin,
 }
 
 impl Policy for Timeslice {
@@ -25,7 +26,7 @@ impl Policy for Timeslice {
         0
     }
 
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
         self.turns.next(0, state, now, false)
     }
 
@@ -38,7 +39,7 @@ impl Policy for Timeslice {
         false
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
     }
 }

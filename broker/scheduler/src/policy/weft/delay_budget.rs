@@ -27,7 +27,7 @@ const PART: f64 = 0.007;
 const GAIN: f64 = 1.0 / 16.0;
 
 /// Rest of a background kernel that is found in progress, ns: half of 50 us, as in most models.
-const RESIDUAL: f64 = 25_000.0;
+const RESIDUAL_NS: f64 = 25_000.0;
 
 /// Least chance of keeping a foreground job waiting: else next to nothing would go beside a job
 /// that waits after every kernel.
@@ -41,14 +41,14 @@ const ENOUGH: u32 = 4;
 
 /// Mean length of a foreground job's stretches, and the stretch in progress.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slack {
+pub(super) struct DelayBudget {
     since: Option<Ns>,
     /// Mean length of the last dozens, ns.
     length: f64,
     seen: u32,
 }
 
-impl Slack {
+impl DelayBudget {
     /// Takes in a launch.
     pub(super) fn launched(&mut self, at: Ns) {
         self.since.get_or_insert(at);
@@ -70,11 +70,11 @@ impl Slack {
     }
 
     /// Chance, `most` at the utmost, that a kernel in the gap after a wait may keep the foreground
-    /// job waiting: `length * PART / max(RESIDUAL, kernel / 2)`. On average half of the kernel is
-    /// left.
+    /// job waiting: `length * PART / max(RESIDUAL_NS, kernel / 2)`. On average half of the kernel
+    /// is left.
     pub(super) fn risk(&self, most: f64, kernel: Ns) -> f64 {
         match self.seen >= ENOUGH {
-            true => (self.length * PART / RESIDUAL.max(kernel as f64 / 2.0))
+            true => (self.length * PART / RESIDUAL_NS.max(kernel as f64 / 2.0))
                 .max(LEAST_RISK)
                 .min(most),
             false => most.min(UNKNOWN_RISK),
@@ -92,42 +92,42 @@ impl Slack {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{MS, US};
     use super::*;
+    use crate::config::{MS, US};
 
-    fn worked(slack: &mut Slack, times: u64, length: Ns) {
+    fn worked(budget: &mut DelayBudget, times: u64, length: Ns) {
         for turn in 0..times {
             let at = turn * 100 * MS;
-            slack.launched(at);
-            slack.launched(at + length / 2);
-            slack.waited(at + length);
+            budget.launched(at);
+            budget.launched(at + length / 2);
+            budget.waited(at + length);
         }
     }
 
     #[test]
     fn a_part_of_a_stretch_is_allowed_within_one() {
-        let mut slack = Slack::default();
-        worked(&mut slack, 3, 10 * MS);
-        slack.launched(1_000 * MS);
-        assert_eq!(slack.allows(), 0, "little is known");
-        assert_eq!(slack.risk(0.95, 0), UNKNOWN_RISK);
-        slack.waited(1_010 * MS);
-        assert_eq!(slack.allows(), 0, "it has waited: what comes next is felt");
-        slack.launched(1_100 * MS);
-        assert_eq!(slack.allows(), 70 * US);
-        slack.interrupted();
-        assert_eq!(slack.allows(), 0);
+        let mut budget = DelayBudget::default();
+        worked(&mut budget, 3, 10 * MS);
+        budget.launched(1_000 * MS);
+        assert_eq!(budget.allows(), 0, "little is known");
+        assert_eq!(budget.risk(0.95, 0), UNKNOWN_RISK);
+        budget.waited(1_010 * MS);
+        assert_eq!(budget.allows(), 0, "it has waited: what comes next is felt");
+        budget.launched(1_100 * MS);
+        assert_eq!(budget.allows(), 70 * US);
+        budget.interrupted();
+        assert_eq!(budget.allows(), 0);
     }
 
     #[test]
     fn who_waits_after_every_kernel_is_allowed_next_to_nothing() {
-        let mut slack = Slack::default();
-        worked(&mut slack, 40, 10 * MS);
-        worked(&mut slack, 200, 60 * US);
-        slack.launched(100_000 * MS);
-        assert!(slack.allows() < US, "{}", slack.allows());
-        assert_eq!(slack.risk(0.95, 0), LEAST_RISK);
-        worked(&mut slack, 100, 10 * MS);
-        assert_eq!(slack.risk(0.95, 0), 0.95, "half a kernel is little to it");
+        let mut budget = DelayBudget::default();
+        worked(&mut budget, 40, 10 * MS);
+        worked(&mut budget, 200, 60 * US);
+        budget.launched(100_000 * MS);
+        assert!(budget.allows() < US, "{}", budget.allows());
+        assert_eq!(budget.risk(0.95, 0), LEAST_RISK);
+        worked(&mut budget, 100, 10 * MS);
+        assert_eq!(budget.risk(0.95, 0), 0.95, "half a kernel is little to it");
     }
 }

@@ -7,36 +7,37 @@
 
 use std::collections::VecDeque;
 
-use super::queue::Slot;
 use weft_protocol::Ns;
 
+use crate::queue::ClientSlot;
+
 /// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
-const LAUNCH: Ns = 5_000;
+const LAUNCH_NS: Ns = 5_000;
 
 /// Limit of a learnt way, ns: anything longer is a machine that was busy.
-const LONGEST_WAY: Ns = 400_000;
+const LONGEST_ORDER_NS: Ns = 400_000;
 
 /// Background jobs' work by the clock.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Device {
+pub(super) struct DeviceClock {
     /// When all of it is predicted to have ended.
     free_at: Ns,
     /// Whether the foreground job launched since: earlier background work may still be there.
     stalled: bool,
     /// The background job that launched last since the foreground job.
-    last: Option<Slot>,
+    last: Option<ClientSlot>,
     /// Times that orders take to arrive, and by which wakes are late.
-    order: Way,
-    wake: Way,
+    order: OrderDelay,
+    wake: OrderDelay,
 }
 
 /// A learnt time that is to be enough nearly always: it grows quickly and shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way(Option<Ns>);
+struct OrderDelay(Option<Ns>);
 
-impl Way {
+impl OrderDelay {
     fn learn(&mut self, took: Ns) {
-        let took = took.min(LONGEST_WAY);
+        let took = took.min(LONGEST_ORDER_NS);
         self.0 = Some(match self.0 {
             None => took,
             Some(known) if took > known => known + (took - known) / 4,
@@ -45,10 +46,10 @@ impl Way {
     }
 }
 
-impl Device {
+impl DeviceClock {
     /// Takes in a background launch that is predicted to take `time` ns. `before`: work out before
     /// it.
-    pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
+    pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
         } else {
@@ -88,11 +89,11 @@ impl Device {
     }
 
     /// The background job that has the device: no switch to it is needed.
-    pub(super) fn owner(&self) -> Option<Slot> {
+    pub(super) fn owner(&self) -> Option<ClientSlot> {
         self.last
     }
 
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget(&mut self, slot: ClientSlot) {
         self.last = self.last.filter(|last| *last != slot);
     }
 
@@ -107,11 +108,11 @@ impl Device {
     }
 
     /// How long before the device runs dry the next kernel is granted:
-    /// `min(order + wake + LAUNCH, most)` in ns. `most` before anything is known.
+    /// `min(order + wake + LAUNCH_NS, most)` in ns. `most` before anything is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
-        ways.saturating_add(LAUNCH).min(most)
+        ways.saturating_add(LAUNCH_NS).min(most)
     }
 }
 
@@ -119,18 +120,18 @@ impl Device {
 const STRETCHES: usize = 256;
 
 /// Least distance of two stretches, ns.
-const APART: Ns = 20_000;
+const APART_NS: Ns = 20_000;
 
 /// Stretches of foreground work on the device: from the first launch to the end, predicted or seen.
 /// A little too long with several foreground jobs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Worked(VecDeque<(Ns, Ns)>);
+pub(super) struct ForegroundWork(VecDeque<(Ns, Ns)>);
 
-impl Worked {
+impl ForegroundWork {
     /// Takes in a foreground launch at `at` whose work ends at `end`.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
-            Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
+            Some(last) if at <= last.1.saturating_add(APART_NS) => last.1 = last.1.max(end),
             _ => {
                 if self.0.len() >= STRETCHES {
                     self.0.pop_front();
@@ -168,12 +169,12 @@ impl Worked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{MS, US};
     use super::*;
+    use crate::config::{MS, US};
 
     #[test]
     fn work_ends_as_time_passes_and_as_it_is_seen() {
-        let mut device = Device::default();
+        let mut device = DeviceClock::default();
         device.launched(1, 100 * US, 0, 0);
         device.launched(1, 50 * US, 20 * US, 100 * US);
         assert_eq!(device.remaining(150 * US, 30 * US), 120 * US);
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn when_foreground_jobs_worked_is_remembered_as_stretches() {
-        let mut worked = Worked::default();
+        let mut worked = ForegroundWork::default();
         assert_eq!(worked.without(7, 900 * US), 900 * US);
         worked.launched(100 * US, 130 * US);
         worked.launched(120 * US, 150 * US);
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_lead_is_what_orders_and_wakings_take() {
-        let mut device = Device::default();
+        let mut device = DeviceClock::default();
         assert_eq!(device.lead(125 * US), 125 * US);
         for _ in 0..10 {
             device.order_took(20 * US);

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use weft_profiles::{Aggregator, Profile};
 
-use super::{
+use weft_protocol::Ns;
+
+use crate::{
     config::{MS, US},
     *,
 };
@@ -263,7 +265,7 @@ fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
         bench.request();
         bench.now += 5 * MS;
         let at = bench.now;
-        bench.tell(Event::Stirred(SERVICE, at));
+        bench.tell(Event::WakeUpHint(SERVICE, at));
         bench.now += 80 * US;
     }
     bench.request();
@@ -271,7 +273,7 @@ fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
     assert!(is_grant(&bench.waits(100 * US)));
     bench.done(100 * US);
     let at = bench.now;
-    bench.tell(Event::Stirred(SERVICE, at));
+    bench.tell(Event::WakeUpHint(SERVICE, at));
     assert!(
         !is_grant(&bench.waits(100 * US)),
         "it stirs 3 ms early, and launches 80 us after it stirs"

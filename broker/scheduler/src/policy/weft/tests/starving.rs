@@ -14,20 +14,20 @@ use super::*;
 
 const FOREGROUND: Client = Client(0);
 const BURST: u64 = 8;
-const KERNEL: Ns = 150 * US;
-const PAUSE: Ns = 1_500 * US;
+const KERNEL_NS: Ns = 150 * US;
+const PAUSE_NS: Ns = 1_500 * US;
 /// Charge of a kernel of unknown time.
-const COST: Ns = 20 * US;
+const COST_NS: Ns = 20 * US;
 /// Time of an order to a waiting job, and of its news to the core.
-const WAY: Ns = 30 * US;
+const WAY_NS: Ns = 30 * US;
 /// Interval at which a waiting job looks at the device.
-const LOOK: Ns = 60 * US;
-/// One launch in `SAMPLED` is timed, and told `TOLD` later.
+const LOOK_NS: Ns = 60 * US;
+/// One launch in `SAMPLED` is timed, and told `TOLD_NS` later.
 const SAMPLED: u64 = 16;
-const TOLD: Ns = 20 * MS;
+const TOLD_NS: Ns = 20 * MS;
 /// End of learning and begin of counting.
-const LEARNT: Ns = 500 * MS;
-const END: Ns = 2_500 * MS;
+const LEARNT_NS: Ns = 500 * MS;
+const END_NS: Ns = 2_500 * MS;
 
 /// A next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,18 +125,18 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
         world.plan(50 * MS + at as Ns * 77 * US, What::Goes(at));
     }
     world.plan(0, What::ForegroundLaunches);
-    world.run(LEARNT);
+    world.run(LEARNT_NS);
     for background in &mut world.background_jobs {
         (background.steps, background.worst) = (0, 0);
     }
     (world.delays, world.bursts) = (0, 0);
-    world.run(END);
+    world.run(END_NS);
     Outcome {
         steps: world.background_jobs.iter().map(|background| background.steps).sum(),
         worst: world
             .background_jobs
             .iter()
-            .map(|background| background.worst.max(END.saturating_sub(background.since)))
+            .map(|background| background.worst.max(END_NS.saturating_sub(background.since)))
             .max()
             .unwrap_or(0),
         delay: world.delays / world.bursts.max(1),
@@ -195,7 +195,7 @@ impl World {
                         self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                     }
                     if self.background_jobs[client.0 as usize - 1].waits_since.is_some() {
-                        self.plan(self.now + WAY, What::Looks(client.0 as usize - 1));
+                        self.plan(self.now + WAY_NS, What::Looks(client.0 as usize - 1));
                     }
                 }
                 Decision::Revoke(client) => {
@@ -215,17 +215,17 @@ impl World {
         self.delays += self.free_at.saturating_sub(self.now);
         self.bursts += 1;
         self.epochs += 1;
-        self.free_at = self.free_at.max(self.now) + BURST * KERNEL;
+        self.free_at = self.free_at.max(self.now) + BURST * KERNEL_NS;
         for kernel in 1..=BURST {
             self.tell(Event::Launched {
                 client: FOREGROUND,
                 kernel,
-                cost: COST,
+                cost: COST_NS,
                 at: self.now,
             });
         }
         self.plan(self.free_at, What::ForegroundEnds);
-        self.plan(self.free_at + PAUSE, What::ForegroundLaunches);
+        self.plan(self.free_at + PAUSE_NS, What::ForegroundLaunches);
     }
 
     /// A background job launches what it has credit for and waits with the next; or it works,
@@ -253,19 +253,20 @@ impl World {
                 background.waits_since = None;
                 return self.plan(now + shape.host, What::Goes(at));
             }
-            let covered = background.credit >= COST as i64 && (!background.bound || background.epochs == self.epochs);
+            let covered =
+                background.credit >= COST_NS as i64 && (!background.bound || background.epochs == self.epochs);
             if !covered {
                 let since = *background.waits_since.get_or_insert(now);
-                self.plan(now + LOOK, What::Looks(at));
+                self.plan(now + LOOK_NS, What::Looks(at));
                 return self.tell(Event::Waits {
                     client,
                     kernel: 99,
-                    cost: COST,
+                    cost: COST_NS,
                     since,
                 });
             }
-            background.credit -= COST as i64;
-            background.issued += COST;
+            background.credit -= COST_NS as i64;
+            background.issued += COST_NS;
             background.waits_since = None;
             background.launched += 1;
             background.launches += 1;
@@ -275,12 +276,12 @@ impl World {
             let end = self.free_at;
             self.background_jobs[at].out.push(end);
             if timed && launches % SAMPLED == 0 {
-                self.plan(end + TOLD, What::Timed(at, now, end - now));
+                self.plan(end + TOLD_NS, What::Timed(at, now, end - now));
             }
             self.tell(Event::Launched {
                 client,
                 kernel: 99,
-                cost: COST,
+                cost: COST_NS,
                 at: now,
             });
             self.progress(at);
@@ -297,7 +298,7 @@ impl World {
         let before = background.out.len();
         background.out.retain(|end| *end > now);
         let ended = before - background.out.len();
-        background.settled += ended as Ns * COST;
+        background.settled += ended as Ns * COST_NS;
         if ended > 0 {
             self.progress(at);
         }
