@@ -1,16 +1,15 @@
 //! Busy model: when a foreground job's submitted work ends, and what comes then.
 //!
-//! Each launch adds its predicted time behind the work that is there. The sum ends at `busy_until`,
-//! where a gap begins. A synchronising call that returns with nothing left tells the end exactly.
-//! The last kernel's profile tells the gap's length, if it has one (the paper's SG).
+//! Each launch adds its predicted time. At the end of the sum a gap begins. A synchronising call
+//! that returns with nothing left tells the end exactly. The last kernel's profile tells the gap's
+//! length, if it has one (the paper's SG).
 //!
-//! Predictions are wrong for unknown kernels or a slower device. So each seen end teaches how much
-//! longer or shorter this client's work takes; other ends are believed after that time.
+//! Each seen end teaches how much longer or shorter this client's work takes than predicted.
 
 use super::{Config, mean_times::MeanTimes};
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Phase of a foreground job: what it leaves to others.
+/// What a foreground job leaves to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing before `until`: the job works or is about to come back.
@@ -32,46 +31,44 @@ const SLOWDOWN_DECAY: f64 = 0.1;
 /// late end must not keep background jobs away for good.
 const LESSONS: u64 = 16;
 
-/// Four seen ends until work is believed to end in time. A burst without a wait counts a sixteenth
-/// of an end: a job that never waits is not doubted for ever.
+/// Seen ends until work is believed to end in time: four. A burst without a wait counts a sixteenth
+/// of an end, for jobs that never wait.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Number of classes of bursts by predicted length. The first ends at 64 us, each further one is
-/// four times as long, and the last one has no end.
+/// Classes of bursts by predicted length. The first ends at 64 us, each further one is four times
+/// as long, the last has no end.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
 pub(super) struct BusyModel {
-    /// Slowdown: factor by which work takes longer than predicted.
+    /// Factor by which work takes longer than predicted.
     slowdown: f64,
-    /// Predicted end of the submitted work, without the slowdown.
+    /// Predicted end without the slowdown.
     busy_until: Ns,
-    /// When the submitted work began.
     burst_start: Ns,
     last_kernel: u64,
     last_launch: Ns,
-    /// When it was seen, after the last launch, that nothing is left on the device.
+    /// When nothing was seen to be left after the last launch.
     idle_at: Option<Ns>,
     /// When a wake-up hint came after the last launch.
     hinted_at: Option<Ns>,
-    /// Lateness: how much later than predicted work was lately seen to end, ns.
+    /// How much later than predicted work was lately seen to end, ns.
     lateness: Ns,
-    /// Lateness by class of burst: short work says nothing about long work. (A language model's
-    /// prompt takes as long as its input is; the tokens after it end in time.)
+    /// Lateness by class of burst: a language model's prompt takes as long as its input is, the
+    /// tokens after it end in time.
     lateness_by_class: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
-    /// Predicted time of the longest burst whose end taught lately, ns.
+    /// Predicted time of the longest burst that taught lately, ns.
     lesson: Ns,
     /// Predicted time launched since an end was seen or the slowdown halved, ns.
     untaught: Ns,
-    /// Whether the client ever launched.
     launched: bool,
 }
 
 impl BusyModel {
-    /// Busy model with an unprofiled margin: a slowdown of `1 + margin` until something is learnt.
+    /// Busy model with a slowdown of `1 + margin` until something is learnt.
     pub(super) fn new(margin: f64) -> BusyModel {
         BusyModel {
             slowdown: (1.0 + margin).clamp(1.0, UTMOST_SLOWDOWN),
@@ -90,20 +87,20 @@ impl BusyModel {
         }
     }
 
-    /// Raises the slowdown to `1 + margin`, since the predictions so far had no ground.
+    /// Raises the slowdown to `1 + margin`: the predictions had no ground.
     pub(super) fn raise_margin(&mut self, margin: f64) {
         self.slowdown = self.slowdown.max((1.0 + margin).clamp(1.0, UTMOST_SLOWDOWN));
     }
 
-    /// When the submitted work is predicted to end, with the slowdown.
+    /// Predicted end of the submitted work, with the slowdown.
     pub(super) fn busy_until(&self) -> Ns {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         let stretched = (predicted as f64 * self.slowdown) as Ns;
         self.burst_start.saturating_add(stretched)
     }
 
-    /// Lateness to expect while the end is not seen, ns. With few ends seen at least what others
-    /// may have out and two switches.
+    /// Lateness to expect of an unseen end, ns. With few ends seen at least what others may have
+    /// out and two switches.
     pub(super) fn lateness(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
@@ -114,7 +111,6 @@ impl BusyModel {
         }
     }
 
-    /// Class of the submitted burst.
     fn class(&self) -> usize {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
@@ -125,7 +121,6 @@ impl BusyModel {
         self.idle_at.is_some()
     }
 
-    /// When a wake-up hint came after the last launch.
     pub(super) fn hinted_at(&self) -> Option<Ns> {
         self.hinted_at
     }
@@ -135,13 +130,12 @@ impl BusyModel {
         self.launched.then(|| self.end())
     }
 
-    /// When the work ended, seen or predicted.
     fn end(&self) -> Ns {
         self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
-    /// Takes in a launch at `at`. `behind`: others' work before it on the device, ns. `longest`:
-    /// limit of a prediction after the last launch, ns.
+    /// Takes in a launch. `behind`: others' work before it on the device, ns. `longest`: limit of a
+    /// prediction, ns.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
@@ -152,8 +146,8 @@ impl BusyModel {
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
         self.unlearn(cost);
-        // Behind a kernel a transfer changes nothing about the gap to come. After an idle time it
-        // is the input of the next launch, and ends the gap.
+        // Behind a kernel a transfer changes nothing about the gap. After an idle time it is the
+        // input of the next launch, and ends the gap.
         if !is_transfer(kernel) {
             self.last_kernel = kernel;
             self.hinted_at = None;
@@ -180,7 +174,7 @@ impl BusyModel {
         if at < self.last_launch {
             return false;
         }
-        // The first sight is the nearest to the truth.
+        // The first sight is nearest to the truth.
         if self.idle_at.is_none() {
             let late = at.saturating_sub(self.busy_until());
             // Growth is believed at once, shrinking slowly.
@@ -225,7 +219,7 @@ impl BusyModel {
         }
     }
 
-    /// Last activity: a launch, a wake-up hint, or the end of work.
+    /// The last launch, wake-up hint or end of work.
     pub(super) fn last_activity(&self) -> Option<Ns> {
         if !self.launched {
             return self.hinted_at;
@@ -262,7 +256,7 @@ impl BusyModel {
                 _ => Phase::Open { since: over },
             };
         }
-        // At an end that was not seen, the launching thread may have lost its core for a moment.
+        // The launching thread may have lost its core for a moment.
         let patience = if self.idle_at.is_some() {
             config.open_after
         } else {

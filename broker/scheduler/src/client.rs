@@ -16,7 +16,6 @@ pub(super) struct ClientState {
     pub ledger: CreditLedger,
     /// The kernel at its gate.
     pub wait: Option<GateWait>,
-    /// The wait's entry in the queue, if it is there.
     pub queued: Option<QueueEntry>,
     /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
@@ -26,35 +25,34 @@ pub(super) struct ClientState {
     pub long: Option<LongKernel>,
     /// When a revocation was ordered that is not answered yet.
     pub revoking: Option<Ns>,
-    /// Length of its turns in ns, where its memory does not fit beside others'.
+    /// Length of its turns, ns, where its memory does not fit beside others'.
     pub oversubscribed: Option<Ns>,
     /// Out of turn, so not in the queue.
     pub not_its_turn: bool,
     /// When its last long turn ended.
     pub turned_at: Ns,
-    /// Credit was granted after that order.
+    /// Credit was granted after `revoking`.
     pub granted_since: bool,
     /// Credit was granted, and no use of it reported since.
     pub unreported: bool,
-    /// Credit in the books but not in its word while it waited: taken by its threads and not
-    /// reported yet.
+    /// Credit in the books but not in its word while it waited: taken and not reported yet, ns.
     pub untold: Ns,
-    /// Since when its credit word is empty without a new grant.
+    /// Since when its credit word is empty.
     pub emptied_at: Option<Ns>,
     pub attached_at: Ns,
     pub granted_at: Ns,
-    /// Last sign that its credit is used or its work ends.
+    /// Last sign that credit is used or work ends.
     pub progress_at: Ns,
     /// When its work was last seen to end, or came to a device without any of it.
     pub ended_at: Ns,
     /// Last sign of work of its own.
     pub active_at: Ns,
-    /// Credit used, by which turns are shared out, ns.
+    /// Credit used, ns: turns are shared out by it.
     pub served: Ns,
     pub launches: u64,
     pub work: Ns,
     pub starved: u64,
-    /// Its part of the sum of exposures, in ns.
+    /// Its part of the sum of exposures, ns.
     pub counted: Ns,
     /// Index in the list of exposed clients.
     pub exposed_at: Option<usize>,
@@ -66,7 +64,7 @@ pub(super) struct GateWait {
     pub kernel: u64,
     pub cost: Ns,
     pub since: Ns,
-    /// Work that the client had issued when the wait was told, ns.
+    /// Work issued when the wait was told, ns.
     pub issued: Ns,
 }
 
@@ -74,7 +72,7 @@ pub(super) struct GateWait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LongKernel {
     pub cost: Ns,
-    /// Total issued by the ledger once it is issued; total settled once it has ended, ns.
+    /// The ledger's `issued` once it is launched, and `settled` once it has ended, ns.
     pub total: Ns,
 }
 
@@ -131,7 +129,7 @@ impl ClientState {
         }
     }
 
-    /// Whether its word has credit to revoke. What an empty word leaves in the books is on its way.
+    /// Whether its word has credit to revoke.
     pub(super) fn revocable(&self) -> bool {
         self.ledger.usable() > 0 && self.revoking.is_none() && self.emptied_at.is_none()
     }

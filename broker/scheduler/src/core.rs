@@ -1,6 +1,6 @@
 //! The state machine: takes events in, asks the policy, and makes decisions of its verdicts.
 //!
-//! What clients say is checked and bounded here, then booked in [`State`], then told to the policy.
+//! What clients say is checked and bounded, then booked in [`State`], then told to the policy.
 
 use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
@@ -27,7 +27,7 @@ pub struct Core {
     wake: Option<Ns>,
     /// No minimum share is granted before this.
     next_share: Ns,
-    /// The gap that was counted last: its begin, and whether its length was known.
+    /// Begin of the gap that was counted last, and whether its length was known.
     counted_gap: Option<(Ns, bool)>,
 }
 
@@ -50,7 +50,7 @@ impl Core {
         &self.state.config
     }
 
-    /// Takes in an event and appends decisions to `out`. `now` must not go backwards; an earlier
+    /// Takes in an event and appends decisions to `out`. `now` must not go backwards: an earlier
     /// time counts as the last one.
     pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
         self.now = self.now.max(now);
@@ -207,15 +207,15 @@ impl Core {
         self.decide(out);
     }
 
-    /// Decides a moment later, since more events of this iteration follow: a client whose work has
-    /// ended is about to say whether it waits, and keeps the device for that moment.
+    /// Decides after the other events of this iteration: a client whose work has ended is about to
+    /// say whether it waits.
     fn decide_soon(&mut self) {
         if self.state.waiting > 0 {
             self.wake_at(Some(self.now));
         }
     }
 
-    /// When [`Event::Tick`] is due, if nothing happens before; never before `now`. `None`: never.
+    /// When [`Event::Tick`] is due, if nothing happens before; never before `now`.
     pub fn next_wake(&self, now: Ns) -> Option<Ns> {
         self.wake.map(|wake| wake.max(now))
     }
@@ -298,7 +298,7 @@ impl Core {
         priority.min(most)
     }
 
-    /// Bounds a client's time to the past, at most `longest_cost` ago.
+    /// Bounds a client's time to the last `longest_cost`.
     fn past(&mut self, at: Ns) -> Ns {
         let earliest = self.now.saturating_sub(self.state.config.longest_cost);
         if at > self.now || at < earliest {
@@ -319,7 +319,7 @@ impl Core {
         }
     }
 
-    /// Gives every client its mode, and tells the clients whose mode changes.
+    /// Gives every client its mode, and tells those whose mode changes.
     fn assign_modes(&mut self, out: &mut Vec<Decision>) {
         let first = self.state.most_important().unwrap_or(0);
         let alone = self.state.order.len() == 1;
@@ -429,8 +429,8 @@ impl Core {
         passed
     }
 
-    /// Feedback: filling stops at the foreground job's first launch or wake-up hint. The epoch page
-    /// has voided the credit already; this brings the books up to date.
+    /// Filling stops at the foreground job's first launch or wake-up hint. The launch epoch has
+    /// voided the credit already; this brings the books up to date.
     fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
         if self.state.exposed.is_empty() {
             return;
@@ -464,8 +464,7 @@ impl Core {
     /// Puts a wait into the queue, unless the client's credit covers it.
     fn requeue(&mut self, slot: ClientSlot) {
         let Some(client) = self.state.get(slot) else { return };
-        // What an empty word leaves in the books was taken by threads that have not reported it: it
-        // lets no other launch through.
+        // What an empty word leaves in the books was taken by threads and not reported yet.
         let empty = client.emptied_at.is_some();
         let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
         match client.wait {
@@ -483,7 +482,6 @@ impl Core {
         let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
             return;
         };
-        // No wait began before the client attached.
         let since = since.max(client.attached_at);
         let same = client
             .wait
@@ -527,8 +525,7 @@ impl Core {
             return false;
         };
         // Turns are shared out by time: work that takes longer than predicted counts with the
-        // difference. Where gaps are filled, the minimum share looks after the clients that such
-        // work keeps waiting.
+        // difference. Where gaps are filled, the minimum share sees to it.
         if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
             let took = now.saturating_sub(client.ended_at).min(patience);
             client.served = client.served.saturating_add(took.saturating_sub(change.settled));
@@ -573,7 +570,6 @@ impl Core {
         true
     }
 
-    /// Takes in that a background job's work was seen to end.
     fn completed(&mut self, slot: ClientSlot, completed: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
         self.observe(&Observation::Completed { slot, completed, now });
@@ -587,9 +583,9 @@ impl Core {
 
     // Deciding.
 
-    /// Moves run-ahead windows: without the foreground job, its return is expected later and later.
+    /// Moves run-ahead windows: the longer the foreground job is away, the later its return is
+    /// expected.
     fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
-        // With several background jobs there is no window, once the last one has ended.
         let alone = self.state.has_one_background();
         if !self.state.windows_out() {
             return;
@@ -600,13 +596,12 @@ impl Core {
             let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
                 continue;
             };
-            // Credit that comes back to one job is not there for another: among several, the broker
-            // shares it out.
+            // Among several background jobs the broker shares out the credit that comes back.
             if !alone {
                 self.state.set_window(slot, None, out);
                 continue;
             }
-            // A foreground job that works has ended the window by its launch epoch.
+            // No window: the foreground job works, and has ended it by its launch epoch.
             let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
                 continue;
             };
@@ -617,8 +612,7 @@ impl Core {
         }
     }
 
-    /// Grants more to a background job before it asks, while no other wants credit: one stop at the
-    /// gate less.
+    /// Grants more to a background job before it asks, while no other wants credit.
     fn top_up(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
         if !self.state.queue.is_empty() {
             return;
@@ -651,8 +645,7 @@ impl Core {
         self.state.set_window(slot, window, out);
         let keep_long = self.policy.grants_by_clock();
         self.state.grant(slot, total, bound, keep_long, now, out);
-        // A client that does not go, because an untold launch epoch voided the credit, is looked
-        // after then.
+        // An untold launch epoch may have voided the credit.
         if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
             self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
         }
@@ -673,8 +666,7 @@ impl Core {
         }
         self.look_after_turns(out);
         self.look_after_exposed(out);
-        // Due clients come first, else the policy would grant again and again what was revoked for
-        // them.
+        // Else the policy would grant again and again what was revoked for a due client.
         if self.policy.shares_minimum() && !self.share_minimum(out) {
             return;
         }
@@ -731,9 +723,9 @@ impl Core {
                 continue;
             };
             let outstanding = client.ledger.outstanding();
-            // At most twenty times `write_off_after`. Launches without credit count once, not ten
-            // times: one each millisecond behind work that never ends would prolong the wait faster
-            // than time passes.
+            // At most twenty times `write_off_after`. Launches without credit count once: one each
+            // millisecond behind work that never ends would prolong the wait faster than time
+            // passes.
             let over = outstanding.min(client.ledger.overdrawn());
             let patience = (outstanding - over)
                 .saturating_mul(10)
@@ -747,7 +739,7 @@ impl Core {
                 .revoking
                 .is_some_and(|since| now > since.saturating_add(write_off_after))
             {
-                // The answer never came: count the credit as revoked.
+                // The answer never came.
                 client.revoking = None;
                 let left = client.ledger.left();
                 self.state.account(slot, |ledger| ledger.revoke(left, 0));
@@ -758,7 +750,6 @@ impl Core {
             let idle_credit = !client.not_its_turn || client.revocable();
             if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
                 // The client has credit and does not go: an unseen launch epoch has voided it.
-                // Begin again.
                 let due = client.granted_at.saturating_add(stuck_after);
                 if now < due {
                     self.wake_at(Some(due));
@@ -781,16 +772,16 @@ impl Core {
                 }
                 continue;
             }
-            // A client that launches on behind work that never ends must not keep others waiting.
+            // Launches behind work that never ends must not prolong this.
             let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
             if now >= lost {
                 self.state.account(slot, |ledger| ledger.write_off());
                 self.state.counters.write_offs += 1;
-                // The list has changed; it is short.
+                // The list has changed.
                 at = 0;
                 continue;
             }
-            // Also for a client out of turn: its next launch may be what ends its work.
+            // Also out of turn: the next launch may be what ends the work.
             let stuck = client.wants().map(|wait| {
                 let since = client.progress_at.max(client.granted_at).max(wait.since);
                 let out_of_turn = client.oversubscribed.filter(|_| client.not_its_turn).unwrap_or(0) / 4;
@@ -810,7 +801,7 @@ impl Core {
     }
 
     /// Grants to due clients one at a time, at most the minimum share together. False: the due
-    /// client waits for work to end, and comes before any other grant.
+    /// client waits for work to end, and comes first.
     fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
         let share = self.state.config.minimum_share;
         if share <= 0.0 {
@@ -854,7 +845,8 @@ impl Core {
 
     // Long turns.
 
-    /// Takes in whether a client's memory finds no room beside others', and how long its turns are.
+    /// Takes in whether a client's memory finds no room beside others', and the length of its
+    /// turns.
     fn oversubscribed(&mut self, slot: ClientSlot, turn: Option<Ns>, out: &mut Vec<Decision>) {
         let turn = turn.filter(|_| self.policy.long_turns()).map(TurnScheduler::length);
         let Some(client) = self.state.get_mut(slot) else { return };
@@ -914,8 +906,7 @@ impl Core {
         self.wake_at(Some(until));
     }
 
-    /// Verdict for members at the top: no foreground job is above them, so the policy has none to
-    /// protect.
+    /// Verdict for members with no foreground job above them.
     fn serve_turn(&self) -> Option<GrantVerdict> {
         let class = self.state.queue.first_class()?;
         let slot = self.state.queue.first_in_turn(class)?;
@@ -923,14 +914,12 @@ impl Core {
         let first = self.state.most_important()?;
         let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
         let starving = |other| self.policy.is_starving(&self.state, other, self.now);
-        // Not bound: equals that are no members may be foreground jobs, whose launches are no
-        // reason to stop.
+        // Not bound: launches of equals that are no members are no reason to stop.
         at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
     }
 }
 
-/// Whether two run-ahead windows differ by more than an eighth of the time they have left, or in
-/// backlog.
+/// Whether two windows differ in backlog, or by more than an eighth of the time left.
 fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
     let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
     moved(old.deadline, new.deadline)

@@ -7,7 +7,7 @@
 
 use weft_protocol::Ns;
 
-/// A background job's account of credit, in predicted GPU ns since the client attached.
+/// Account of credit, in predicted GPU ns since the client attached.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CreditLedger {
     granted: Ns,
@@ -18,20 +18,19 @@ pub(super) struct CreditLedger {
     written_off: Ns,
     /// The part of `granted` that came back under run-ahead windows.
     renewed: Ns,
-    /// Ended work that does not come back, by the last run-ahead window, if there was one.
+    /// Ended work that does not come back, by the last run-ahead window.
     non_refundable: Option<Ns>,
-    /// The part of `left` that threads took without a report, and that is not waited for.
+    /// The part of `left` that was taken without a report and is not waited for.
     given_up: Ns,
 }
 
 /// What a report changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Newly issued.
     pub issued: Ns,
     /// Newly seen to end.
     pub settled: Ns,
-    /// The report was impossible and was corrected.
+    /// Whether the report was impossible.
     pub corrected: bool,
 }
 
@@ -40,7 +39,6 @@ impl CreditLedger {
         self.granted
     }
 
-    /// The part of `granted` that came back under run-ahead windows.
     pub(super) fn renewed(&self) -> Ns {
         self.renewed
     }
@@ -61,12 +59,11 @@ impl CreditLedger {
         self.written_off
     }
 
-    /// Credit not used yet. Below zero where overdrawn.
+    /// Unused credit. Below zero where overdrawn.
     pub(super) fn left(&self) -> i64 {
         signed(self.granted) - signed(self.issued) - self.revoked
     }
 
-    /// Credit that may still be used.
     pub(super) fn usable(&self) -> Ns {
         self.left().max(0).unsigned_abs()
     }
@@ -90,13 +87,13 @@ impl CreditLedger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// Takes in a new run-ahead window. Credit is given only after the word was emptied, so all
-    /// that came back under the last window is told.
+    /// Takes in a new run-ahead window. The word was emptied before, so all that came back under
+    /// the last window is told.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// Takes in the credit that came back in all. Returns whether the run-ahead window allows it.
+    /// Takes in the credit that came back in all. Returns whether the window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -107,19 +104,18 @@ impl CreditLedger {
         believed == total
     }
 
-    /// Ended work that must not come back as credit, so that at most `most` is out for good after a
-    /// grant of `credit`.
+    /// Ended work that must not come back, so that at most `most` is out after a grant of `credit`.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
         given.max(0).unsigned_abs()
     }
 
-    /// Takes in reported totals. `most`: the most that one launch can issue beyond its credit, ns.
+    /// Takes in reported totals. `most`: what one launch can issue beyond its credit, ns.
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
-        // Work that was written off may still be reported: never count it twice.
+        // Work that was written off may still be reported.
         let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
         let change = Change {
             issued: new_issued - self.issued,
@@ -132,11 +128,10 @@ impl CreditLedger {
         change
     }
 
-    /// Takes in the content of the credit word as it was swapped to zero. `most`: the most that one
-    /// launch can issue beyond its credit. Returns whether `left` was possible.
+    /// Takes in the content of the credit word, swapped to zero. `most`: what one launch can issue
+    /// beyond its credit, ns. Returns whether `left` was possible.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
-        // What was issued and not reported yet is in `left()` and was not in the word: the word
-        // held at most `left()`.
+        // The word held at most `left()`, which still has what was issued and not reported.
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
@@ -151,21 +146,19 @@ impl CreditLedger {
         self.written_off = self.written_off.saturating_add(untold);
     }
 
-    /// Credit taken and not reported yet, ns, given the word's content; without what was given up.
+    /// Credit taken and not reported yet, ns, without what was given up.
     pub(super) fn untold(&self, word: i64) -> Ns {
         let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
         taken.saturating_sub(self.given_up)
     }
 
-    /// Stops waiting for outstanding work.
     pub(super) fn write_off(&mut self) {
         self.written_off = self.written_off.saturating_add(self.outstanding());
         self.settled = self.issued;
     }
 }
 
-/// Totals stay far below 2^62 ns (146 years of GPU time): [`CreditLedger::report`] bounds each
-/// report.
+/// Totals stay far below 2^62 ns (146 years): [`CreditLedger::report`] bounds each report.
 fn signed(total: Ns) -> i64 {
     i64::try_from(total).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
 //! The scheduler as a pure state machine: events and the time go in, decisions come out. No clock,
 //! no thread, no socket.
 //!
-//! The core runs in the daemon (real time) and in the lab (virtual time), so a failing schedule is
-//! a seed.
+//! The core runs in the daemon (real time) and in the lab (virtual time): a failing schedule is a
+//! seed.
 //!
 //! # How to drive it
 //!
@@ -15,9 +15,9 @@
 //! # What holds
 //!
 //! * A foreground job is never told to wait; a job that is alone is told nothing more.
-//! * Background work out (unused credit, and work not seen to end) is at most
-//!   `max(delay_bound, delay_bound / 2 + one kernel)`, by [`Config::delay_bound`]. Exception: a job
-//!   whose own work does not end gets one more launch after each [`Config::stuck_after`].
+//! * Background work out (unused credit, and work not seen to end) is at most `max(delay_bound,
+//!   delay_bound / 2 + one kernel)`. Exception: a job whose own work does not end gets one more
+//!   launch after each [`Config::stuck_after`].
 //! * Credit is conserved: granted = issued + revoked + left, whatever a client reports.
 //! * A client that is gone holds nothing.
 //! * Every waiting background job gets credit in the end: by a gap, its turn, or the minimum share.
@@ -32,29 +32,28 @@
 //! | `state`, `client` | clients, their credit and windows, the work that is out |
 //! | `ledger` | a background job's credit |
 //! | `queue` | the kernels that wait at gates |
-//! | `busy_model`, `mean_times` | when a foreground job's work ends, and what a profile says of gaps |
+//! | `busy_model`, `mean_times` | when a foreground job's work ends; what a profile says of gaps |
 //! | `turn_scheduler` | long turns of equals whose memory does not fit together |
-//! | `policy` | the policies, and the trait that the core asks (`policy::interface`) |
+//! | `policy` | the policies, and what the core asks of them (`policy/interface.rs`) |
 //!
 //! # Where a policy goes
 //!
-//! A simple policy is one file in `policy/`. One that learns is a folder with its models, such as
-//! `policy/weft/`:
+//! A simple policy is a file in `policy/`. One that learns is a folder with its models:
 //!
-//! | file | what it learns or computes |
+//! | `policy/weft/` | what it learns or computes |
 //! |---|---|
 //! | `mod.rs` | the rules: choice, grant, top-up, window |
 //! | `models.rs` | what each observation teaches |
 //! | `room.rs` | how long background jobs may use the device |
-//! | `gap_model` | what follows a foreground job's kernels |
-//! | `delay_budget` | how late a foreground job's kernel may be |
-//! | `kernel_time_model` | how long background kernels take |
-//! | `device_clock` | background work on the device, by the clock |
+//! | `gap_model.rs` | what follows a foreground job's kernels |
+//! | `delay_budget.rs` | how late a foreground job's kernel may be |
+//! | `kernel_time_model.rs` | how long background kernels take |
+//! | `device_clock.rs` | background work on the device, by the clock |
 //!
-//! The core tells a policy what happened (`Policy::observe`), after it has checked and booked it.
-//! The core keeps nothing that only one policy reads. A rule by other quantities (when a stretch
-//! of launches ends, say, or how much work a foreground job has left) is another `room.rs` and
-//! other models; credit, the delay bound, turns and the minimum share stay as they are.
+//! The core checks and books what happened, then tells the policy (`Policy::observe`). A rule by
+//! other quantities, such as when a stretch of launches ends and how much of the foreground job's
+//! work is left, is other models and another `room.rs`. Credit, the delay bound, long turns and the
+//! minimum share stay the core's.
 #![forbid(unsafe_code)]
 
 mod busy_model;

@@ -1,6 +1,5 @@
-//! Mean times of a client's kernels, and mean gaps after them, from its profile.
-//!
-//! As in the paper, `fikit` goes by the kernel's identity, whatever ran before.
+//! Mean times of a client's kernels, and mean gaps after them, from its profile, whatever ran
+//! before.
 
 use std::{
     collections::HashMap,

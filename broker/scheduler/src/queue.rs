@@ -1,9 +1,8 @@
 //! The kernels that wait at gates, one a client, in the orders in which policies look for them.
 //!
-//! Each class (priority) is ordered by long estimate, for "the longest that fits", and by turn. A
-//! third order, through all classes, tells which client is due. All are sorted vectors that keep
-//! their capacity. Finding is a binary search; a change moves at most one entry a waiting client
-//! (24 KB for 1000). Nothing is allocated once grown.
+//! Each class (priority) is ordered by long estimate and by turn; a third order through all classes
+//! tells which client is due. All are sorted vectors that keep their capacity. A change moves at
+//! most one entry a waiting client (24 KB for 1000).
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -17,10 +16,10 @@ pub(super) struct QueueEntry {
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
-    /// Long estimate, ns: under `weft` no less than the time in nine cases of ten, else the cost.
+    /// Long estimate, ns: what must fit into a gap.
     pub long: Ns,
     pub since: Ns,
-    /// Number of turns that the client had.
+    /// Turns that the client had.
     pub round: u64,
     /// When the kernel is let through although it fits nowhere.
     pub due: Ns,
@@ -36,8 +35,8 @@ pub(super) struct GateQueue {
 
 #[derive(Debug, Default)]
 struct ClassQueue {
-    /// (long estimate, since in reverse, slot). The last entry that fits is the longest, and of
-    /// equals the one that waits longest.
+    /// (long estimate, since in reverse, slot): the last that fits is the longest, and of equals
+    /// the one that waits longest.
     by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).
     by_turn: Vec<(u64, Ns, ClientSlot)>,
@@ -77,12 +76,11 @@ impl GateQueue {
         }
     }
 
-    /// The most important class with a waiting client.
     pub(super) fn first_class(&self) -> Option<usize> {
         (self.busy != 0).then(|| self.busy.trailing_zeros() as usize)
     }
 
-    /// The client whose turn it is in a class: fewest turns, then longest wait.
+    /// The client with the fewest turns, then the longest wait.
     pub(super) fn first_in_turn(&self, class: usize) -> Option<ClientSlot> {
         self.classes[class].by_turn.first().map(|(_, _, slot)| *slot)
     }
@@ -108,7 +106,6 @@ impl GateQueue {
         Some(*slot)
     }
 
-    /// The client that is due first, and when.
     pub(super) fn first_due(&self) -> Option<(Ns, ClientSlot)> {
         self.due.first().copied()
     }

@@ -1,7 +1,7 @@
 //! The core's state: clients, waits, and the background work that is out.
 //!
-//! All ledger changes go through [`State::account`], so the sum and the list of exposures agree
-//! with the ledgers. Policies read the state and change nothing.
+//! Policies read the state and change nothing. All ledger changes go through [`State::account`], so
+//! that sums agree with the ledgers.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -21,19 +21,17 @@ pub(super) struct State {
     pub config: Config,
     pub counters: Counters,
     pub queue: GateQueue,
-    /// Exposure of all clients, in ns: background work that is on the device or may come there
-    /// without another grant. Credit of a client that waits for more is not in it: its gate keeps
-    /// order, so that credit is not usable before the next grant.
+    /// Exposure of all clients, ns: background work that is on the device or may come there without
+    /// another grant. Credit of a client that waits for more is not in it: its gate keeps order.
     pub exposure: Ns,
-    /// Clients that have unused credit or work on the device.
+    /// Clients with unused credit or work on the device.
     pub exposed: Vec<ClientSlot>,
-    /// Clients in [`Mode::Foreground`].
     pub foreground_jobs: Vec<ClientSlot>,
-    /// All clients, in the order in which they attached.
+    /// All clients, as they attached.
     pub order: Vec<ClientSlot>,
-    /// Number of clients that wait at their gates, with or without a grant on its way.
+    /// Number of clients at their gates, with or without a grant on its way.
     pub waiting: usize,
-    /// Last sign of work of any background job, by class.
+    /// Last sign of a background job's work, by class.
     pub class_active_at: [Ns; PRIORITIES],
     /// Whether a run-ahead window may be out.
     windows_out: bool,
@@ -100,7 +98,6 @@ impl State {
         slot
     }
 
-    /// Removes a client, with all it held.
     pub(super) fn remove(&mut self, slot: ClientSlot) {
         self.pass(slot);
         self.account(slot, |ledger| *ledger = CreditLedger::default());
@@ -142,8 +139,8 @@ impl State {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        // A client that waits again without a report has used its last grant. That work is on its
-        // way, and so is what the books have beyond the word.
+        // A client that waits again without a report has used its last grant. So that work is on
+        // its way, and so is what the books have beyond the word.
         let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
         let in_order = client.queued.is_some() || client.not_its_turn && waits(client);
         let now = match in_order {
@@ -158,11 +155,11 @@ impl State {
         client.counted = now;
     }
 
-    /// Takes in the credit word of a waiting client. The client can write it, so it counts for no
-    /// more than the books have left.
+    /// Takes in the credit word of a waiting client. The client can write it: no more than the
+    /// books have left is believed.
     pub(super) fn holds(&mut self, slot: ClientSlot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
-        // With an unused grant all that is left counts: the grant may not have reached the word.
+        // The grant may not have reached the word yet.
         client.untold = match client.unreported {
             true => 0,
             false => client.ledger.untold(left),
@@ -178,8 +175,8 @@ impl State {
         self.account(slot, |ledger| ledger.give_up(untold));
     }
 
-    /// Puts a client's wait into the queue. `long`: its long estimate, ns. `due`: when the minimum
-    /// share lets it through.
+    /// Queues a client's wait. `long`: its long estimate, ns. `due`: when the minimum share lets it
+    /// through.
     pub(super) fn enqueue(&mut self, slot: ClientSlot, long: Ns, due: Ns) {
         self.unqueue(slot);
         let turn = self.config.turn.max(1);
@@ -199,8 +196,8 @@ impl State {
         self.recount(slot);
     }
 
-    /// Time in ns after which the minimum share covers a kernel that fits nowhere, with the switch
-    /// there and back: `(cost + 2 * switch_cost) / minimum_share`.
+    /// Time after which the minimum share covers a kernel, ns: `(cost + 2 * switch_cost) /
+    /// minimum_share`.
     pub(super) fn share_interval(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -237,7 +234,7 @@ impl State {
         }
     }
 
-    /// Exposure without this client's own unused credit, which does not keep the client from more.
+    /// Exposure without this client's own unused credit, ns.
     pub(super) fn exposure_before(&self, slot: ClientSlot) -> Ns {
         let own = self.get(slot).map_or(0, |client| match client.queued {
             Some(_) => 0,
@@ -246,20 +243,19 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be granted now: `exposure_before <= most_before`. So at most
-    /// `max(bound, bound / 2 + one kernel)` is out.
+    /// Whether a kernel may be granted: `exposure_before <= most_before`. So at most `max(bound,
+    /// bound / 2 + one kernel)` is out.
     pub(super) fn admits(&self, slot: ClientSlot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
 
-    /// The most that may be out before a kernel of this cost, in ns; the largest of:
+    /// The most that may be out before a kernel of this cost, ns; the largest of:
     ///
     /// * `bound - cost`: the kernel fits into the delay bound;
     /// * `bound / 2`: with less the device runs dry while the next grant is on its way;
     /// * `long + bound / 2 - cost`: half a bound beside one long kernel.
     ///
-    /// `cost` counts as `bound / 8` at least: two wakes cost as much as launching dozens of small
-    /// kernels.
+    /// `cost` counts as `bound / 8` at least: two wakes cost as much as dozens of small kernels.
     fn most_before(&self, cost: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let cost = cost.max(bound / 8);
@@ -270,7 +266,7 @@ impl State {
         bound.saturating_sub(cost).max(bound / 2).max(behind_long)
     }
 
-    /// The most that may be out in all, in ns.
+    /// The most that may be out in all, ns.
     pub(super) fn most_out(&self) -> Ns {
         let bound = self.config.delay_bound;
         match self.long_out() {
@@ -279,13 +275,13 @@ impl State {
         }
     }
 
-    /// Cost of the longest kernel on the device that was granted as a long one, or 0.
+    /// Cost of the longest kernel out that was granted as a long one, or 0.
     fn long_out(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.map(ClientState::long_out).max().unwrap_or(0)
     }
 
-    /// When to look again at a kernel that is not admitted: enough work is predicted to have ended.
+    /// When enough work is predicted to have ended for a kernel to be admitted.
     pub(super) fn drained(&self, slot: ClientSlot, cost: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
@@ -323,7 +319,7 @@ impl State {
         all
     }
 
-    /// Work of background jobs that was launched and not seen to end, in ns.
+    /// Background work launched and not seen to end, ns.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
@@ -334,12 +330,11 @@ impl State {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
-    /// Whether this wait would pass with the credit that is left.
+    /// Whether the credit left covers this wait.
     pub(super) fn covered(client: &ClientState, wait: &GateWait) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
     }
 
-    /// The most important priority attached.
     pub(super) fn most_important(&self) -> Option<u8> {
         self.clients().map(|client| client.priority).min()
     }
@@ -349,7 +344,7 @@ impl State {
     }
 }
 
-/// Credit and windows, with the decisions that tell clients of them.
+/// Credit and windows, with the decisions that tell clients.
 impl State {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
@@ -395,8 +390,8 @@ impl State {
         });
     }
 
-    /// Ends a waiting client's run-ahead window. What is out is certain only once no credit comes
-    /// back. The answer puts the client into the queue.
+    /// Ends a waiting client's run-ahead window, by a revocation: what is out is certain only once
+    /// no credit comes back. The answer queues the client.
     pub(super) fn end_window(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         self.set_window(slot, None, out);
         let Some(client) = self.get_mut(slot).filter(|client| client.revoking.is_none()) else {
@@ -407,8 +402,7 @@ impl State {
         out.push(Decision::Revoke(client.id));
     }
 
-    /// The window with the ended work that must not come back, should the client's unused credit
-    /// be brought up to `total` ns.
+    /// The window with its `non_refundable`, should unused credit be brought up to `total` ns.
     pub(super) fn with_non_refundable(
         &self,
         slot: ClientSlot,
@@ -427,8 +421,8 @@ impl State {
         })
     }
 
-    /// Brings a background job's unused credit up to `total` ns. `keep_long`: whether a long kernel
-    /// granted before counts until it is seen to end.
+    /// Brings a background job's unused credit up to `total` ns. `keep_long`: whether an earlier
+    /// long kernel counts until it is seen to end.
     pub(super) fn grant(
         &mut self,
         slot: ClientSlot,
@@ -494,7 +488,7 @@ mod tests {
         assert_eq!(state.exposure, 70 * US, "another of its threads has taken the rest");
         state.holds(slot, i64::MAX);
         assert_eq!(state.exposure, 0);
-        // A word that lies counts for no more than the books have left.
+        // A word that lies: no more than the books have left.
         state.holds(slot, i64::MIN + 1);
         assert_eq!(state.exposure, 100 * US);
     }

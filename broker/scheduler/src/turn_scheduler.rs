@@ -1,10 +1,9 @@
 //! Turn scheduler: long turns among equals whose memory does not fit the device together.
 //!
-//! Two jobs of one priority that work at once take the memory from each other, page by page. So the
-//! members of a class (named by [`Event::Oversubscribed`](crate::Event::Oversubscribed)) take turns: one has the
-//! device while the next one's memory comes in. This holds under every policy but `timeslice`,
-//! whose turns have a fixed length. Policies see nothing of it: a client out of turn is not in the
-//! queue.
+//! Two such jobs at once would take the memory from each other, page by page. So the members of a
+//! class ([`Event::Oversubscribed`](crate::Event::Oversubscribed)) take turns: one has the device
+//! while the next one's memory comes in. Policies see nothing of it: a client out of turn is not in
+//! the queue. Policy `timeslice` has turns of a fixed length instead.
 //!
 //! | client | what happens |
 //! |---|---|
@@ -15,9 +14,8 @@
 //!
 //! A turn ends early when its client is silent for 1/[`PRESENT`] of it: a Python host pauses for
 //! milliseconds between two steps. A job that stalls with work on the device wastes its turn until
-//! that work is written off. A turn does not end while no other member waits. The member without a
-//! turn for longest is next: it waits for the others' turns and a delay bound each. (Below a
-//! foreground job that leaves only the minimum share: for their turns and that.)
+//! that work is written off. A turn goes on while no other member waits. The member without a turn
+//! for longest is next; it waits for the others' turns and a delay bound each.
 //!
 //! Of two members or more, at most one is in the queue. The others have no usable credit, except to
 //! pass work of their own that does not end.
@@ -26,10 +24,10 @@ use weft_protocol::{Ns, PRIORITIES, lane::Mode};
 
 use crate::{client::ClientState, queue::ClientSlot, state::State};
 
-/// The client of a turn counts as present for 1/8 of the turn after its last sign of work.
+/// The client of a turn counts as present for `1 / PRESENT` of it after its last sign of work.
 const PRESENT: u64 = 8;
 
-/// Bounds of a turn's length, whatever the planner says.
+/// Bounds of a turn's length.
 const SHORTEST_NS: Ns = 1_000_000;
 const LONGEST_NS: Ns = 60_000_000_000;
 
@@ -37,7 +35,7 @@ const LONGEST_NS: Ns = 60_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct TurnScheduler {
     turns: [Option<LongTurn>; PRIORITIES],
-    /// Number of members in each class.
+    /// Members of each class.
     members: [usize; PRIORITIES],
 }
 
@@ -60,18 +58,17 @@ pub(super) enum NextTurn {
 }
 
 impl TurnScheduler {
-    /// A turn's length within its bounds.
     pub(super) fn length(planned: Ns) -> Ns {
         planned.clamp(SHORTEST_NS, LONGEST_NS)
     }
 
-    /// Whether this client takes long turns with others.
+    /// Whether this client takes long turns.
     pub(super) fn has(&self, client: &ClientState) -> bool {
         client.oversubscribed.is_some() && self.members.get(client.class).is_some_and(|members| *members > 1)
     }
 
-    /// Mode of a client, given the policy's: a member cannot be a foreground job, since it must
-    /// stop within the delay bound.
+    /// Mode of a client, given the policy's. A member is no foreground job: it must stop within the
+    /// delay bound.
     pub(super) fn mode(&self, client: &ClientState, mode: Mode) -> Mode {
         match mode {
             Mode::Foreground if self.has(client) => Mode::Background,
@@ -90,7 +87,6 @@ impl TurnScheduler {
             .is_some_and(|turn| turn.is_some_and(|turn| turn.slot == slot))
     }
 
-    /// Counts the members.
     pub(super) fn count(&mut self, state: &State) {
         self.members = [0; PRIORITIES];
         for client in state.clients().filter(|client| client.oversubscribed.is_some()) {
@@ -109,7 +105,7 @@ impl TurnScheduler {
         }
     }
 
-    /// Ends the turns of clients that are no members of the class any more.
+    /// Ends the turns of clients that are no members any more.
     pub(super) fn end_stale(&mut self, state: &State) {
         for class in 0..PRIORITIES {
             let slot = self.turns[class].map(|turn| turn.slot);
@@ -151,8 +147,7 @@ impl TurnScheduler {
         }
     }
 
-    /// Begins a client's turn. Returns the client that had the turn before, and when the new one
-    /// ends.
+    /// Begins a client's turn. Returns the client before it, and the turn's end.
     pub(super) fn begin(&mut self, class: usize, slot: ClientSlot, state: &State, now: Ns) -> (Option<ClientSlot>, Ns) {
         let length = state.get(slot).and_then(|client| client.oversubscribed);
         let turn = LongTurn {
@@ -183,8 +178,7 @@ fn next_in_turn(class: usize, state: &State) -> Option<ClientSlot> {
 
 /// Until when the client of this turn counts as present.
 fn absent_at(state: &State, client: &ClientState, turn: &LongTurn) -> Ns {
-    // A client that waits for credit is present. An unused grant shows absence, unless a foreground
-    // launch may have voided it.
+    // An unused grant shows absence, unless a foreground launch may have voided it.
     let waits_for_more = client
         .wait
         .is_some_and(|wait| client.granted_at <= wait.since || client.bound);

@@ -16,7 +16,6 @@ pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Optio
         .max()
 }
 
-/// Whether a client's credit is in others' way and revocable.
 pub(super) fn revocable(state: &State, slot: ClientSlot) -> bool {
     state
         .get(slot)
@@ -34,26 +33,25 @@ pub(super) fn unused(state: &State, slot: ClientSlot) -> Option<(ClientSlot, Ns)
     silent.min_by_key(|(_, at)| *at)
 }
 
-/// Until when a client counts as working on its credit: last grant or use, plus its outstanding
-/// work, plus `open_after`.
+/// Until when a client counts as working on its credit: last grant or use, plus outstanding work,
+/// plus `open_after`.
 pub(super) fn silent_at(state: &State, client: &ClientState) -> Ns {
     let used = client.progress_at.max(client.granted_at);
     used.saturating_add(client.ledger.outstanding())
         .saturating_add(state.config.open_after)
 }
 
-/// Whether a client that does not wait works on its credit.
 fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
 }
 
-/// For [`grant_freely`] and [`make_room`], where the policy never lets a job starve in gaps.
+/// For policies under which no job starves in gaps.
 pub(super) fn none_starves(_: ClientSlot) -> bool {
     false
 }
 
-/// Grants a waiting client what the delay bound has room for, or makes room. `starving`: whether
-/// another client's credit stays ([`Policy::is_starving`](super::Policy::is_starving)).
+/// Grants a client what the delay bound has room for, or makes room. `starving`: whether another
+/// client's credit stays.
 pub(crate) fn grant_freely(
     state: &State,
     slot: ClientSlot,

@@ -1,9 +1,8 @@
 //! Policy `exclusive`: the most important active job runs alone.
 //!
-//! A job is active while it has work and for `idle_grace` after it. Less important jobs do not run
-//! meanwhile, not even in gaps. Then the next class runs within the delay bound, so that the more
-//! important job finds the device nearly free. Equals share: foreground jobs side by side,
-//! background jobs in turns.
+//! A job is active while it has work and for `idle_grace` after it. Then the next class runs within
+//! the delay bound, so that the more important job finds the device nearly free. Equals share:
+//! foreground jobs side by side, background jobs in turns.
 
 use weft_protocol::Ns;
 

@@ -14,13 +14,13 @@
 //!
 //! It differs from the paper:
 //!
-//! * The paper releases one kernel at a time. Here a job launches ahead, and permission is credit.
+//! * A job launches ahead, on credit; the paper releases one kernel at a time.
 //! * A gap begins when the foreground job's last launch is predicted to *end*.
 //! * Exposure never passes the delay bound, since a predicted gap may be wrong. A longer kernel
 //!   goes alone, where the gap has room.
-//! * On a switching device each way to a background job takes part of the gap. The way back does
-//!   not: it begins with the foreground job's next kernel.
-//! * Copies between host and device are held back, but not while the foreground job runs kernels.
+//! * On a switching device each way to a background job takes part of the gap. The way back begins
+//!   with the foreground job's next kernel.
+//! * Copies between host and device go while the foreground job runs kernels.
 //! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
 use weft_protocol::Ns;
@@ -36,7 +36,7 @@ use crate::{busy_model::Phase, queue::ClientSlot, state::State};
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
     turns: RoundRobin,
-    /// The job whose kernels the device got last, and the begin of that gap.
+    /// The job that had the device last, and the begin of that gap.
     there: Option<(ClientSlot, Ns)>,
 }
 
@@ -67,15 +67,14 @@ impl Policy for Fikit {
     }
 }
 
-/// Fills a gap that lasts until `until`, and is open-ended if the foreground job is not back at
-/// `over`. `there`: the job whose kernels the device got in this gap.
+/// Fills a gap that lasts until `until` and is open-ended from `over`. `there`: the job that had
+/// the device in this gap.
 fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
     // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
-    // (which may be met exactly); a longer one goes alone. A less important one would only be in
-    // the way.
+    // (which may be met exactly); a longer one goes alone.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;
@@ -83,7 +82,7 @@ fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) 
             state.queue.best_fit(class, within).or(Some(slot))
         })
     };
-    // Rest of the gap once the device has gone over to a background job.
+    // Rest of the gap after the switch to a background job.
     let left = |slot: ClientSlot| match there == Some(slot) || copies::waits_with_one(state, slot) {
         true => gap,
         false => gap.saturating_sub(state.config.switch_cost),
@@ -96,7 +95,7 @@ fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) 
         .filter(fits)
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // A gap only becomes shorter, but what is out may end earlier than predicted.
+        // What is out may end earlier than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
@@ -106,12 +105,12 @@ fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) 
             other => other,
         };
     }
-    // A more important background job keeps the device while it works on its credit: a switch to
-    // this one and back would cost both.
+    // A more important background job keeps the device while it works on its credit: two switches
+    // would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }
-    // Credit for its next, unknown kernels only where no equal could use the rest of the gap.
+    // Credit for unknown kernels only where no equal could use the rest of the gap.
     let ahead = if state.queue.len_of(entry.class) == 1 {
         left(entry.slot).min(room)
     } else {

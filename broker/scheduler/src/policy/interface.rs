@@ -1,8 +1,7 @@
 //! What the core asks of a policy, and what it tells one.
 //!
-//! A policy reads the state and gives one verdict at a time: grant, revoke, or ask again later. The
-//! core carries it out and asks again until the verdict is "nothing". A policy that learns has its
-//! models fed by [`Policy::observe`]. All but [`Policy::next`] and [`Policy::forget_turn`] have a
+//! A policy reads the state and gives one verdict at a time. The core carries it out and asks again
+//! until the verdict is "nothing". All but [`Policy::next`] and [`Policy::forget_turn`] have a
 //! default, so a simple policy is one short file.
 
 use std::fmt::Debug;
@@ -20,31 +19,30 @@ use crate::{
 /// A policy's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GrantVerdict {
-    /// Grant this waiting client credit, so that it has `total` ns left.
+    /// Grant this client credit, so that it has `total` ns left.
     Grant {
         slot: ClientSlot,
         total: Ns,
-        /// Whether the launch of a more important foreground job voids it.
+        /// Whether a more important launch voids it.
         bound: bool,
     },
     /// Revoke this client's unused credit.
     Revoke(ClientSlot),
-    /// Do nothing. Ask again at this time if nothing happens before.
+    /// Ask again at this time if nothing happens before.
     Nothing(Option<Ns>),
 }
 
-/// Whether a background job gets more credit before it asks.
+/// Whether a background job gets credit before it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TopUp {
     /// Now, so that it has this much left, ns.
     To(Ns),
     /// Ask again at this time.
     At(Ns),
-    /// No more.
     No,
 }
 
-/// What happened to a client, checked and booked by the core.
+/// What happened, checked and booked by the core.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Observation<'a> {
     /// The client came into this slot.
@@ -56,10 +54,10 @@ pub(crate) enum Observation<'a> {
     Removed { slot: ClientSlot },
     /// The client's profile does not fit its device.
     Unprofiled { slot: ClientSlot },
-    /// The client's mode changed: what it did meanwhile was not told.
+    /// What the client did meanwhile was not told.
     ModeChanged { slot: ClientSlot },
-    /// A foreground job launched. `earlier_end`: when its earlier work ended, seen or predicted.
-    /// `end`: when all of its work is predicted to end now.
+    /// `earlier_end`: when earlier work of the foreground job ended, seen or predicted. `end`: when
+    /// all of its work is predicted to end now.
     ForegroundLaunched {
         slot: ClientSlot,
         kernel: u64,
@@ -71,7 +69,7 @@ pub(crate) enum Observation<'a> {
     ForegroundIdle { slot: ClientSlot, at: Ns },
     /// An idle foreground job made a driver call that is no launch.
     WakeUpHint { slot: ClientSlot, at: Ns },
-    /// A background job launched. `passed`: what it waited with at the gate. Not booked yet.
+    /// Not booked yet. `passed`: the launch waited at the gate.
     BackgroundLaunched {
         slot: ClientSlot,
         kernel: u64,
@@ -81,7 +79,7 @@ pub(crate) enum Observation<'a> {
     },
     /// A background job's work, worth `completed` ns, was seen to end.
     Completed { slot: ClientSlot, completed: Ns, now: Ns },
-    /// A background job reported that it launched `issued` ns on credit for gaps.
+    /// A background job launched `issued` ns on credit for gaps.
     GapUsed { slot: ClientSlot, issued: Ns, now: Ns },
     /// The device measured a kernel launched at `at`.
     Measured {
@@ -90,19 +88,19 @@ pub(crate) enum Observation<'a> {
         time: Ns,
         at: Ns,
     },
-    /// The core was woken so much later than it asked for, ns.
+    /// By how much the core was woken too late, ns.
     WokenLate(Ns),
 }
 
 /// A rule for which background job may launch when.
 pub(crate) trait Policy: Debug + Send {
-    /// The next verdict. Asked only while a client waits.
+    /// The next verdict. Asked while a client waits.
     fn next(&mut self, state: &State, now: Ns) -> GrantVerdict;
 
-    /// Forgets the turn of a client that is gone, in another class, or out of turn.
+    /// Forgets the turn of a client.
     fn forget_turn(&mut self, slot: ClientSlot);
 
-    /// Learns from what happened. Must not count on anything that `state` does not hold.
+    /// Learns from what happened.
     fn observe(&mut self, _state: &State, _seen: &Observation<'_>) {}
 
     /// Mode of a client that is not alone. `first`: the most important priority attached.
@@ -114,27 +112,27 @@ pub(crate) trait Policy: Debug + Send {
         }
     }
 
-    /// Class in which a client of this priority queues.
+    /// Class in which a priority queues.
     fn class(&self, priority: u8) -> usize {
         usize::from(priority)
     }
 
-    /// Whether clients that never fit get a minimum share. Not where every client has turns.
+    /// Whether clients that never fit get a minimum share.
     fn shares_minimum(&self) -> bool {
         true
     }
 
-    /// Whether equals take long turns where their memory does not fit the device together.
+    /// Whether equals take long turns where their memory does not fit together.
     fn long_turns(&self) -> bool {
         true
     }
 
-    /// Long estimate of a waiting kernel, ns: what must fit into a gap.
+    /// What of a waiting kernel must fit into a gap, ns.
     fn long_estimate(&self, _state: &State, _slot: ClientSlot, wait: &GateWait) -> Ns {
         wait.cost
     }
 
-    /// When the minimum share lets a waiting kernel through. `long`: its long estimate.
+    /// When the minimum share lets a waiting kernel through.
     fn due(&self, state: &State, _slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
         wait.since.saturating_add(state.share_interval(long))
     }
@@ -149,19 +147,18 @@ pub(crate) trait Policy: Debug + Send {
         false
     }
 
-    /// Background work on the device in front of a foreground launch at `at`, ns.
+    /// Background work in front of a foreground launch at `at`, ns.
     fn work_ahead(&self, state: &State, _at: Ns) -> Ns {
         state.exposure
     }
 
-    /// Whether kernels are granted by a clock, before earlier ones are seen to end. Then a long
-    /// kernel counts until its end is seen, and credit is topped up at the end of an iteration.
+    /// Whether kernels are granted before earlier ones are seen to end. Then a long kernel counts
+    /// until its end is seen, and credit is topped up at the end of an iteration.
     fn grants_by_clock(&self) -> bool {
         false
     }
 
-    /// Whether a background job that is alone in wanting credit gets more before it asks: one stop
-    /// at the gate less.
+    /// Whether a background job that alone wants credit gets more before it asks.
     fn top_up(&self, state: &State, slot: ClientSlot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
@@ -171,20 +168,18 @@ pub(crate) trait Policy: Debug + Send {
         TopUp::No
     }
 
-    /// Run-ahead window of a client, for credit bound to the foreground launch epoch; and when to
-    /// look at it again.
+    /// Run-ahead window of a client, and when to look at it again.
     fn window(&self, _state: &State, _slot: ClientSlot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
     }
 
-    /// Whether to start (`true`) or stop timing a client's launches from now on. `background`:
-    /// whether it is a background job.
+    /// Whether to start (`true`) or stop timing a client's launches.
     fn timing_change(&mut self, _slot: ClientSlot, _background: bool) -> Option<bool> {
         None
     }
 
-    /// Quality of the forecasts of a client's gaps and of its kernel times, each with the number
-    /// of contexts behind it.
+    /// Quality of a client's forecasts of gaps and of kernel times, each with the number of
+    /// contexts.
     fn quality(&self, _slot: ClientSlot) -> [(Quality, usize); 2] {
         Default::default()
     }

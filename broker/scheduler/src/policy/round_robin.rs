@@ -1,9 +1,9 @@
 //! Turns among equals: one keeps the device for a while, then the one with the fewest turns has it.
 //!
-//! Equals are not interleaved kernel by kernel: a time-sliced device needs about 100 us to go from
-//! one process to another. A turn ends early when its client is silent. In long turns, whose jobs'
-//! memory is moved, the host's pauses count as present ([`PRESENT`]). Else two jobs that pause
-//! would share a turn and take the memory from each other.
+//! A time-sliced device needs about 100 us to go from one process to another, so equals are not
+//! interleaved kernel by kernel. A turn ends early when its client is silent. In long turns the
+//! host's pauses count as present ([`PRESENT`]): else two jobs that pause would share a turn and
+//! take the memory from each other.
 
 use weft_protocol::{Ns, PRIORITIES};
 
@@ -17,8 +17,8 @@ use crate::{client::ClientState, queue::ClientSlot, state::State};
 /// 1 GB takes some 50 ms.
 const LONG: u64 = 250;
 
-/// In a long turn the client is present for 1/8 of the turn after its last sign of work. A Python
-/// host pauses for milliseconds between two steps; a job that has ended wastes no more.
+/// In a long turn the client is present for `1 / PRESENT` of it after its last sign of work. A
+/// Python host pauses for milliseconds between two steps.
 const PRESENT: u64 = 8;
 
 /// The turn of each class.
@@ -40,7 +40,7 @@ impl RoundRobin {
         }
     }
 
-    /// The client whose turn it is in a class, or the verdict until that is clear.
+    /// The client whose turn it is, or the verdict until that is clear.
     pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<ClientSlot, GrantVerdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(GrantVerdict::Nothing(None));
@@ -52,7 +52,7 @@ impl RoundRobin {
             Some(turn) if now < turn.until && turn.slot != first => {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
-                    // It runs on its credit; others wait for the end of its turn or its work.
+                    // It runs on its credit.
                     Some(client) if now < absent_at(state, client) => {
                         let absent = absent_at(state, client);
                         return Err(GrantVerdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
@@ -63,7 +63,7 @@ impl RoundRobin {
             Some(turn) if now < turn.until => turn.slot,
             Some(turn) => {
                 self.begin(class, first, state, now);
-                // Its turn is over: what it has not used is for the next one.
+                // What it has not used is for the next one.
                 if turn.slot != first && revocable(state, turn.slot) {
                     return Err(GrantVerdict::Revoke(turn.slot));
                 }
@@ -178,8 +178,7 @@ mod tests {
             })
         }
 
-        /// The first client has used and ended so much in all, and does not wait: its host is at
-        /// something else.
+        /// The first client has used and ended this much in all, and does not wait.
         fn pauses(&mut self, used: Ns) {
             self.tell(Event::Passed(ONE));
             self.tell(Event::Progress {
@@ -189,8 +188,7 @@ mod tests {
             });
         }
 
-        /// When the second client gets the device, by the wakes that the core asks for, and how
-        /// many those are.
+        /// When the second client gets the device, and after how many wakes.
         fn handed_over(&mut self) -> (Ns, usize) {
             for wakes in 1..100 {
                 self.now = self.core.next_wake(self.now).expect("somebody waits");

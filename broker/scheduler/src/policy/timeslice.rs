@@ -1,8 +1,7 @@
 //! Policy `timeslice`: turns of fixed length among all jobs with work. Priorities do not count.
 //!
-//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. All
-//! jobs work on credit, so a turn ends within the delay bound. A turn ends early when its job has
-//! nothing to launch.
+//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. On
+//! credit a turn ends within the delay bound, and early when its job has nothing to launch.
 
 use weft_protocol::{Ns, lane::Mode};
 

@@ -1,12 +1,11 @@
-//! Delay budget: how late a foreground job's kernel may be before the job feels it. For policy
-//! `weft`, where going to another process costs the device nothing.
+//! Delay budget: how late a foreground job's kernel may be before the job feels it, where the
+//! device does not switch.
 //!
 //! A stretch is the time between two waits of the foreground job. A host that launches more slowly
 //! than the device works leaves a short gap after each kernel. A background kernel that outlasts
 //! the gap delays the next kernel, but the device catches up before the host's next launch. Only
-//! the last kernel before a wait is felt. A background job goes only when no foreground work is on
-//! the device. So at most one delay a stretch is felt, as long as one background kernel in
-//! progress.
+//! the last kernel before a wait is felt: at most one delay a stretch, as long as one background
+//! kernel in progress.
 //!
 //! * Within a stretch a kernel may outlast its gap by `PART` of the usual stretch. A job that waits
 //!   after every kernel is allowed next to nothing.
@@ -17,29 +16,28 @@ use weft_protocol::Ns;
 
 /// Part of a stretch that may be lost at its end.
 ///
-/// 0.7 %: half of it is lost on average, since a kernel in progress is found at any point. The aims
-/// are 2 % in the mean, and 0.5 % beside short background kernels. In the lab's tightest case
-/// (decoding by graphs) 1 % took 0.52 %. Where every gap has a kernel, since background hosts run
-/// ahead, 0.8 % took 0.75 % and 0.7 % takes 0.45 %.
+/// 0.7 %: half of it is lost on average. The aims are 2 % in the mean, and 0.5 % beside short
+/// background kernels. In the lab's tightest case (decoding by graphs) 1 % took 0.52 %. Where every
+/// gap has a kernel, 0.8 % took 0.75 % and 0.7 % takes 0.45 %.
 const PART: f64 = 0.007;
 
 /// Weight of a new stretch in the mean length.
 const GAIN: f64 = 1.0 / 16.0;
 
-/// Rest of a background kernel that is found in progress, ns: half of 50 us, as in most models.
+/// Rest of a background kernel found in progress, ns: half of 50 us, as in most models.
 const RESIDUAL_NS: f64 = 25_000.0;
 
 /// Least chance of keeping a foreground job waiting: else next to nothing would go beside a job
 /// that waits after every kernel.
 const LEAST_RISK: f64 = 0.1;
 
-/// Highest chance for a foreground job with fewer than `ENOUGH` stretches.
+/// Highest chance with fewer than `ENOUGH` stretches.
 const UNKNOWN_RISK: f64 = 0.5;
 
 /// Stretches seen before anything is allowed.
 const ENOUGH: u32 = 4;
 
-/// Mean length of a foreground job's stretches, and the stretch in progress.
+/// Mean length of stretches, and the stretch in progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DelayBudget {
     since: Option<Ns>,
@@ -59,19 +57,19 @@ impl DelayBudget {
         let Some(since) = self.since.take() else { return };
         let length = at.saturating_sub(since) as f64;
         self.seen = self.seen.saturating_add(1);
-        // A plain mean: what is felt of all stretches is to be a part of all their time.
+        // A plain mean: what is felt is to be a part of all the time.
         let gain = GAIN.max(1.0 / f64::from(self.seen));
         self.length += (length - self.length) * gain;
     }
 
-    /// Forgets the stretch in progress: it was not watched.
+    /// Forgets the unwatched stretch.
     pub(super) fn interrupted(&mut self) {
         self.since = None;
     }
 
-    /// Chance, `most` at the utmost, that a kernel in the gap after a wait may keep the foreground
-    /// job waiting: `length * PART / max(RESIDUAL_NS, kernel / 2)`. On average half of the kernel
-    /// is left.
+    /// Chance, `most` at the utmost, that a kernel in the gap after a wait keeps the foreground job
+    /// waiting: `length * PART / max(RESIDUAL_NS, kernel / 2)`. On average half of the kernel is
+    /// left.
     pub(super) fn risk(&self, most: f64, kernel: Ns) -> f64 {
         match self.seen >= ENOUGH {
             true => (self.length * PART / RESIDUAL_NS.max(kernel as f64 / 2.0))

@@ -1,9 +1,8 @@
 //! Background work on the device by the clock, and how far ahead of its end the next kernel is
-//! granted. For policy `weft`.
+//! granted.
 //!
-//! The ledger learns late which work has ended. Here work also ends as time passes, so that the
-//! next kernel is on its way by then. The ledger keeps the delay bound: a wrong clock costs a
-//! little idle time or delay, never the bound.
+//! The ledger learns late which work has ended. Here work also ends as time passes. The ledger
+//! keeps the delay bound: a wrong clock costs idle time or delay, never the bound.
 
 use std::collections::VecDeque;
 
@@ -14,7 +13,7 @@ use crate::queue::ClientSlot;
 /// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
 const LAUNCH_NS: Ns = 5_000;
 
-/// Limit of a learnt way, ns: anything longer is a machine that was busy.
+/// Limit of a learnt delay, ns: anything longer is a busy machine.
 const LONGEST_ORDER_NS: Ns = 400_000;
 
 /// Background jobs' work by the clock.
@@ -26,12 +25,12 @@ pub(super) struct DeviceClock {
     stalled: bool,
     /// The background job that launched last since the foreground job.
     last: Option<ClientSlot>,
-    /// Times that orders take to arrive, and by which wakes are late.
+    /// Time from an order to its launch, and lateness of wakes.
     order: OrderDelay,
     wake: OrderDelay,
 }
 
-/// A learnt time that is to be enough nearly always: it grows quickly and shrinks slowly.
+/// A learnt time that is enough nearly always: it grows quickly and shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
 struct OrderDelay(Option<Ns>);
 
@@ -47,8 +46,7 @@ impl OrderDelay {
 }
 
 impl DeviceClock {
-    /// Takes in a background launch that is predicted to take `time` ns. `before`: work out before
-    /// it.
+    /// Takes in a background launch of `time` ns. `before`: work out before it, ns.
     pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
@@ -65,7 +63,6 @@ impl DeviceClock {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// Takes in a foreground launch.
     pub(super) fn foreground_launched(&mut self) {
         self.stalled = true;
         self.last = None;
@@ -88,7 +85,7 @@ impl DeviceClock {
         }
     }
 
-    /// The background job that has the device: no switch to it is needed.
+    /// The background job that has the device.
     pub(super) fn owner(&self) -> Option<ClientSlot> {
         self.last
     }
@@ -107,8 +104,8 @@ impl DeviceClock {
         self.wake.learn(time);
     }
 
-    /// How long before the device runs dry the next kernel is granted:
-    /// `min(order + wake + LAUNCH_NS, most)` in ns. `most` before anything is known.
+    /// How long before the device runs dry the next kernel is granted: `min(order + wake +
+    /// LAUNCH_NS, most)`, ns. `most` before anything is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
@@ -122,13 +119,13 @@ const STRETCHES: usize = 256;
 /// Least distance of two stretches, ns.
 const APART_NS: Ns = 20_000;
 
-/// Stretches of foreground work on the device: from the first launch to the end, predicted or seen.
-/// A little too long with several foreground jobs.
+/// Stretches of foreground work on the device, from the first launch to the end. A little too long
+/// with several foreground jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ForegroundWork(VecDeque<(Ns, Ns)>);
 
 impl ForegroundWork {
-    /// Takes in a foreground launch at `at` whose work ends at `end`.
+    /// Takes in a foreground launch whose work ends at `end`.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
             Some(last) if at <= last.1.saturating_add(APART_NS) => last.1 = last.1.max(end),
@@ -148,7 +145,7 @@ impl ForegroundWork {
         }
     }
 
-    /// Time from `at` on, of `time`, until foreground work came: what began at `at` ran for at
+    /// How long of `time` from `at` on there was no foreground work: what began at `at` ran for at
     /// least as long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);

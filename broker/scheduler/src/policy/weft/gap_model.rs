@@ -1,5 +1,4 @@
-//! Gap model: what a foreground job's past says of the gap that it leaves now. For policy `weft`;
-//! `fikit` goes by the kernel alone, as the paper does.
+//! Gap model: what a foreground job's past says of the gap that it leaves now.
 //!
 //! The model enters kernels in launch order, and two marks that are worth more than any kernel:
 //!
@@ -7,7 +6,7 @@
 //! * a wake-up hint: a driver call of an idle job that is no launch.
 //!
 //! After each a time begins, which ends with the next launch. Its length is learnt for its context.
-//! So the forecast of a gap is better when the end is seen, and better again at the wake-up hint.
+//! So the forecast is better when the end is seen, and better again at the wake-up hint.
 
 use weft_profiles::{
     Profile,
@@ -16,11 +15,11 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Mark in place of a kernel: the work was seen to end. (Fractional digits of the square roots of 2
-/// and 3; no hash by design.)
+/// Mark: the work was seen to end. (Fractional digits of the square roots of 2 and 3; no hash by
+/// design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
-/// Mark in place of a kernel: a wake-up hint.
+/// Mark: a wake-up hint.
 const WAKE_UP_HINT: u64 = 0xbb67_ae85_84ca_a73b;
 
 /// A time that ends with the next launch.
@@ -53,11 +52,10 @@ impl GapModel {
         model
     }
 
-    /// Takes in a launch at `at`. `end`: when earlier work ended, seen or predicted.
+    /// Takes in a launch. `end`: when earlier work ended, seen or predicted.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
-            // A copy behind a kernel changes nothing about what follows. On an idle device it is a
-            // wake-up hint.
+            // A copy behind a kernel changes nothing. On an idle device it is a wake-up hint.
             if self.after_end.is_some() || at >= end {
                 self.wake_up_hint(at, end);
             }
@@ -97,7 +95,7 @@ impl GapModel {
         }
     }
 
-    /// Takes in a wake-up hint at `at`. `end`: when earlier work ended, seen or predicted.
+    /// Takes in a wake-up hint. `end`: when earlier work ended, seen or predicted.
     pub(super) fn wake_up_hint(&mut self, at: Ns, end: Ns) {
         if self.after_kernel.is_none() || self.after_hint.is_some() {
             return;
@@ -108,7 +106,7 @@ impl GapModel {
             context,
             since: Some(at),
         });
-        // In any case: the outlook before counts from the end of work and would seem to begin anew.
+        // The outlook before would seem to begin anew, since it counts from the end of work.
         self.outlook = self.gaps.outlook(&context);
     }
 
@@ -119,8 +117,7 @@ impl GapModel {
         self.outlook = Outlook::default();
     }
 
-    /// Takes the outlook after a seen end only if this kernel had one before. Else the kernel's
-    /// stands.
+    /// Takes the outlook after a seen end if this kernel had one before. Else the kernel's stands.
     fn prefer_known(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
@@ -128,29 +125,28 @@ impl GapModel {
         }
     }
 
-    /// Whether the time that began last is known: from this context, its kernel's profile or an
+    /// Whether the time that began last is known: from its context, its kernel's profile or an
     /// earlier wake-up hint.
     pub(super) fn knows(&self) -> bool {
         self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
 
-    /// When a wake-up hint came since the last launch.
     pub(super) fn hinted_at(&self) -> Option<Ns> {
         self.after_hint.and_then(|open| open.since)
     }
 
-    /// Low (nine in ten are longer) and middle length of the time that began last, ns.
+    /// Low (nine in ten are longer) and middle length of that time, ns.
     pub(super) fn expects(&self) -> Option<(Ns, Ns)> {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// Room of others, `elapsed` ns after that time began, at this chance of keeping the foreground
-    /// job waiting, ns.
+    /// Room of others, ns, `elapsed` ns after that time began, at this chance of keeping the
+    /// foreground job waiting.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
-    /// Whether the length of that time is known: nine in ten last half the middle length at least.
+    /// Whether that length is known: nine in ten last half the middle length at least.
     pub(super) fn is_steady(&self) -> bool {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }
@@ -160,7 +156,7 @@ impl GapModel {
         self.gaps.room(&Outlook::default(), elapsed, chance)
     }
 
-    /// Quality of the forecasts, and the number of contexts behind them.
+    /// Quality of the forecasts, and the number of contexts.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.gaps.quality(), self.gaps.contexts())
     }
@@ -227,7 +223,7 @@ mod tests {
     fn a_wake_up_hint_is_never_taken_for_the_beginning_of_another_gap() {
         let mut model = GapModel::default();
         let mut now = MS;
-        // Requests without a wake-up hint: nothing is known of what follows one.
+        // Without a wake-up hint.
         for _ in 0..20 {
             for kernel in [1, 2, 3] {
                 model.launched(kernel, now, now);

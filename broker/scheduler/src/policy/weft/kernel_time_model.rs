@@ -1,14 +1,13 @@
 //! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
 //! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
-//! of its time in its context; how much is on the device, of the middle. Both come from the profile
-//! first. An end that is seen teaches a time, if the job had the device for itself and the end was
+//! of its time in its context; how much is on the device, of the middle. Both begin with the
+//! profile. A seen end teaches a time, if the job had the device for itself and the end was
 //! watched.
 //!
-//! A job that waits at the gate watches. A job that works on its host and synchronises late does
-//! not: its end only bounds the time from above. Taken for the kernel's it would keep the kernel
-//! out of every gap. Such a job has launches timed by the device
-//! ([`Decision::Times`](crate::Decision::Times)), since nothing else tells its kernels' times.
+//! A job that waits at the gate watches. The ends of a job that synchronises late only bound times
+//! from above: taken for the kernel's they would keep it out of every gap. The device times
+//! launches of such a job ([`Decision::Times`](crate::Decision::Times)).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,29 +18,29 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Limit of awaited launches. Credit seldom lets a job so far ahead.
+/// Limit of awaited launches.
 const AWAITED: usize = 256;
 
-/// Ends seen after which a job without a profile is known.
+/// Seen ends after which a job without a profile is known.
 const KNOWN: u32 = 6;
 
-/// Late ends after which the launches of a job without a profile are timed.
+/// Late ends after which launches of a job without a profile are timed.
 const LATE: u32 = 4;
 
-/// Time in ns after which a client at the gate first asks the device; later looks see an end a
+/// Time in ns after which a client at the gate first asks the device. Later looks see an end a
 /// quarter late at most.
 const FIRST_LOOK_NS: Ns = 50_000;
 
-/// Limit of launches kept for the device's times, some hundred launches later.
+/// Limit of launches kept for the device's times, which come some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A time is known if at most this part of an unknown kernel's time is uncertain.
+/// A time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
 const NEAR: u64 = 8;
 
 /// Limit of kernels whose bounds are kept.
 const BOUNDS: usize = 4_096;
 
-/// The device times a launch within this time, in ns, after the gate.
+/// The device times a launch within this time after the gate, ns.
 const TIMED_WITHIN_NS: Ns = 10_000_000;
 
 /// A launch whose end was not seen.
@@ -49,7 +48,7 @@ const TIMED_WITHIN_NS: Ns = 10_000_000;
 struct AwaitedLaunch {
     kernel: u64,
     context: Context,
-    /// Charge, in ns.
+    /// Charge, ns.
     cost: Ns,
     at: Ns,
 }
@@ -61,9 +60,9 @@ pub(super) struct SeenEnd {
     pub now: Ns,
     /// Since when no other job had the device.
     pub undisturbed_since: Ns,
-    /// Since when the job waits at the gate with its next launch, if it does.
+    /// Since when the job waits at the gate, if it does.
     pub waits_since: Option<Ns>,
-    /// Time of a kernel of which nothing is known, in ns.
+    /// Time of an unknown kernel, ns.
     pub unknown: Ns,
 }
 
@@ -73,20 +72,19 @@ pub(super) struct KernelTimeModel {
     history: History,
     times: Predictor,
     awaited: VecDeque<AwaitedLaunch>,
-    /// Credit that has ended of the first awaited launch, in ns.
+    /// Ended credit of the first awaited launch, ns.
     settled_of_first: Ns,
     /// When work was last seen to end.
     ended_at: Ns,
-    /// The longest kernels launched lately: charge, and prediction.
+    /// The longest kernels launched lately: by charge and by prediction, ns.
     longest: Ns,
     slowest: Ns,
-    /// Of the last dozens of launches without a wait: host time between two, charge of the one
-    /// before.
+    /// Of launches without a wait: host time between two, and charge of the one before.
     host: f64,
     work: f64,
     /// Charge and time of the last launch.
     last: Option<(Ns, Ns)>,
-    /// Sums of the last few hundred charges and of their squares.
+    /// Sums of charges and of their squares.
     sum: f64,
     squares: f64,
     /// Times learnt of single kernels.
@@ -94,13 +92,12 @@ pub(super) struct KernelTimeModel {
     profiled: bool,
     /// Ends that were not watched.
     late: u32,
-    /// Whether launches are timed now and then; and the last launches, to find theirs.
+    /// Whether launches are timed, and the last launches.
     timed: bool,
     recent: VecDeque<AwaitedLaunch>,
-    /// Upper bounds of kernels without a known time, where below an unknown kernel's time, ns.
+    /// Upper bounds of kernels without a known time, ns.
     bounds: HashMap<u64, Ns>,
-    /// High quantiles of kernels whose times lie far apart
-    /// ([`Config::may_take`](crate::Config::may_take)).
+    /// High quantiles of kernels whose times lie far apart.
     may_take: HashMap<u64, Ns>,
 }
 
@@ -118,7 +115,7 @@ impl KernelTimeModel {
         model
     }
 
-    /// Whether its times come from a profile.
+    /// Whether the times come from a profile.
     pub(super) fn is_profiled(&self) -> bool {
         self.profiled
     }
@@ -143,12 +140,12 @@ impl KernelTimeModel {
         (self.is_known() || forecast.kernels > 0).then_some(forecast)
     }
 
-    /// High quantile of a kernel whose times lie far apart, else 0.
+    /// High quantile of a kernel whose times lie far apart, ns, else 0.
     pub(super) fn may_take(&self, kernel: u64) -> Ns {
         self.may_take.get(&kernel).copied().unwrap_or(0)
     }
 
-    /// The longest kernel launched lately, as charged.
+    /// The longest recent charge, ns.
     pub(super) fn longest(&self) -> Ns {
         self.longest
     }
@@ -158,14 +155,13 @@ impl KernelTimeModel {
         self.slowest = time.max(self.slowest - self.slowest / 256);
     }
 
-    /// The longest kernel launched lately, as predicted.
+    /// The longest recent prediction, ns.
     pub(super) fn slowest(&self) -> Ns {
         self.slowest
     }
 
-    /// Work, in ns, that the job may launch on its own with at most `depth` queued on the device.
-    /// Unlimited if it launches more slowly than the device works: at most one of its kernels is
-    /// there.
+    /// Work, in ns, that the job may launch with at most `depth` queued on the device. Unlimited if
+    /// it launches more slowly than the device works.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -173,8 +169,7 @@ impl KernelTimeModel {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// Expected length of a kernel found in progress (long ones are found more often):
-    /// `sum(cost^2) / sum(cost)`.
+    /// Expected length of a kernel found in progress: `sum(cost^2) / sum(cost)`, ns.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns
@@ -187,7 +182,7 @@ impl KernelTimeModel {
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
         /// Part of the means that stays with each launch.
         const STAYS: f64 = 1.0 - 1.0 / 64.0;
-        /// After such a pause, in ns, the thread did something else than launch.
+        /// After such a pause, in ns, the thread did something else.
         const PAUSE_NS: Ns = 2_000_000;
         if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE_NS) {
             self.host = self.host * STAYS + at.saturating_sub(when) as f64;
@@ -246,7 +241,7 @@ impl KernelTimeModel {
             return;
         }
         self.ended_at = now;
-        // A profile is better than ends, which are seen a little late at best.
+        // Ends are seen a little late at best: a profile is better.
         let Some(launch) = last.filter(|_| !self.profiled) else {
             return;
         };
@@ -267,8 +262,7 @@ impl KernelTimeModel {
         }
     }
 
-    /// Whether launches are to be timed from now on: ends are seen late, and there is no profile.
-    /// True once.
+    /// Whether launches are to be timed from now on. True once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
         let begins = !self.timed && !self.profiled && self.late >= LATE;
         self.timed |= begins;
@@ -281,11 +275,10 @@ impl KernelTimeModel {
         std::mem::take(&mut self.timed)
     }
 
-    /// Takes in a kernel's time as measured by the device. `at`: of the launch. `alone`: lower
-    /// bound, the part without foreground work on the device. `unknown`: as in [`SeenEnd`].
+    /// Takes in a measured time of a kernel launched at `at`. `alone`: the part without foreground
+    /// work, ns.
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // Only the last launches' places in the sequence are known; other times count for the
-        // kernel alone.
+        // Only the last launches' contexts are known; other times count for the kernel alone.
         let is_it =
             |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
         let found = self.recent.iter().rev().find(is_it).copied();
@@ -304,7 +297,7 @@ impl KernelTimeModel {
         }
     }
 
-    /// Takes in bounds of a launch's time, where they correct what is believed.
+    /// Takes in bounds of a launch's time, where they correct the forecast.
     fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(&launch.context).is_some() {
             self.times.at_least(&launch.context, least);
@@ -317,7 +310,7 @@ impl KernelTimeModel {
         }
     }
 
-    /// Upper bound, as far as ends tell, of a kernel without a known time.
+    /// Upper bound of a kernel without a known time, ns.
     pub(super) fn bound(&self, kernel: u64) -> Ns {
         self.bounds.get(&kernel).copied().unwrap_or(Ns::MAX)
     }
@@ -329,13 +322,13 @@ impl KernelTimeModel {
         self.settled_of_first = 0;
     }
 
-    /// Quality of the forecasts, and the number of contexts behind them.
+    /// Quality of the forecasts, and the number of contexts.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.times.quality(), self.times.contexts())
     }
 }
 
-/// Whether an end, of work from `began` to `now`, was watched: the job waited at the gate from the
+/// Whether an end of work from `began` to `now` was watched: the job waited at the gate from the
 /// beginning, or so long that the device was asked in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };

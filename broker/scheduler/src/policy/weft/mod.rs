@@ -2,19 +2,18 @@
 //!
 //! # Steps
 //!
-//! All times are in ns.
+//! Times are in ns.
 //!
-//! 1. **Room.** `Situation::opening` says for how long background jobs may use the device:
+//! 1. **Room**, for which background jobs may use the device (`Situation::opening`):
 //!
 //!    ```text
 //!    P(foreground job back before now + room | the gap has lasted so long) <= risk
 //!    risk = Config::risk; at most 0.5 where the device switches between processes
 //!    ```
 //!
-//!    Known gaps, random arrivals and open-ended gaps are one case. Where the foreground job's host
-//!    is slower than the device, `room` grows by the delay budget ([`delay_budget`]):
-//!    between two launches no wait follows the delayed kernel. Beside a busy foreground job only
-//!    copies go.
+//!    Known gaps, random arrivals and open-ended gaps are one case. Within a stretch of launches
+//!    `room` grows by the delay budget ([`delay_budget`]). Beside a busy foreground job only copies
+//!    go.
 //! 2. **Fit.** A kernel fits if `takes <= room`:
 //!
 //!    ```text
@@ -25,21 +24,17 @@
 //!    way_there = Config::switch_cost * (0 owner | 1 other background job | 4 foreground job)
 //!    ```
 //!
-//!    A long kernel must also fit at the smaller risk of its length (`Situation::opening_for`).
-//! 3. **Choice.** First a job that is about to starve. Else the most important class with a kernel
-//!    that fits; of it the job whose turn it is, or else the longest kernel that fits.
-//! 4. **Deferral.** A kernel waits for a better moment that is near, if that costs less than it
-//!    saves.
-//! 5. **Grant.** The grant leaves `lead` before the device runs dry
-//!    ([`device_clock`]), also before the foreground job's own work
-//!    ends. More is granted where a return is hardly expected. At random arrivals no more is
-//!    granted than the foreground job finds of a kernel in progress anyway. A job that launches
-//!    more slowly than the device works goes on by itself.
-//! 6. **Run-ahead window.** A lone background job with a profile needs few grants: the broker
-//!    writes until when no return is expected ([`RunAheadWindow`]). The job's gate launches what
-//!    ends by then, one kernel ahead of the device. Credit comes back as work ends.
-//! 7. **Return.** The foreground job's launch epoch voids all credit. Any driver call of an idle
-//!    foreground job takes credit back before its launch.
+//!    A long kernel must also fit at the smaller risk of its length.
+//! 3. **Choice.** First a job that is about to starve. Then the most important class with a kernel
+//!    that fits: of it the job whose turn it is, else the longest kernel that fits.
+//! 4. **Deferral** to a better moment that is near, if that costs less than it saves.
+//! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is granted
+//!    where a return is hardly expected. A job that launches more slowly than the device works has
+//!    no limit.
+//! 6. **Run-ahead window** of a lone background job with a profile. Its gate launches what ends
+//!    before the expected return, one kernel ahead of the device. Credit comes back as work ends.
+//! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint, before
+//!    the launch.
 //!
 //! ```text
 //! foreground  |##launches##|                               |####
@@ -52,15 +47,13 @@
 //!
 //! # Special cases
 //!
-//! * A kernel that fits no gap runs when nothing says that a long silent foreground job comes back,
-//!   or by the minimum share. A graph is not cut into nodes: their order is the graph's, and a
-//!   launch for each costs what the graph saves.
-//! * A job of which nothing is known has one kernel at a time, counted as the whole delay bound,
-//!   until some were seen to end.
+//! * A kernel that fits no gap runs when the foreground job is silent for long, or by the minimum
+//!   share. A graph is not cut: a launch for each node costs what the graph saves.
+//! * An unknown job has one kernel at a time, counted as the whole delay bound, until some were
+//!   seen to end.
 //!
 //! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
-//! start the switch back early. In the lab (one crude form) the device switched more often and
-//! gained nothing. No command repeats it.
+//! start the switch back early. In the lab the device switched more often and gained nothing.
 
 mod delay_budget;
 mod device_clock;
@@ -86,13 +79,13 @@ use crate::{
 use models::{JobModels, Models};
 use room::Situation;
 
-/// Chance of a return during a full delay bound of work, up to which more than `lead` is granted.
+/// Chance of a return up to which more than `lead` is granted.
 const HARDLY: f64 = 0.02;
 
-/// Chance of a return within a kernel's time, up to which a moment is good.
+/// Chance of a return within a kernel's time up to which a moment is good.
 const GOOD: f64 = 0.1;
 
-/// Chances between `GOOD` and the highest risk that deferral tells apart.
+/// Chances above `GOOD` that deferral tells apart.
 const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
 
 #[derive(Debug, Default)]
@@ -183,7 +176,6 @@ impl Policy for Weft {
         let Some((client, job)) = situation.job(slot).filter(|(_, job)| job.times.is_known()) else {
             return TopUp::No;
         };
-        // Unused credit is not topped up.
         let used_at = client.progress_at.max(client.granted_at);
         if now > used_at.saturating_add(state.config.delay_bound) {
             return TopUp::No;
@@ -206,7 +198,7 @@ impl Policy for Weft {
         if due > 0 && most > remaining {
             return TopUp::At(situation.less_remains(due));
         }
-        // No trip for less than the trip takes.
+        // The trip must be worth it.
         match most.checked_sub(state.exposure) {
             Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
             _ => TopUp::No,
@@ -246,11 +238,11 @@ impl Policy for Weft {
     }
 }
 
-/// Time from now to a kernel's end, against the room that there is.
+/// A kernel's time to its end against the room that there is.
 #[derive(Debug, Clone, Copy)]
 struct Fit<'a> {
     situation: Situation<'a>,
-    /// How long background jobs may use the device, ns.
+    /// Room for background jobs, ns.
     room: Ns,
     /// Background work still to run, ns.
     remaining: Ns,
@@ -284,13 +276,13 @@ impl Fit<'_> {
                 }
                 longer = true;
             }
-            // The longest of the others that fit. A kernel with a low charge and a long quantile
-            // must hide none that fits. Else a less important one is granted and revoked for it
-            // again and again.
+            // Of the others the longest that fits. A kernel with a low charge and a long quantile
+            // must hide none that fits, or a less important one is granted and revoked for it again
+            // and again.
             if let Some(entry) = self.longest(class) {
                 return Ok(entry);
             }
-            // What is out leaves too little room: look again when it has ended.
+            // Too much is out: look again when it has ended.
             if longer && self.remaining > 0 {
                 again = again.min(self.situation.less_remains(self.remaining));
             }
@@ -298,16 +290,15 @@ impl Fit<'_> {
         Err(GrantVerdict::Nothing(Some(again)))
     }
 
-    /// The waiting entry of a job that is about to starve. It has the next gap first, which costs
-    /// the foreground job nothing; later it would go beside the foreground job.
+    /// The entry of a job that is about to starve. It has the next gap first: later it would go
+    /// beside the foreground job.
     fn starving(&self) -> Option<QueueEntry> {
         let state = self.situation.state;
         let (_, slot) = state.queue.first_due()?;
         state.get(slot)?.queued.filter(|_| self.situation.is_starving(slot))
     }
 
-    /// The entry of `class` with the longest `long` that fits. Only the device's owner needs no
-    /// switch.
+    /// The entry of `class` with the longest `long` that fits. The device's owner needs no switch.
     fn longest(&self, class: usize) -> Option<QueueEntry> {
         let (state, owner) = (self.situation.state, self.situation.models.device.owner());
         let fitting = |slot: ClientSlot| {
@@ -331,7 +322,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Time from now to this kernel's end: `max(remaining, lead) + long + way_there`.
+    /// `max(remaining, lead) + long + way_there`, from now to the kernel's end.
     fn takes(&self, entry: &QueueEntry) -> Ns {
         self.remaining
             .max(self.situation.lead())
@@ -339,9 +330,9 @@ impl Fit<'_> {
             .saturating_add(self.way_there(entry.slot))
     }
 
-    /// Whether `takes <= room`; for `long` above `short` also at the risk of its length. `short` is
-    /// half a delay bound where the device switches. (Under MPS that took 6 % from background jobs
-    /// and gave the foreground job 0.1 %.)
+    /// Whether `takes <= room`; for `long > short` also at the risk of its length. `short` is half
+    /// a delay bound where the device switches. (Under MPS that took 6 % from background jobs and
+    /// gave the foreground job 0.1 %.)
     fn fits(&self, entry: &QueueEntry) -> bool {
         let (config, takes) = (&self.situation.state.config, self.takes(entry));
         let short = match config.switch_cost {
@@ -352,12 +343,11 @@ impl Fit<'_> {
         takes <= self.room && (entry.long <= short || at_its_risk())
     }
 
-    /// Room for switching to the job in `slot`, where the device switches between processes.
+    /// Room for switching to a job, where the device switches between processes.
     ///
-    /// The owner needs none: the way back begins with the foreground job's kernel, however early
-    /// background work is done. Another background job needs one switch. From the foreground job it
-    /// is twice there and back: a gap that is mostly switching is not worth what the way back
-    /// costs.
+    /// None for the owner: the way back begins with the foreground job's kernel. One switch from
+    /// another background job. From the foreground job twice there and back: a gap that is mostly
+    /// switching is not worth its way back.
     fn way_there(&self, slot: ClientSlot) -> Ns {
         let switches = match self.situation.models.device.owner() {
             Some(owner) if owner == slot => 0,
@@ -367,7 +357,7 @@ impl Fit<'_> {
         switches * self.situation.state.config.switch_cost
     }
 
-    /// Deferral: a better moment for this kernel, if waiting for it costs less than it saves.
+    /// Deferral: a better moment, if waiting for it costs less than it saves.
     fn better_moment(&self, entry: &QueueEntry) -> Option<Ns> {
         let (situation, now) = (self.situation, self.situation.now);
         let time = self.takes(entry);
@@ -380,7 +370,7 @@ impl Fit<'_> {
             .into_iter()
             .find(|chance| *chance < risk && fits(now, *chance))
             .unwrap_or(risk);
-        // A return delays by half of the kernel's time; `risk` says what that is worth.
+        // A return delays by half of the kernel's time, on average.
         let saves = (chance - GOOD) / risk * time as f64;
         let mut ahead = (saves as Ns) / 8;
         while ahead > 0 && ahead <= saves as Ns {
@@ -403,8 +393,8 @@ impl Fit<'_> {
         let lead = situation.lead();
         let takes = self.takes(entry);
         let calm = calm(situation).saturating_sub(takes);
-        // In a calm time a thread that is held back only loses time to prepare its next launch. An
-        // unknown job has one kernel, with no work before it.
+        // In a calm time waiting only delays the thread's next launch. An unknown job has no work
+        // before its kernel.
         let ahead_of = if known {
             lead.max(calm.min(state.config.delay_bound / 4))
         } else {
@@ -412,7 +402,7 @@ impl Fit<'_> {
         };
         if self.remaining > ahead_of {
             let again = situation.less_remains(self.remaining - ahead_of);
-            // Only the next launch epoch ends unused credit: revoke it for the job that waits.
+            // Only the next launch epoch would end unused credit.
             return match unused(state, entry.slot) {
                 Some((slot, at)) if now >= at => GrantVerdict::Revoke(slot),
                 Some((_, at)) => GrantVerdict::Nothing(Some(again.min(at))),
@@ -432,8 +422,7 @@ impl Fit<'_> {
         let total = if !known {
             0
         } else if job.times.is_profiled() && state.has_one_background() {
-            // The run-ahead window bounds what goes ahead. A long kernel goes by itself when what
-            // is before it has ended.
+            // The run-ahead window bounds what goes ahead.
             state.config.delay_bound.saturating_sub(before)
         } else {
             let slow = slow(situation, job, takes);
@@ -454,8 +443,7 @@ impl Fit<'_> {
     }
 }
 
-/// Length above which a kernel (a graph, say) must also fit at the risk of its length, on any
-/// device.
+/// Length above which a kernel must also fit at the risk of its length, on any device.
 fn graph(state: &State) -> Ns {
     4 * state.config.delay_bound
 }
@@ -473,11 +461,11 @@ fn calm(situation: Situation<'_>) -> Ns {
     situation.room(situation.now, HARDLY).unwrap_or(0)
 }
 
-/// Unlimited credit for a job that launches more slowly than the device works, until the foreground
-/// job is due. At most one of its kernels is on the device; the launch epoch ends its credit.
+/// No limit for a job that launches more slowly than the device works, until the foreground job is
+/// due: at most one of its kernels is on the device. Else 0.
 fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     let due = situation.opening().unwrap_or(0) < takes;
-    // The charges tell nothing where kernels take much longer.
+    // The charges of such kernels tell nothing.
     let long = !job.times.is_profiled() && job.times.slowest() > situation.state.config.delay_bound / 4;
     match job.times.spread(1) {
         Ns::MAX if !due && !long => Ns::MAX,
@@ -485,8 +473,7 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
     }
 }
 
-/// The most that a job may have out: any usual kernel of it is admitted before these are seen to
-/// end.
+/// The most that a job may have out: any usual kernel of it is still admitted.
 fn most_ahead(state: &State, client: &ClientState, job: &JobModels) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {

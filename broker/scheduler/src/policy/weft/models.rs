@@ -13,19 +13,18 @@ use crate::{Config, policy::Observation, queue::ClientSlot, state::State};
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JobModels {
-    /// As a foreground job: its gaps.
+    /// Of a foreground job: its gaps.
     pub gaps: GapModel,
-    /// As a foreground job: how late its kernels may be.
+    /// Of a foreground job: how late its kernels may be.
     pub budget: DelayBudget,
-    /// As a background job: its kernels' times.
+    /// Of a background job: its kernels' times.
     pub times: KernelTimeModel,
-    /// Starvation deadline of a background job: gaps that it had keep it from starving until then.
+    /// Starvation deadline: gaps that it had keep it from starving until then.
     pub starves_at: Ns,
 }
 
 impl JobModels {
-    /// Takes in work launched in a gap: starvation is put off by
-    /// `starving_after * min(work, delay_bound) / delay_bound`, ns.
+    /// Puts starvation off by `starving_after * min(work, delay_bound) / delay_bound`, ns.
     fn gap_used(&mut self, work: Ns, now: Ns, config: &Config) {
         let (enough, lasts) = (config.delay_bound, config.starving_after);
         let most = now.saturating_add(lasts);
@@ -34,14 +33,11 @@ impl JobModels {
     }
 }
 
-/// All models.
 #[derive(Debug, Default)]
 pub(super) struct Models {
     /// By slot.
     jobs: Vec<JobModels>,
-    /// Background work on the device.
     pub device: DeviceClock,
-    /// When foreground jobs lately had work on the device.
     foreground_work: ForegroundWork,
 }
 
@@ -54,7 +50,6 @@ impl Models {
         self.jobs.get_mut(slot)
     }
 
-    /// Takes in what happened.
     pub(super) fn observe(&mut self, state: &State, seen: &Observation<'_>) {
         match *seen {
             Observation::Attached { slot, profile } => {
@@ -162,8 +157,7 @@ impl Models {
     }
 }
 
-/// Since when only this background job had the device: since the last foreground job's work, if
-/// no other background job has work out.
+/// Since when only this background job had the device.
 fn undisturbed_since(state: &State, slot: ClientSlot) -> Ns {
     let out = |other: &ClientSlot| state.get(*other).is_some_and(|other| other.ledger.outstanding() > 0);
     if state.exposed.iter().any(|other| *other != slot && out(other)) {

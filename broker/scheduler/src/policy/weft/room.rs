@@ -9,7 +9,7 @@ use crate::{
     state::State,
 };
 
-/// Highest chance of keeping a foreground job waiting that is unknown or about to launch.
+/// Highest chance of a return that is unknown, or near after a wake-up hint.
 const UNKNOWN_RISK: f64 = 0.5;
 
 /// The state and the models at one time.
@@ -21,7 +21,6 @@ pub(super) struct Situation<'a> {
 }
 
 impl<'a> Situation<'a> {
-    /// A client with its models.
     pub(super) fn job(&self, slot: ClientSlot) -> Option<(&'a ClientState, &'a JobModels)> {
         Some((self.state.get(slot)?, self.models.job(slot)?))
     }
@@ -32,9 +31,8 @@ impl<'a> Situation<'a> {
         clients.filter_map(|(slot, client)| Some((client, models.job(slot)?)))
     }
 
-    /// Room of background jobs from `at` on, in ns, at this chance of keeping a foreground job
-    /// waiting; the least of all foreground jobs. Error: until when a foreground job is busy at
-    /// least.
+    /// Room of background jobs from `at` on, ns, at this chance of keeping a foreground job
+    /// waiting; the least of all foreground jobs. Error: until when one is busy at least.
     pub(super) fn room(&self, at: Ns, chance: f64) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
@@ -43,14 +41,13 @@ impl<'a> Situation<'a> {
         Ok(room)
     }
 
-    /// [`Situation::room`] from now on at the highest risk, plus the delay budget within a stretch
-    /// of launches ([`DelayBudget`](super::delay_budget::DelayBudget)).
+    /// [`Situation::room`] from now on at the highest risk, plus the delay budget
+    /// ([`DelayBudget`](super::delay_budget::DelayBudget)).
     pub(super) fn opening(&self) -> Result<Ns, Ns> {
         self.opening_for(0)
     }
 
-    /// [`Situation::opening`] for a kernel of this length: the longer the kernel, the smaller the
-    /// risk.
+    /// [`Situation::opening`] for a kernel of this length: the longer, the smaller the risk.
     pub(super) fn opening_for(&self, long: Ns) -> Result<Ns, Ns> {
         let mut room = Ns::MAX;
         for (client, job) in self.foreground() {
@@ -72,7 +69,7 @@ impl<'a> Situation<'a> {
         let Some(end) = client.busy.end_if_launched() else {
             return self.room_of(client, job, now, chance);
         };
-        // No wait follows, so an end that is only predicted is believed.
+        // No wait follows, so a predicted end is believed.
         let end = end.saturating_add(client.busy.lateness(config).min(budget));
         match self.room_of(client, job, now, chance) {
             Ok(room) => Ok(room.saturating_add(budget)),
@@ -104,16 +101,14 @@ impl<'a> Situation<'a> {
         let end = end.saturating_add(client.busy.lateness(config));
         let followed = knows && gaps.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
         if at < end {
-            // With a gap known to follow, an order given now arrives as the work ends. A launch
-            // would void it.
+            // An order given now arrives as the work ends. A launch would void it.
             let ready = end.saturating_sub(if followed { self.lead() } else { 0 });
             return match at >= ready {
                 true => Ok(room(0).saturating_add(end - at)),
                 false => Err(ready),
             };
         }
-        // Unless a gap is known to follow, an unseen end may be a launching thread that lost its
-        // core for a moment.
+        // An unseen end may be a launching thread that lost its core for a moment.
         let silent = end.saturating_add(config.open_unseen);
         if at < silent && !followed && !client.busy.is_seen() {
             return Err(silent);
@@ -137,20 +132,18 @@ impl<'a> Situation<'a> {
         self.foreground().all(|(_, job)| job.gaps.is_steady())
     }
 
-    /// How long before the device runs dry, or a foreground job's work ends, the next kernel is
-    /// granted.
+    /// How long before the device runs dry the next kernel is granted, ns.
     pub(super) fn lead(&self) -> Ns {
         self.models.device.lead(self.state.config.delay_bound / 4)
     }
 
-    /// When to look again whether `less` of the background work has ended. Unused credit and work
-    /// that a foreground job has stopped do not end with time: a report of them brings the look,
-    /// and the clock must not spin until then.
+    /// When to look again whether `less` of the background work has ended. Unused credit and
+    /// stopped work do not end with time: a report of them brings the look, and the clock must not
+    /// spin until then.
     pub(super) fn less_remains(&self, less: Ns) -> Ns {
         let bound = self.state.config.delay_bound;
         let running = self.models.device.running(self.now);
-        // A kernel that takes longer than its charge keeps the charge until the clock is down to
-        // it.
+        // A kernel that takes longer than its charge keeps the charge to its end.
         let charged = running.min(self.state.exposure.saturating_sub(self.credit_abroad()));
         let wait = match less <= charged {
             true => less.saturating_add(running - charged),
@@ -159,7 +152,7 @@ impl<'a> Situation<'a> {
         self.now.saturating_add(wait.max(1))
     }
 
-    /// Credit that will be used without another grant, in ns.
+    /// Credit that needs no other grant, ns.
     fn credit_abroad(&self) -> Ns {
         let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
         exposed
@@ -167,7 +160,7 @@ impl<'a> Situation<'a> {
             .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
     }
 
-    /// Background work still to run by the clock, plus credit usable without another grant, in ns.
+    /// Background work still to run by the clock, plus credit that needs no other grant, ns.
     pub(super) fn remaining(&self) -> Ns {
         let credit = self.credit_abroad();
         let outstanding = self.state.exposure.saturating_sub(credit);
@@ -177,21 +170,20 @@ impl<'a> Situation<'a> {
             .saturating_add(credit)
     }
 
-    /// Whether a background job will soon starve without a gap. It then goes first and keeps its
-    /// credit.
+    /// Whether a background job will soon starve without a gap.
     pub(super) fn is_starving(&self, slot: ClientSlot) -> bool {
         let soon = self.now.saturating_add(self.state.config.starving_after / 2);
         self.models.job(slot).is_some_and(|job| soon >= job.starves_at)
     }
 }
 
-/// Long estimate of a waiting kernel, ns. Of an unknown job `max(cost, min(delay_bound, bound))`.
+/// High estimate of a waiting kernel, ns. Of an unknown job `max(cost, min(delay_bound, bound))`.
 pub(super) fn long_estimate(state: &State, job: &JobModels, wait: &GateWait) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
         Some(forecast) if times.is_profiled() && state.config.switch_cost == 0 => forecast.high,
         Some(forecast) if times.is_profiled() => forecast.high.max(times.may_take(wait.kernel)),
-        // Ends are seen a little late, so the learnt time is rather too long.
+        // Ends are seen a little late: the learnt time is rather too long.
         Some(forecast) => forecast.middle,
         None if is_transfer(wait.kernel) || times.is_known() => wait.cost,
         None => wait.cost.max(state.config.delay_bound.min(times.bound(wait.kernel))),
@@ -228,7 +220,7 @@ mod tests {
         assert_eq!(less_remains(&state, &models, 0, 10 * US), 10 * US + 1, "never at once");
         // More than runs: the rest is credit.
         assert_eq!(less_remains(&state, &models, 91 * US, 10 * US), 10 * US + 91 * US);
-        // The kernel takes longer than its charge: nothing ends until only the charge is left.
+        // Nothing ends until only the charge is left.
         models.device.launched(slot, 500 * US, 0, 0);
         assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), (600 - 100 + 30) * US);
         models.device.foreground_launched();
