@@ -116,7 +116,6 @@ impl BusyModel {
         ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
     }
 
-    /// Whether a synchronising call saw the work end.
     pub(super) fn is_seen(&self) -> bool {
         self.idle_at.is_some()
     }

@@ -14,12 +14,10 @@ pub(super) struct ClientState {
     /// When its submitted work ends, as a foreground job.
     pub busy: BusyModel,
     pub ledger: CreditLedger,
-    /// The kernel at its gate.
     pub wait: Option<GateWait>,
     pub queued: Option<QueueEntry>,
     /// Whether a foreground job's launch voids the credit.
     pub bound: bool,
-    /// Run-ahead window.
     pub window: Option<RunAheadWindow>,
     /// The last granted kernel longer than half the delay bound.
     pub long: Option<LongKernel>,

@@ -118,8 +118,8 @@ pub struct Config {
     /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
     /// ```
     pub depth: Ns,
-    /// `weft`: whether kernels are deferred to a better moment that is near (`scripts/lab --without
-    /// grace`).
+    /// `weft`: whether kernels are deferred to a better moment that is near
+    /// (`scripts/lab --without grace`).
     pub deferral: bool,
     /// Silence of a foreground job, in ns, after which its gap is open-ended and is filled within
     /// the delay bound alone. Counts from the gap's predicted end, else from the seen end of work.

@@ -1,6 +1,7 @@
 //! The state machine: takes events in, asks the policy, and makes decisions of its verdicts.
 //!
-//! What clients say is checked and bounded, then booked in [`State`], then told to the policy.
+//! What clients say is checked and bounded, then booked in [`SchedulerState`], then told to the
+//! policy.
 
 use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
 
@@ -10,17 +11,17 @@ use crate::{
     config::Config,
     event::{Decision, Event},
     mean_times::MeanTimes,
-    policy::{self, GrantVerdict, Observation, Policy, TopUp},
+    policy::{self, GrantVerdict, Observed, Policy, TopUp},
     queue::ClientSlot,
     snapshot::{self, ClientView, ForecastView, GapView, Snapshot, WaitView},
-    state::State,
+    state::SchedulerState,
     turn_scheduler::{NextTurn, TurnScheduler},
 };
 
 /// The scheduler.
 #[derive(Debug)]
 pub struct Core {
-    state: State,
+    state: SchedulerState,
     policy: Box<dyn Policy>,
     turns: TurnScheduler,
     now: Ns,
@@ -36,7 +37,7 @@ impl Core {
     pub fn new(config: Config) -> Core {
         Core {
             policy: policy::by_name(config.policy),
-            state: State::new(config),
+            state: SchedulerState::new(config),
             turns: TurnScheduler::default(),
             now: 0,
             wake: None,
@@ -56,7 +57,7 @@ impl Core {
         self.now = self.now.max(now);
         self.state.counters.events += 1;
         if let Some(due) = self.wake.filter(|due| self.now > *due) {
-            self.observe(&Observation::WokenLate(self.now - due));
+            self.observe(&Observed::WokenLate(self.now - due));
         }
         match event {
             Event::Attached {
@@ -79,7 +80,7 @@ impl Core {
                 let new = ClientState::new(client, priority, class, times, margin, self.now);
                 let slot = self.state.add(new);
                 let profile = profile.as_deref();
-                self.observe(&Observation::Attached { slot, profile });
+                self.observe(&Observed::Attached { slot, profile });
                 self.assign_modes(out);
             }
             Event::Gone(client) => {
@@ -87,7 +88,7 @@ impl Core {
                 self.policy.forget_turn(slot);
                 self.turns.forget(slot);
                 self.state.remove(slot);
-                self.observe(&Observation::Removed { slot });
+                self.observe(&Observed::Removed { slot });
                 self.assign_modes(out);
             }
             Event::Priority(client, priority) => {
@@ -109,7 +110,7 @@ impl Core {
                     client.times = MeanTimes::default();
                     client.busy.raise_margin(margin);
                 }
-                self.observe(&Observation::Unprofiled { slot });
+                self.observe(&Observed::Unprofiled { slot });
             }
             Event::Launched {
                 client,
@@ -127,7 +128,7 @@ impl Core {
                 let at = self.past(at);
                 let Some(client) = self.state.get_mut(slot) else { return };
                 if client.busy.idle(at) && client.mode == Mode::Foreground {
-                    self.observe(&Observation::ForegroundIdle { slot, at });
+                    self.observe(&Observed::ForegroundIdle { slot, at });
                 }
             }
             Event::WakeUpHint(client, at) => {
@@ -135,7 +136,7 @@ impl Core {
                 let at = self.past(at);
                 let foreground = self.state.mode(slot) == Some(Mode::Foreground);
                 if foreground {
-                    self.observe(&Observation::WakeUpHint { slot, at });
+                    self.observe(&Observed::WakeUpHint { slot, at });
                 }
                 if let Some(client) = self.state.get_mut(slot) {
                     client.busy.wake_up_hint(at);
@@ -198,7 +199,7 @@ impl Core {
             } => {
                 let Some(slot) = self.known(client) else { return };
                 let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
-                self.observe(&Observation::Measured { slot, kernel, time, at });
+                self.observe(&Observed::Measured { slot, kernel, time, at });
                 return self.decide_soon();
             }
             Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
@@ -276,7 +277,7 @@ impl Core {
         }
     }
 
-    fn observe(&mut self, seen: &Observation<'_>) {
+    fn observe(&mut self, seen: &Observed<'_>) {
         self.policy.observe(&self.state, seen);
     }
 
@@ -358,7 +359,7 @@ impl Core {
                 }
                 client.window = None;
             }
-            self.observe(&Observation::ModeChanged { slot });
+            self.observe(&Observed::ModeChanged { slot });
             if old == Mode::Background
                 && let Some(times) = self.policy.timing_change(slot, false)
             {
@@ -397,7 +398,7 @@ impl Core {
         let earlier_end = client.busy.end_if_launched().unwrap_or(at);
         client.busy.launch(kernel, cost, at, behind, longest);
         let end = client.busy.end_if_launched().unwrap_or(at);
-        self.observe(&Observation::ForegroundLaunched {
+        self.observe(&Observed::ForegroundLaunched {
             slot,
             kernel,
             at,
@@ -415,7 +416,7 @@ impl Core {
         let passed = client
             .wait
             .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
-        self.observe(&Observation::BackgroundLaunched {
+        self.observe(&Observed::BackgroundLaunched {
             slot,
             kernel,
             cost,
@@ -466,7 +467,9 @@ impl Core {
         let Some(client) = self.state.get(slot) else { return };
         // What an empty word leaves in the books was taken by threads and not reported yet.
         let empty = client.emptied_at.is_some();
-        let covered = client.wait.is_none_or(|wait| !empty && State::covered(client, &wait));
+        let covered = client
+            .wait
+            .is_none_or(|wait| !empty && SchedulerState::covered(client, &wait));
         match client.wait {
             Some(wait) if !covered && !client.not_its_turn && client.mode == Mode::Background => {
                 let long = self.policy.long_estimate(&self.state, slot, &wait);
@@ -539,7 +542,7 @@ impl Core {
         }
         if self.state.get(slot).is_some_and(|client| client.bound) {
             let issued = change.issued;
-            self.observe(&Observation::GapUsed { slot, issued, now });
+            self.observe(&Observed::GapUsed { slot, issued, now });
         }
         if change.issued == 0 {
             return true;
@@ -572,7 +575,7 @@ impl Core {
 
     fn completed(&mut self, slot: ClientSlot, completed: Ns, out: &mut Vec<Decision>) {
         let now = self.now;
-        self.observe(&Observation::Completed { slot, completed, now });
+        self.observe(&Observed::Completed { slot, completed, now });
         let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
             return;
         };

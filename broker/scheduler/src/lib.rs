@@ -15,9 +15,9 @@
 //! # What holds
 //!
 //! * A foreground job is never told to wait; a job that is alone is told nothing more.
-//! * Background work out (unused credit, and work not seen to end) is at most `max(delay_bound,
-//!   delay_bound / 2 + one kernel)`. Exception: a job whose own work does not end gets one more
-//!   launch after each [`Config::stuck_after`].
+//! * Background work out (unused credit, and work not seen to end) is at most
+//!   `max(delay_bound, delay_bound / 2 + one kernel)`. Exception: a job whose own work does not end
+//!   gets one more launch after each [`Config::stuck_after`].
 //! * Credit is conserved: granted = issued + revoked + left, whatever a client reports.
 //! * A client that is gone holds nothing.
 //! * Every waiting background job gets credit in the end: by a gap, its turn, or the minimum share.

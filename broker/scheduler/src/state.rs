@@ -1,7 +1,7 @@
 //! The core's state: clients, waits, and the background work that is out.
 //!
-//! Policies read the state and change nothing. All ledger changes go through [`State::account`], so
-//! that sums agree with the ledgers.
+//! Policies read the state and change nothing. All ledger changes go through
+//! [`SchedulerState::account`], so that sums agree with the ledgers.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SchedulerState {
     pub config: Config,
     pub counters: Counters,
     pub queue: GateQueue,
@@ -33,16 +33,15 @@ pub(super) struct State {
     pub waiting: usize,
     /// Last sign of a background job's work, by class.
     pub class_active_at: [Ns; PRIORITIES],
-    /// Whether a run-ahead window may be out.
     windows_out: bool,
     slots: Vec<Option<ClientState>>,
     free: Vec<ClientSlot>,
     index: HashMap<Client, ClientSlot, BuildHasherDefault<Hashed>>,
 }
 
-impl State {
-    pub(super) fn new(config: Config) -> State {
-        State {
+impl SchedulerState {
+    pub(super) fn new(config: Config) -> SchedulerState {
+        SchedulerState {
             config,
             counters: Counters::default(),
             queue: GateQueue::default(),
@@ -75,7 +74,6 @@ impl State {
         self.order.iter().filter_map(|slot| self.get(*slot))
     }
 
-    /// The foreground jobs.
     pub(super) fn foreground(&self) -> impl Iterator<Item = (ClientSlot, &ClientState)> {
         let slots = self.foreground_jobs.iter();
         slots.filter_map(|slot| Some((*slot, self.get(*slot)?)))
@@ -141,7 +139,7 @@ impl State {
         };
         // A client that waits again without a report has used its last grant. So that work is on
         // its way, and so is what the books have beyond the word.
-        let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
+        let waits = |client: &ClientState| client.wait.is_some_and(|wait| !SchedulerState::covered(client, &wait));
         let in_order = client.queued.is_some() || client.not_its_turn && waits(client);
         let now = match in_order {
             true if !client.unreported && client.emptied_at.is_none() => {
@@ -196,8 +194,8 @@ impl State {
         self.recount(slot);
     }
 
-    /// Time after which the minimum share covers a kernel, ns: `(cost + 2 * switch_cost) /
-    /// minimum_share`.
+    /// Time after which the minimum share covers a kernel, ns:
+    /// `(cost + 2 * switch_cost) / minimum_share`.
     pub(super) fn share_interval(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
@@ -215,7 +213,6 @@ impl State {
         }
     }
 
-    /// Ends a wait.
     pub(super) fn pass(&mut self, slot: ClientSlot) {
         self.unqueue(slot);
         if let Some(client) = self.get_mut(slot)
@@ -243,8 +240,7 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be granted: `exposure_before <= most_before`. So at most `max(bound,
-    /// bound / 2 + one kernel)` is out.
+    /// Whether a kernel may be granted: `exposure_before <= most_before`.
     pub(super) fn admits(&self, slot: ClientSlot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
@@ -325,7 +321,6 @@ impl State {
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether exactly one client is not a foreground job.
     pub(super) fn has_one_background(&self) -> bool {
         self.order.len() == self.foreground_jobs.len() + 1
     }
@@ -345,7 +340,7 @@ impl State {
 }
 
 /// Credit and windows, with the decisions that tell clients.
-impl State {
+impl SchedulerState {
     /// Revokes credit that can still be used.
     pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
         if self.get(slot).is_some_and(ClientState::revocable) {
@@ -470,7 +465,7 @@ mod tests {
 
     #[test]
     fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
-        let mut state = State::new(Config::default());
+        let mut state = SchedulerState::new(Config::default());
         let new = ClientState::new(Client(1), 5, 5, crate::mean_times::MeanTimes::default(), 0.0, 0);
         let slot = state.add(new);
         state.account(slot, |ledger| ledger.grant(100 * US));

@@ -22,7 +22,7 @@
 
 use weft_protocol::{Ns, PRIORITIES, lane::Mode};
 
-use crate::{client::ClientState, queue::ClientSlot, state::State};
+use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
 /// The client of a turn counts as present for `1 / PRESENT` of it after its last sign of work.
 const PRESENT: u64 = 8;
@@ -87,7 +87,7 @@ impl TurnScheduler {
             .is_some_and(|turn| turn.is_some_and(|turn| turn.slot == slot))
     }
 
-    pub(super) fn count(&mut self, state: &State) {
+    pub(super) fn count(&mut self, state: &SchedulerState) {
         self.members = [0; PRIORITIES];
         for client in state.clients().filter(|client| client.oversubscribed.is_some()) {
             if let Some(members) = self.members.get_mut(client.class) {
@@ -106,7 +106,7 @@ impl TurnScheduler {
     }
 
     /// Ends the turns of clients that are no members any more.
-    pub(super) fn end_stale(&mut self, state: &State) {
+    pub(super) fn end_stale(&mut self, state: &SchedulerState) {
         for class in 0..PRIORITIES {
             let slot = self.turns[class].map(|turn| turn.slot);
             let takes_turns = |slot| {
@@ -121,7 +121,7 @@ impl TurnScheduler {
     }
 
     /// What is to be done about the turn of a class now.
-    pub(super) fn next(&self, class: usize, state: &State, now: Ns) -> NextTurn {
+    pub(super) fn next(&self, class: usize, state: &SchedulerState, now: Ns) -> NextTurn {
         if self.members[class] < 2 {
             return NextTurn::Nothing;
         }
@@ -148,7 +148,13 @@ impl TurnScheduler {
     }
 
     /// Begins a client's turn. Returns the client before it, and the turn's end.
-    pub(super) fn begin(&mut self, class: usize, slot: ClientSlot, state: &State, now: Ns) -> (Option<ClientSlot>, Ns) {
+    pub(super) fn begin(
+        &mut self,
+        class: usize,
+        slot: ClientSlot,
+        state: &SchedulerState,
+        now: Ns,
+    ) -> (Option<ClientSlot>, Ns) {
         let length = state.get(slot).and_then(|client| client.oversubscribed);
         let turn = LongTurn {
             slot,
@@ -161,7 +167,7 @@ impl TurnScheduler {
 }
 
 /// The waiting member that had no turn for longest.
-fn next_in_turn(class: usize, state: &State) -> Option<ClientSlot> {
+fn next_in_turn(class: usize, state: &SchedulerState) -> Option<ClientSlot> {
     let waits = |slot: &&ClientSlot| {
         state
             .get(**slot)
@@ -177,7 +183,7 @@ fn next_in_turn(class: usize, state: &State) -> Option<ClientSlot> {
 }
 
 /// Until when the client of this turn counts as present.
-fn absent_at(state: &State, client: &ClientState, turn: &LongTurn) -> Ns {
+fn absent_at(state: &SchedulerState, client: &ClientState, turn: &LongTurn) -> Ns {
     // An unused grant shows absence, unless a foreground launch may have voided it.
     let waits_for_more = client
         .wait

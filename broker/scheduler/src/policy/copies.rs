@@ -8,10 +8,10 @@
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 
 use super::interface::GrantVerdict;
-use crate::{queue::ClientSlot, state::State};
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 /// Verdict while the foreground job is busy until `until`.
-pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> GrantVerdict {
+pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> GrantVerdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
         // The foreground job's next kernel is no reason to stop a copy.
         Some((slot, cost)) => GrantVerdict::Grant {
@@ -24,13 +24,13 @@ pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> GrantVerdi
 }
 
 /// Whether this client waits with such a copy.
-pub(super) fn waits_with_one(state: &State, slot: ClientSlot) -> bool {
+pub(super) fn waits_with_one(state: &SchedulerState, slot: ClientSlot) -> bool {
     let wait = state.get(slot).and_then(|client| client.wait);
     wait.is_some_and(|wait| wait.kernel == HOST_COPY)
 }
 
 /// The copy and its cost, if the client whose turn it is may go with one.
-fn admitted(state: &State, class: usize, until: Ns, now: Ns) -> Option<(ClientSlot, Ns)> {
+fn admitted(state: &SchedulerState, class: usize, until: Ns, now: Ns) -> Option<(ClientSlot, Ns)> {
     let slot = state.queue.first_in_turn(class)?;
     let client = state.get(slot)?;
     let cost = client.queued?.cost;

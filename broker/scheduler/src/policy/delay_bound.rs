@@ -3,10 +3,10 @@
 use weft_protocol::{Ns, PRIORITIES};
 
 use super::interface::GrantVerdict;
-use crate::{client::ClientState, queue::ClientSlot, state::State};
+use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
 /// Until when a more important client that does not wait works on its credit.
-pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
+pub(super) fn more_important_runs(class: usize, state: &SchedulerState, now: Ns) -> Option<Ns> {
     state
         .exposed
         .iter()
@@ -16,14 +16,14 @@ pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Optio
         .max()
 }
 
-pub(super) fn revocable(state: &State, slot: ClientSlot) -> bool {
+pub(super) fn revocable(state: &SchedulerState, slot: ClientSlot) -> bool {
     state
         .get(slot)
         .is_some_and(|client| client.queued.is_none() && client.revocable())
 }
 
 /// The other client whose credit lies unused the longest, and since when.
-pub(super) fn unused(state: &State, slot: ClientSlot) -> Option<(ClientSlot, Ns)> {
+pub(super) fn unused(state: &SchedulerState, slot: ClientSlot) -> Option<(ClientSlot, Ns)> {
     let others = state
         .exposed
         .iter()
@@ -35,13 +35,13 @@ pub(super) fn unused(state: &State, slot: ClientSlot) -> Option<(ClientSlot, Ns)
 
 /// Until when a client counts as working on its credit: last grant or use, plus outstanding work,
 /// plus `open_after`.
-pub(super) fn silent_at(state: &State, client: &ClientState) -> Ns {
+pub(super) fn silent_at(state: &SchedulerState, client: &ClientState) -> Ns {
     let used = client.progress_at.max(client.granted_at);
     used.saturating_add(client.ledger.outstanding())
         .saturating_add(state.config.open_after)
 }
 
-fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
+fn runs(state: &SchedulerState, client: &ClientState, now: Ns) -> bool {
     now < silent_at(state, client)
 }
 
@@ -53,7 +53,7 @@ pub(super) fn none_starves(_: ClientSlot) -> bool {
 /// Grants a client what the delay bound has room for, or makes room. `starving`: whether another
 /// client's credit stays.
 pub(crate) fn grant_freely(
-    state: &State,
+    state: &SchedulerState,
     slot: ClientSlot,
     now: Ns,
     bound: bool,
@@ -75,7 +75,7 @@ pub(crate) fn grant_freely(
 
 /// Makes room by revoking unused credit: at once from less important clients, else after a while.
 pub(crate) fn make_room(
-    state: &State,
+    state: &SchedulerState,
     slot: ClientSlot,
     cost: Ns,
     now: Ns,

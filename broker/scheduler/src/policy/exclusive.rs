@@ -10,7 +10,7 @@ use super::{
     interface::{GrantVerdict, Policy},
     round_robin::RoundRobin,
 };
-use crate::{queue::ClientSlot, state::State};
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Exclusive {
@@ -18,7 +18,7 @@ pub(super) struct Exclusive {
 }
 
 impl Policy for Exclusive {
-    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         let Some(class) = state.queue.first_class() else {
             return GrantVerdict::Nothing(None);
         };

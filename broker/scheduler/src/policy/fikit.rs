@@ -31,7 +31,7 @@ use super::{
     interface::{GrantVerdict, Policy},
     round_robin::RoundRobin,
 };
-use crate::{busy_model::Phase, queue::ClientSlot, state::State};
+use crate::{busy_model::Phase, queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
@@ -41,7 +41,7 @@ pub(super) struct Fikit {
 }
 
 impl Policy for Fikit {
-    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         match state.phase(now) {
             Phase::Busy { until } => copies::beside_foreground(state, until, now),
             Phase::Gap { since, until, over } => {
@@ -69,7 +69,7 @@ impl Policy for Fikit {
 
 /// Fills a gap that lasts until `until` and is open-ended from `over`. `there`: the job that had
 /// the device in this gap.
-fn fill(state: &State, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
+fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
     let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));

@@ -13,7 +13,7 @@ use crate::{
     busy_model::Phase,
     client::GateWait,
     queue::{ClientSlot, QueueEntry},
-    state::State,
+    state::SchedulerState,
 };
 
 /// A policy's answer.
@@ -44,7 +44,7 @@ pub(crate) enum TopUp {
 
 /// What happened, checked and booked by the core.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Observation<'a> {
+pub(crate) enum Observed<'a> {
     /// The client came into this slot.
     Attached {
         slot: ClientSlot,
@@ -95,13 +95,13 @@ pub(crate) enum Observation<'a> {
 /// A rule for which background job may launch when.
 pub(crate) trait Policy: Debug + Send {
     /// The next verdict. Asked while a client waits.
-    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict;
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict;
 
     /// Forgets the turn of a client.
     fn forget_turn(&mut self, slot: ClientSlot);
 
     /// Learns from what happened.
-    fn observe(&mut self, _state: &State, _seen: &Observation<'_>) {}
+    fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
 
     /// Mode of a client that is not alone. `first`: the most important priority attached.
     fn mode(&self, priority: u8, first: u8) -> Mode {
@@ -128,27 +128,27 @@ pub(crate) trait Policy: Debug + Send {
     }
 
     /// What of a waiting kernel must fit into a gap, ns.
-    fn long_estimate(&self, _state: &State, _slot: ClientSlot, wait: &GateWait) -> Ns {
+    fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &GateWait) -> Ns {
         wait.cost
     }
 
     /// When the minimum share lets a waiting kernel through.
-    fn due(&self, state: &State, _slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+    fn due(&self, state: &SchedulerState, _slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
         wait.since.saturating_add(state.share_interval(long))
     }
 
     /// Credit of a client that is due, ns.
-    fn due_portion(&self, _state: &State, entry: &QueueEntry) -> Ns {
+    fn due_portion(&self, _state: &SchedulerState, entry: &QueueEntry) -> Ns {
         entry.cost
     }
 
     /// Whether a background job will soon starve without a gap, and so keeps its credit.
-    fn is_starving(&self, _state: &State, _slot: ClientSlot, _now: Ns) -> bool {
+    fn is_starving(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> bool {
         false
     }
 
     /// Background work in front of a foreground launch at `at`, ns.
-    fn work_ahead(&self, state: &State, _at: Ns) -> Ns {
+    fn work_ahead(&self, state: &SchedulerState, _at: Ns) -> Ns {
         state.exposure
     }
 
@@ -159,7 +159,7 @@ pub(crate) trait Policy: Debug + Send {
     }
 
     /// Whether a background job that alone wants credit gets more before it asks.
-    fn top_up(&self, state: &State, slot: ClientSlot, now: Ns) -> TopUp {
+    fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
         let bound = state.config.delay_bound;
         let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
         if low && state.exposure <= bound / 2 && matches!(state.phase(now), Phase::Open { .. }) {
@@ -169,7 +169,7 @@ pub(crate) trait Policy: Debug + Send {
     }
 
     /// Run-ahead window of a client, and when to look at it again.
-    fn window(&self, _state: &State, _slot: ClientSlot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
+    fn window(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
         None
     }
 

@@ -10,7 +10,7 @@ mod timeslice;
 mod weft;
 
 pub(crate) use delay_bound::{grant_freely, make_room};
-pub(crate) use interface::{GrantVerdict, Observation, Policy, TopUp};
+pub(crate) use interface::{GrantVerdict, Observed, Policy, TopUp};
 
 use crate::PolicyName;
 

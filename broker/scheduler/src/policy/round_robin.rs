@@ -11,7 +11,7 @@ use super::{
     delay_bound::{grant_freely, more_important_runs, none_starves, revocable, silent_at},
     interface::GrantVerdict,
 };
-use crate::{client::ClientState, queue::ClientSlot, state::State};
+use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
 /// Factor of `open_after` from which a turn is long (50 ms at 200 us): memory may move for it, and
 /// 1 GB takes some 50 ms.
@@ -33,7 +33,7 @@ struct CurrentTurn {
 
 impl RoundRobin {
     /// Verdict for a class, where background jobs run freely within the delay bound.
-    pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> GrantVerdict {
+    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns, bound: bool) -> GrantVerdict {
         match self.whose(class, state, now) {
             Ok(slot) => grant_freely(state, slot, now, bound, none_starves),
             Err(verdict) => verdict,
@@ -41,7 +41,7 @@ impl RoundRobin {
     }
 
     /// The client whose turn it is, or the verdict until that is clear.
-    pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<ClientSlot, GrantVerdict> {
+    pub(super) fn whose(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Result<ClientSlot, GrantVerdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
             return Err(GrantVerdict::Nothing(None));
         };
@@ -74,7 +74,7 @@ impl RoundRobin {
         Ok(slot)
     }
 
-    fn begin(&mut self, class: usize, slot: ClientSlot, state: &State, now: Ns) -> ClientSlot {
+    fn begin(&mut self, class: usize, slot: ClientSlot, state: &SchedulerState, now: Ns) -> ClientSlot {
         self.0[class] = Some(CurrentTurn {
             slot,
             until: now.saturating_add(state.config.turn),
@@ -92,7 +92,7 @@ impl RoundRobin {
 }
 
 /// Until when the client of a turn counts as present without waiting for credit.
-fn absent_at(state: &State, client: &ClientState) -> Ns {
+fn absent_at(state: &SchedulerState, client: &ClientState) -> Ns {
     let (turn, silent) = (state.config.turn, silent_at(state, client));
     match turn >= state.config.open_after.saturating_mul(LONG) {
         true => silent.max(client.progress_at.max(client.granted_at).saturating_add(turn / PRESENT)),

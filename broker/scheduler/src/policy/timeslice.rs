@@ -9,7 +9,7 @@ use super::{
     interface::{GrantVerdict, Policy},
     round_robin::RoundRobin,
 };
-use crate::{queue::ClientSlot, state::State};
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Timeslice {
@@ -25,7 +25,7 @@ impl Policy for Timeslice {
         0
     }
 
-    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         self.turns.next(0, state, now, false)
     }
 

@@ -1,5 +1,4 @@
-//! Long turns in virtual time: clients launch kernel after kernel on a device that runs them in
-//! order.
+//! Long turns in virtual time, on a device that runs kernels in order.
 
 use std::collections::VecDeque;
 
@@ -30,7 +29,6 @@ struct Job {
     pauses: Option<(u64, Ns)>,
     launched: u64,
     resumes: Ns,
-    /// Whether it takes nothing and says nothing.
     stalled: bool,
 }
 
@@ -134,7 +132,6 @@ impl World {
             if job.credit < KERNEL_NS as i64 {
                 if job.waits.is_none() {
                     job.waits = Some(now);
-                    // A lane tells what was used before it tells a wait.
                     self.reports(at);
                     self.tell(Event::Waits {
                         client,
@@ -149,7 +146,7 @@ impl World {
             job.issued += KERNEL_NS;
             job.waits = None;
         } else if self.device.iter().filter(|other| **other == at).count() > 3 {
-            // A foreground job launches ahead without limit; here four kernels.
+            // Here four kernels ahead.
             return false;
         }
         job.launched += 1;
@@ -207,7 +204,6 @@ impl World {
         }
     }
 
-    /// Number of a client's kernels that ran since then.
     fn kernels(&self, client: u64, since: Ns) -> usize {
         let of = |(at, whose): &&(Ns, u64)| *at > since && *whose == client;
         self.ran.iter().filter(of).count()
@@ -262,7 +258,7 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
         let changes = world.changes(&[1, 2], begin);
         assert!((18..=20).contains(&changes), "{policy}: {changes}");
         for client in [1, 2] {
-            // All of the device's time but a delay bound a turn.
+            // All but a delay bound a turn.
             let kernels = world.kernels(client, begin) as Ns * KERNEL_NS;
             assert!(kernels >= 960 * MS, "{policy}: {client} had {} ms", kernels / MS);
             let away = world.away(client, begin);
@@ -290,7 +286,7 @@ fn nobody_is_away_for_longer_than_the_turns_of_the_others() {
             away / US
         );
     }
-    // A new length counts from the next turn on.
+    // From the next turn on.
     world.oversubscribed(&[1, 2, 3, 4], Some(20 * MS));
     world.run(100 * MS);
     let begin = world.now;
@@ -308,7 +304,6 @@ fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
         let begin = world.now;
         world.run(1_000 * MS);
         assert!(world.changes(&[1, 2], begin) <= 10, "{policy}");
-        // A client that stops in its turn gives the device to the other one.
         for _ in 0..10_000 {
             if world.ran.last().map(|(_, client)| *client) == Some(1) {
                 break;
@@ -323,7 +318,7 @@ fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
         let begin = world.now;
         world.run(500 * MS);
         assert!(world.away(2, begin) <= MS, "{policy}: nobody else wants a turn");
-        // When it comes back it has its turn again: the other one had more than one.
+        // The other one had more than one turn.
         (world.jobs[0].works, world.jobs[0].pauses) = (true, None);
         let back = world.now;
         world.run(20 * MS);
@@ -338,20 +333,18 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
         world.oversubscribed(&[1, 2], Some(TURN_NS));
         world.run(10 * MS);
         assert_eq!(world.ran.last().map(|(_, client)| *client), Some(1));
-        // A client stops, with credit in its word and unreported work on the device.
+        // With credit in its word and unreported work on the device.
         world.jobs[0].stalled = true;
         let begin = world.now;
         world.run(500 * MS);
         let away = world.away(2, begin);
         assert!(away <= TURN_NS + 2 * MS, "{policy}: {} us", away / US);
-        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn,
-        // while it seems to wait.
+        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn.
         assert!(world.kernels(2, begin) > 6_500, "{policy}: it goes on");
         world.tell(Event::Gone(Client(1)));
         world.jobs.remove(0);
         world.device.clear();
         assert_eq!(world.modes(), [Mode::Alone], "{policy}");
-        // A client dies in its turn.
         let mut world = World::new(policy, &[5, 5, 5]);
         world.oversubscribed(&[1, 2, 3], Some(TURN_NS));
         world.run(10 * MS);
@@ -386,7 +379,7 @@ fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
             let kernels = world.kernels(client, begin);
             assert!(kernels > 6_000, "{policy}: {client} ran {kernels}");
         }
-        // The foreground job waits for the delay bound at most, as before.
+        // At most the delay bound.
         assert!(away <= 21 * MS, "{policy}: {} us", away / US);
         assert!(world.kernels(1, begin) >= 1_800, "{policy}");
     }
@@ -406,7 +399,6 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
         world.run(1_000 * MS);
         let changes = world.changes(&[1, 2], begin);
         assert!((8..=10).contains(&changes), "{policy}: {changes}");
-        // Beside the turns: neither stops the other.
         assert!(world.away(3, begin) <= MS, "{policy}");
         let (consumer, third) = (
             world.kernels(1, begin) + world.kernels(2, begin),

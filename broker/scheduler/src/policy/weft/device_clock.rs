@@ -46,7 +46,7 @@ impl OrderDelay {
 }
 
 impl DeviceClock {
-    /// Takes in a background launch of `time` ns. `before`: work out before it, ns.
+    /// `time`: predicted, ns. `before`: work out before it, ns.
     pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
@@ -58,7 +58,7 @@ impl DeviceClock {
         self.last = Some(slot);
     }
 
-    /// Takes in that no more than `outstanding` is out.
+    /// No more than `outstanding` is out.
     pub(super) fn seen(&mut self, outstanding: Ns, now: Ns) {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
@@ -85,7 +85,6 @@ impl DeviceClock {
         }
     }
 
-    /// The background job that has the device.
     pub(super) fn owner(&self) -> Option<ClientSlot> {
         self.last
     }
@@ -99,13 +98,12 @@ impl DeviceClock {
         self.order.learn(time);
     }
 
-    /// Takes in how late the core was woken.
     pub(super) fn wake_took(&mut self, time: Ns) {
         self.wake.learn(time);
     }
 
-    /// How long before the device runs dry the next kernel is granted: `min(order + wake +
-    /// LAUNCH_NS, most)`, ns. `most` before anything is known.
+    /// How long before the device runs dry the next kernel is granted, ns:
+    /// `min(order + wake + LAUNCH_NS, most)`. `most` before anything is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
@@ -138,7 +136,6 @@ impl ForegroundWork {
         }
     }
 
-    /// Takes in that no foreground work was left at `at`.
     pub(super) fn ended(&mut self, at: Ns) {
         if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
             last.1 = at;

@@ -43,7 +43,6 @@ pub(super) struct GapModel {
 }
 
 impl GapModel {
-    /// Model with the gaps of a profile.
     pub(super) fn of(profile: &Profile) -> GapModel {
         let mut model = GapModel::default();
         for kernel in profile.kernels.iter().filter(|kernel| kernel.gap.count() > 0) {
@@ -52,7 +51,7 @@ impl GapModel {
         model
     }
 
-    /// Takes in a launch. `end`: when earlier work ended, seen or predicted.
+    /// `end`: when earlier work ended, seen or predicted.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
             // A copy behind a kernel changes nothing. On an idle device it is a wake-up hint.
@@ -74,7 +73,6 @@ impl GapModel {
         self.outlook = self.gaps.outlook(&context);
     }
 
-    /// Takes in that the work was seen to end.
     pub(super) fn ended(&mut self, at: Ns) {
         if self.after_kernel.is_none() || self.after_end.is_some() {
             return;
@@ -95,7 +93,7 @@ impl GapModel {
         }
     }
 
-    /// Takes in a wake-up hint. `end`: when earlier work ended, seen or predicted.
+    /// `end`: when earlier work ended, seen or predicted.
     pub(super) fn wake_up_hint(&mut self, at: Ns, end: Ns) {
         if self.after_kernel.is_none() || self.after_hint.is_some() {
             return;
@@ -156,7 +154,6 @@ impl GapModel {
         self.gaps.room(&Outlook::default(), elapsed, chance)
     }
 
-    /// Quality of the forecasts, and the number of contexts.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.gaps.quality(), self.gaps.contexts())
     }

@@ -56,7 +56,6 @@ struct AwaitedLaunch {
 /// How and when an end was seen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeenEnd {
-    /// When the end was seen.
     pub now: Ns,
     /// Since when no other job had the device.
     pub undisturbed_since: Ns,
@@ -74,7 +73,6 @@ pub(super) struct KernelTimeModel {
     awaited: VecDeque<AwaitedLaunch>,
     /// Ended credit of the first awaited launch, ns.
     settled_of_first: Ns,
-    /// When work was last seen to end.
     ended_at: Ns,
     /// The longest kernels launched lately: by charge and by prediction, ns.
     longest: Ns,
@@ -82,7 +80,7 @@ pub(super) struct KernelTimeModel {
     /// Of launches without a wait: host time between two, and charge of the one before.
     host: f64,
     work: f64,
-    /// Charge and time of the last launch.
+    /// Of the last launch.
     last: Option<(Ns, Ns)>,
     /// Sums of charges and of their squares.
     sum: f64,
@@ -102,7 +100,6 @@ pub(super) struct KernelTimeModel {
 }
 
 impl KernelTimeModel {
-    /// Model with the kernel times of a profile.
     pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> KernelTimeModel {
         let mut model = KernelTimeModel {
             may_take: may_take.into_iter().collect(),
@@ -115,7 +112,6 @@ impl KernelTimeModel {
         model
     }
 
-    /// Whether the times come from a profile.
     pub(super) fn is_profiled(&self) -> bool {
         self.profiled
     }
@@ -150,7 +146,6 @@ impl KernelTimeModel {
         self.longest
     }
 
-    /// Takes in the predicted time of a launched kernel.
     pub(super) fn takes(&mut self, time: Ns) {
         self.slowest = time.max(self.slowest - self.slowest / 256);
     }
@@ -218,7 +213,6 @@ impl KernelTimeModel {
         self.awaited.push_back(launch);
     }
 
-    /// Takes in that work worth `settled` ended.
     pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) {
         let now = end.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
@@ -322,7 +316,6 @@ impl KernelTimeModel {
         self.settled_of_first = 0;
     }
 
-    /// Quality of the forecasts, and the number of contexts.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.times.quality(), self.times.contexts())
     }

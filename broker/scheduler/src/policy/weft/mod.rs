@@ -28,13 +28,13 @@
 //! 3. **Choice.** First a job that is about to starve. Then the most important class with a kernel
 //!    that fits: of it the job whose turn it is, else the longest kernel that fits.
 //! 4. **Deferral** to a better moment that is near, if that costs less than it saves.
-//! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is granted
-//!    where a return is hardly expected. A job that launches more slowly than the device works has
-//!    no limit.
+//! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
+//!    granted where a return is hardly expected. A job that launches more slowly than the device
+//!    works has no limit.
 //! 6. **Run-ahead window** of a lone background job with a profile. Its gate launches what ends
 //!    before the expected return, one kernel ahead of the device. Credit comes back as work ends.
-//! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint, before
-//!    the launch.
+//! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
+//!    before the launch.
 //!
 //! ```text
 //! foreground  |##launches##|                               |####
@@ -68,13 +68,13 @@ use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow};
 use super::{
     copies,
     delay_bound::{make_room, more_important_runs, unused},
-    interface::{GrantVerdict, Observation, Policy, TopUp},
+    interface::{GrantVerdict, Observed, Policy, TopUp},
     round_robin::RoundRobin,
 };
 use crate::{
     client::{ClientState, GateWait},
     queue::{ClientSlot, QueueEntry},
-    state::State,
+    state::SchedulerState,
 };
 use models::{JobModels, Models};
 use room::Situation;
@@ -95,7 +95,7 @@ pub(super) struct Weft {
 }
 
 impl Weft {
-    fn situation<'a>(&'a self, state: &'a State, now: Ns) -> Situation<'a> {
+    fn situation<'a>(&'a self, state: &'a SchedulerState, now: Ns) -> Situation<'a> {
         Situation {
             state,
             models: &self.models,
@@ -105,7 +105,7 @@ impl Weft {
 }
 
 impl Policy for Weft {
-    fn next(&mut self, state: &State, now: Ns) -> GrantVerdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         let situation = Situation {
             state,
             models: &self.models,
@@ -115,7 +115,7 @@ impl Policy for Weft {
             Ok(room) => room,
             Err(until) => return copies::beside_foreground(state, until, now),
         };
-        let fit = Fit {
+        let fit = GapFit {
             situation,
             room,
             remaining: situation.remaining(),
@@ -130,25 +130,25 @@ impl Policy for Weft {
         self.turns.forget(slot);
     }
 
-    fn observe(&mut self, state: &State, seen: &Observation<'_>) {
+    fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
         self.models.observe(state, seen);
     }
 
-    fn long_estimate(&self, state: &State, slot: ClientSlot, wait: &GateWait) -> Ns {
+    fn long_estimate(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait) -> Ns {
         match self.models.job(slot) {
             Some(job) => room::long_estimate(state, job, wait),
             None => wait.cost,
         }
     }
 
-    fn due(&self, state: &State, slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+    fn due(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
         let interval = state.share_interval(long).max(state.config.share_every);
         let starves_at = self.models.job(slot).map_or(0, |job| job.starves_at);
         wait.since.saturating_add(interval).max(starves_at)
     }
 
     /// A portion pays for one switch there and back: the share of `share_every`.
-    fn due_portion(&self, state: &State, entry: &QueueEntry) -> Ns {
+    fn due_portion(&self, state: &SchedulerState, entry: &QueueEntry) -> Ns {
         if entry.long > entry.cost {
             return entry.cost;
         }
@@ -158,12 +158,12 @@ impl Policy for Weft {
         entry.cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
     }
 
-    fn is_starving(&self, state: &State, slot: ClientSlot, now: Ns) -> bool {
+    fn is_starving(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> bool {
         self.situation(state, now).is_starving(slot)
     }
 
     /// Unused credit is void at a foreground launch: only what runs is in the way.
-    fn work_ahead(&self, state: &State, at: Ns) -> Ns {
+    fn work_ahead(&self, state: &SchedulerState, at: Ns) -> Ns {
         self.models.device.remaining(state.outstanding(), at)
     }
 
@@ -171,7 +171,7 @@ impl Policy for Weft {
         true
     }
 
-    fn top_up(&self, state: &State, slot: ClientSlot, now: Ns) -> TopUp {
+    fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
         let situation = self.situation(state, now);
         let Some((client, job)) = situation.job(slot).filter(|(_, job)| job.times.is_known()) else {
             return TopUp::No;
@@ -205,7 +205,7 @@ impl Policy for Weft {
         }
     }
 
-    fn window(&self, state: &State, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
+    fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
         let situation = self.situation(state, now);
         // Without a profile the charges say little about kernel times.
         let (client, job) = situation.job(slot).filter(|(_, job)| job.times.is_profiled())?;
@@ -240,7 +240,7 @@ impl Policy for Weft {
 
 /// A kernel's time to its end against the room that there is.
 #[derive(Debug, Clone, Copy)]
-struct Fit<'a> {
+struct GapFit<'a> {
     situation: Situation<'a>,
     /// Room for background jobs, ns.
     room: Ns,
@@ -248,7 +248,7 @@ struct Fit<'a> {
     remaining: Ns,
 }
 
-impl Fit<'_> {
+impl GapFit<'_> {
     /// The entry that goes next, or the verdict.
     fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, GrantVerdict> {
         let (state, now) = (self.situation.state, self.situation.now);
@@ -444,12 +444,12 @@ impl Fit<'_> {
 }
 
 /// Length above which a kernel must also fit at the risk of its length, on any device.
-fn graph(state: &State) -> Ns {
+fn graph(state: &SchedulerState) -> Ns {
     4 * state.config.delay_bound
 }
 
 /// When to look for room again: the longer nothing has changed, the later.
-fn later(state: &State, now: Ns) -> Ns {
+fn later(state: &SchedulerState, now: Ns) -> Ns {
     let active = state.foreground().filter_map(|(_, client)| client.busy.last_activity());
     let elapsed = now.saturating_sub(active.max().unwrap_or(0));
     let (least, most) = (state.config.open_after / 8, state.config.open_after * 4);
@@ -474,7 +474,7 @@ fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
 }
 
 /// The most that a job may have out: any usual kernel of it is still admitted.
-fn most_ahead(state: &State, client: &ClientState, job: &JobModels) -> Ns {
+fn most_ahead(state: &SchedulerState, client: &ClientState, job: &JobModels) -> Ns {
     let bound = state.config.delay_bound;
     match client.long_out() {
         0 => bound.saturating_sub(job.times.longest()).max(bound / 2),

@@ -8,7 +8,7 @@ use super::{
     gap_model::GapModel,
     kernel_time_model::{KernelTimeModel, SeenEnd},
 };
-use crate::{Config, policy::Observation, queue::ClientSlot, state::State};
+use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
 
 /// Models of one job.
 #[derive(Debug, Clone, Default)]
@@ -50,9 +50,9 @@ impl Models {
         self.jobs.get_mut(slot)
     }
 
-    pub(super) fn observe(&mut self, state: &State, seen: &Observation<'_>) {
+    pub(super) fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
         match *seen {
-            Observation::Attached { slot, profile } => {
+            Observed::Attached { slot, profile } => {
                 if self.jobs.len() <= slot {
                     self.jobs.resize_with(slot + 1, JobModels::default);
                 }
@@ -62,25 +62,25 @@ impl Models {
                     (job.gaps, job.times) = (GapModel::of(profile), KernelTimeModel::of(profile, may_take));
                 }
             }
-            Observation::Removed { slot } => {
+            Observed::Removed { slot } => {
                 self.device.forget(slot);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     *job = JobModels::default();
                 }
             }
-            Observation::Unprofiled { slot } => {
+            Observed::Unprofiled { slot } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     (job.gaps, job.times) = Default::default();
                 }
             }
-            Observation::ModeChanged { slot } => {
+            Observed::ModeChanged { slot } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.interrupted();
                     job.budget.interrupted();
                     job.times.forget();
                 }
             }
-            Observation::ForegroundLaunched {
+            Observed::ForegroundLaunched {
                 slot,
                 kernel,
                 at,
@@ -94,7 +94,7 @@ impl Models {
                 self.device.foreground_launched();
                 self.foreground_work.launched(at, end);
             }
-            Observation::ForegroundIdle { slot, at } => {
+            Observed::ForegroundIdle { slot, at } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.ended(at);
                     job.budget.waited(at);
@@ -104,13 +104,13 @@ impl Models {
                     self.foreground_work.ended(at);
                 }
             }
-            Observation::WakeUpHint { slot, at } => {
+            Observed::WakeUpHint { slot, at } => {
                 let end = state.get(slot).and_then(|client| client.busy.end_if_launched());
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gaps.wake_up_hint(at, end.unwrap_or(at));
                 }
             }
-            Observation::BackgroundLaunched {
+            Observed::BackgroundLaunched {
                 slot,
                 kernel,
                 cost,
@@ -128,7 +128,7 @@ impl Models {
                 }
                 self.device.launched(slot, time, at, state.outstanding());
             }
-            Observation::Completed { slot, completed, now } => {
+            Observed::Completed { slot, completed, now } => {
                 self.device.seen(state.outstanding(), now);
                 let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
                     return;
@@ -141,24 +141,24 @@ impl Models {
                 };
                 job.times.ended(completed, &end);
             }
-            Observation::GapUsed { slot, issued, now } => {
+            Observed::GapUsed { slot, issued, now } => {
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.gap_used(issued, now, &state.config);
                 }
             }
-            Observation::Measured { slot, kernel, time, at } => {
+            Observed::Measured { slot, kernel, time, at } => {
                 let alone = self.foreground_work.without(at, time);
                 if let Some(job) = self.jobs.get_mut(slot) {
                     job.times.measured(kernel, time, at, alone, state.config.delay_bound);
                 }
             }
-            Observation::WokenLate(late) => self.device.wake_took(late),
+            Observed::WokenLate(late) => self.device.wake_took(late),
         }
     }
 }
 
 /// Since when only this background job had the device.
-fn undisturbed_since(state: &State, slot: ClientSlot) -> Ns {
+fn undisturbed_since(state: &SchedulerState, slot: ClientSlot) -> Ns {
     let out = |other: &ClientSlot| state.get(*other).is_some_and(|other| other.ledger.outstanding() > 0);
     if state.exposed.iter().any(|other| *other != slot && out(other)) {
         return Ns::MAX;

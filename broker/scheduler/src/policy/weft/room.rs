@@ -6,7 +6,7 @@ use super::models::{JobModels, Models};
 use crate::{
     client::{ClientState, GateWait},
     queue::ClientSlot,
-    state::State,
+    state::SchedulerState,
 };
 
 /// Highest chance of a return that is unknown, or near after a wake-up hint.
@@ -15,7 +15,7 @@ const UNKNOWN_RISK: f64 = 0.5;
 /// The state and the models at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Situation<'a> {
-    pub state: &'a State,
+    pub state: &'a SchedulerState,
     pub models: &'a Models,
     pub now: Ns,
 }
@@ -178,7 +178,7 @@ impl<'a> Situation<'a> {
 }
 
 /// High estimate of a waiting kernel, ns. Of an unknown job `max(cost, min(delay_bound, bound))`.
-pub(super) fn long_estimate(state: &State, job: &JobModels, wait: &GateWait) -> Ns {
+pub(super) fn long_estimate(state: &SchedulerState, job: &JobModels, wait: &GateWait) -> Ns {
     let times = &job.times;
     match times.of_next(wait.kernel) {
         Some(forecast) if times.is_profiled() && state.config.switch_cost == 0 => forecast.high,
@@ -200,10 +200,11 @@ mod tests {
     fn only_what_runs_by_the_clock_is_waited_for_by_the_clock() {
         let config = Config::default();
         let coarse = config.delay_bound / 16;
-        let mut state = State::new(config);
+        let mut state = SchedulerState::new(config);
         let mut models = Models::default();
-        let less_remains =
-            |state: &State, models: &Models, less: Ns, now: Ns| Situation { state, models, now }.less_remains(less);
+        let less_remains = |state: &SchedulerState, models: &Models, less: Ns, now: Ns| {
+            Situation { state, models, now }.less_remains(less)
+        };
         assert_eq!(
             less_remains(&state, &models, US, 0),
             coarse,

@@ -5,8 +5,7 @@
 //!
 //! * `weft` gives such jobs about as much as `fikit`, which learns nothing.
 //! * No job waits for the minimum share.
-//! * The foreground job does not pay: long kernels are found out, though their ends are never seen
-//!   in time.
+//! * The foreground job does not pay: long kernels are found out.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -29,21 +28,17 @@ const TOLD_NS: Ns = 20 * MS;
 const LEARNT_NS: Ns = 500 * MS;
 const END_NS: Ns = 2_500 * MS;
 
-/// A next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     ForegroundLaunches,
     ForegroundEnds,
     Tick,
-    /// A background job goes on.
     Goes(usize),
-    /// A waiting background job looks at the device.
     Looks(usize),
-    /// The device tells when a background launch was, and how long it took.
+    /// When a background launch was, and how long it took.
     Timed(usize, Ns, Ns),
 }
 
-/// A background job.
 #[derive(Debug, Default)]
 struct Background {
     /// Kernels launched in this step.
@@ -54,7 +49,7 @@ struct Background {
     epochs: u64,
     issued: Ns,
     settled: Ns,
-    /// Ends on the device of launches not seen to end.
+    /// Ends of launches not seen to end.
     out: Vec<Ns>,
     timed: bool,
     launches: u64,
@@ -63,7 +58,6 @@ struct Background {
     worst: Ns,
 }
 
-/// The steps of every background job.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     kernels: u64,
@@ -79,14 +73,12 @@ struct World {
     agenda: BinaryHeap<Reverse<(Ns, What)>>,
     background_jobs: Vec<Background>,
     epochs: u64,
-    /// When the device is free.
     free_at: Ns,
-    /// Of the foreground job: its last return, and the delays it found, over so many bursts.
+    /// Of the foreground job: its last return, and its delays over the bursts.
     delays: Ns,
     bursts: u64,
 }
 
-/// Result of a run.
 #[derive(Debug)]
 struct Outcome {
     steps: u64,
@@ -228,14 +220,14 @@ impl World {
         self.plan(self.free_at + PAUSE_NS, What::ForegroundLaunches);
     }
 
-    /// A background job launches what it has credit for and waits with the next; or it works,
-    /// synchronises and comes to its next step.
+    /// Launches what it has credit for and waits with the next; or works, synchronises and comes to
+    /// the next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
         if self.background_jobs[at].launched == shape.kernels {
             let background = &mut self.background_jobs[at];
-            // Its host work is done; now it waits for the device.
+            // Now it waits for the device.
             let end = background.out.iter().copied().max().unwrap_or(0);
             if end > now {
                 return self.plan(end, What::Goes(at));
@@ -288,7 +280,7 @@ impl World {
         }
     }
 
-    /// A job at the gate looks at what has ended, and whether it may go.
+    /// Looks at what has ended, and whether the job may go.
     fn looks(&mut self, at: usize) {
         let now = self.now;
         let background = &mut self.background_jobs[at];
