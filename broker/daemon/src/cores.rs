@@ -289,13 +289,13 @@ fn whose(event: &Event) -> Option<Client> {
         | Event::Progress { client, .. }
         | Event::Renewed { client, .. }
         | Event::Revoked { client, .. }
-        | Event::Crowded { client, .. }
+        | Event::Oversubscribed { client, .. }
         | Event::Sampled { client, .. } => *client,
         Event::Gone(client)
         | Event::Priority(client, _)
         | Event::Unprofiled(client)
         | Event::Idle(client, _)
-        | Event::Stirred(client, _)
+        | Event::WakeUpHint(client, _)
         | Event::Passed(client) => *client,
     })
 }

@@ -224,7 +224,7 @@ impl LaneWatch {
             }
             Kind::Transfer => ("transfer", Some(launched(client, kernel, record.a, at))),
             Kind::Idle => ("idle", Some(Event::Idle(client, at))),
-            Kind::Stir => ("stir", Some(Event::Stirred(client, at))),
+            Kind::Stir => ("stir", Some(Event::WakeUpHint(client, at))),
             // Also reported beside the ring, without loss.
             Kind::Wait => ("wait", None),
             Kind::Counted => {

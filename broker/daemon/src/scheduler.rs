@@ -395,7 +395,7 @@ impl Scheduler {
                     let ns = turn.and_then(|turn| i64::try_from(turn).ok());
                     self.mark(now, &entry, "crowded", ns, None);
                     let client = Client(client);
-                    self.tell(now, Event::Crowded { client, turn });
+                    self.tell(now, Event::Oversubscribed { client, turn });
                 }
             }
             Notice::Unprofiled(client) => self.tell(now, Event::Unprofiled(Client(client))),

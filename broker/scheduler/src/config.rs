@@ -85,8 +85,7 @@ impl FromStr for PolicyName {
     }
 }
 
-/// Settings of the scheduler. Times are wall-clock ns; [`Config::scaled`] fits them to a slower,
-/// simulated GPU.
+/// Settings of the scheduler. Times are ns of the clock; see [`Config::scaled`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The policy that decides.
@@ -95,82 +94,82 @@ pub struct Config {
     /// A longer kernel goes alone.
     ///
     /// 500 us: a request on a time-sliced device pays this at most (10 % of 5 ms). It must cover
-    /// the way of a grant, or the device runs dry: end of a kernel seen, broker woken, job woken,
-    /// 25-65 us for each sleeping core.
+    /// the way of a grant, or the device runs dry: broker and job are woken, 25-65 us for each
+    /// sleeping core.
     pub delay_bound: Ns,
     /// Predicted gaps up to this length are not filled (the paper's EPS, believed to be 0.1 ms).
     pub small_gap: Ns,
-    /// Time for the device to go from one process to another: about 100 us on a time-sliced A100, 0
-    /// under MPS. The way back takes none of a gap: it begins with the foreground job's kernel.
+    /// Time to go from one process to another: about 100 us on a time-sliced A100, 0 under MPS. The
+    /// way back takes none of a gap: it begins with the foreground job's kernel.
     pub switch_cost: Ns,
     /// `weft`: a kernel goes into a gap if `P(foreground job back before its end) <= risk`.
     ///
-    /// 0.95: under a run-ahead window a returning foreground job waits for half of one kernel on
-    /// average. In the lab (26 pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave
-    /// 0.96; mean latency went from 1.0024 to 1.0034 of alone. At most 0.5 where the device
-    /// switches between processes.
+    /// 0.95: a returning foreground job waits for half of one kernel on average. In the lab (26
+    /// pairs under MPS) 0.5 gave 0.84 of `fikit`'s batch work and 0.95 gave 0.96; mean latency went
+    /// from 1.0024 to 1.0034 of alone. At most 0.5 where the device switches between processes.
     pub risk: f64,
     /// `weft`: the most work, in ns, on the device before a background job's next launch.
     ///
     /// 5 us: a launch takes 4 to 6 us to arrive. With more, a second kernel is behind the one in
-    /// progress. Beside a launch queue
-    /// (`scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024`)
-    /// p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing else changed.
-    pub depth: Ns,
-    /// `weft`: whether kernels are deferred to a better moment that is near. False shows what that
-    /// is worth (`scripts/lab --without grace`).
-    pub grace: bool,
-    /// Silence of a foreground job, in ns, after which its gap counts as open-ended and is filled
-    /// within the delay bound alone. Counts from the gap's predicted end or, without one, from the
-    /// seen end of work.
+    /// progress. Beside a launch queue p99 was 1.016 of alone with 10 us and 1.010 with 5; nothing
+    /// else changed:
     ///
-    /// 200 us: a program that synchronises after each kernel launches the next within some 20 us, a
+    /// ```text
+    /// scripts/lab --kind table --requests 250 --partners 1 --device mps --rule weft --queue 1024
+    /// ```
+    pub depth: Ns,
+    /// `weft`: whether kernels are deferred to a better moment that is near
+    /// (`scripts/lab --without grace`).
+    pub deferral: bool,
+    /// Silence of a foreground job, in ns, after which its gap is open-ended and is filled within
+    /// the delay bound alone. Counts from the gap's predicted end, else from the seen end of work.
+    ///
+    /// 200 us: a program that synchronises after each kernel launches the next within 20 us, a
     /// Python framework within 100 us.
     pub open_after: Ns,
-    /// `open_after` where no synchronising call saw the end of the work. 1 ms: a job that launches
-    /// ahead may lose its core for a moment.
+    /// `open_after` where the end of the work was not seen. 1 ms: a job that launches ahead may
+    /// lose its core for a moment.
     pub open_unseen: Ns,
-    /// Unprofiled margin: part by which a foreground job's work may take longer than predicted
-    /// without a profile, until its own ends have taught better.
-    pub doubt: f64,
-    /// Minimum share: part of the device's time for background jobs that find no gap, all together.
+    /// Part by which a foreground job's work may take longer than predicted without a profile,
+    /// until its own ends have taught better.
+    pub unprofiled_margin: f64,
+    /// Part of the device's time for background jobs that find no gap, all together.
     ///
-    /// 0.02: such a job with 1 ms kernels launches one every 60 ms, since switching there and back
-    /// is charged to it. That is the price for the foreground job.
+    /// 0.02: such a job with 1 ms kernels launches one every 60 ms, with switching there and back
+    /// charged to it.
     pub minimum_share: f64,
     /// `weft`: time without starvation, in ns, after a gap in which a job had a delay bound of
     /// work; proportionally less after less.
     ///
     /// 500 ms: the minimum share takes the device from a foreground job that has work, at two
-    /// switches each. A job with gaps between requests needs none; a language model's request takes
-    /// a quarter of a second. Half of the longest wait at the gate (1 s), after which a launch goes
-    /// regardless.
+    /// switches each. A language model's request takes a quarter of a second. Half of the longest
+    /// wait at the gate (1 s), after which a launch goes regardless.
     pub starving_after: Ns,
     /// `weft`: the minimum share comes in portions for this time, ns: many short kernels pay for
     /// one switch there and back.
     pub share_every: Ns,
-    /// Time in ns, plus twice the work outstanding, since the last progress, after which a waiting
+    /// Time without progress, in ns, plus twice the work outstanding, after which a waiting
     /// background job is let through. Some programs queue a kernel that spins until a later launch
     /// is queued.
     pub stuck_after: Ns,
-    /// Silence about outstanding work, on top of ten times its predicted time, after which it is
+    /// Silence, in ns, on top of ten times the predicted time, after which outstanding work is
     /// written off.
     pub write_off_after: Ns,
-    /// `exclusive`: silence of a job after which the next may run. Jobs are silent for some ms
-    /// between steps or requests.
+    /// `exclusive`: silence of a job, in ns, after which the next may run. Jobs pause for some ms
+    /// between steps.
     pub idle_grace: Ns,
-    /// Length of a turn: under `timeslice`, and of background jobs of one priority. 10 ms against
-    /// 0.2 ms for switching there and back is 2 %.
+    /// Length of a turn, in ns, under `timeslice` and of background jobs of one priority. 10 ms
+    /// against 0.2 ms for switching there and back is 2 %.
     pub turn: Ns,
-    /// The longest that a job is swapped out while others have long turns, because their memory
-    /// does not fit the device together. Turns are 20 ms at least, so many jobs may exceed it.
+    /// The longest that a job is swapped out, in ns, while others have long turns. Turns are 20 ms
+    /// at least, so many jobs may exceed it.
     ///
     /// 500 ms: two jobs that move 2 GB each in a turn need some 300 ms each; each of five jobs gets
-    /// 109 at most. Below the longest wait at the gate (1 s), after which a launch goes regardless.
+    /// 109 at most. Half of the longest wait at the gate.
     pub max_swapped_out: Ns,
-    /// Upper limit of a predicted time: no kernel that is waited for runs longer than 10 s.
+    /// Upper limit of a predicted time, ns: no kernel that is waited for runs longer than 10 s.
     pub longest_cost: Ns,
-    /// The charge of a kernel without a known time, in ns.
+    /// The charge of a kernel without a known time, ns.
     pub unknown_cost: Ns,
 }
 
@@ -183,10 +182,10 @@ impl Default for Config {
             switch_cost: 100 * US,
             risk: 0.95,
             depth: 5 * US,
-            grace: true,
+            deferral: true,
             open_after: 200 * US,
             open_unseen: MS,
-            doubt: 0.25,
+            unprofiled_margin: 0.25,
             minimum_share: 0.02,
             starving_after: 500 * MS,
             share_every: 25 * MS,
@@ -203,12 +202,17 @@ impl Default for Config {
 
 impl Config {
     /// (hash, ns): high quantiles of kernels that may take far longer than their charge; core and
-    /// run-ahead windows fit them into gaps by these. Empty where that does not pay.
+    /// gates fit these into gaps by them. Empty where that does not pay.
     ///
-    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices.
-    /// vgg19 beside bert_base's training, with a launch queue: p99 was 1.74 of alone by the mean,
-    /// 1.00 by this. (One kernel takes 45 us twelve times of thirteen and 1.9 ms once.)
-    /// `scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base --device time-sliced --rule weft --partners 1`
+    /// On a switching device a kernel that outlasts the gap costs a foreground job whole slices:
+    /// p99 of vgg19 beside bert_base was 1.74 of alone by the mean, 1.00 by this. (One kernel takes
+    /// 45 us twelve times of thirteen and 1.9 ms once.)
+    ///
+    /// ```text
+    /// scripts/lab --kind table --requests 1000 --model vgg19 --model bert_base \
+    ///     --device time-sliced --rule weft --partners 1
+    /// ```
+    ///
     /// Under MPS it took 2 % of the work from background jobs and gave the foreground job nothing.
     pub fn may_take(&self, profile: &Profile) -> Vec<(u64, Ns)> {
         match self.switch_cost {
@@ -217,10 +221,10 @@ impl Config {
         }
     }
 
-    /// `Config::may_take` for a device that switches between processes.
+    /// `Config::may_take`, whatever the device.
     pub(super) fn spread(&self, profile: &Profile) -> Vec<(u64, Ns)> {
-        /// One launch in fifty takes longer. Such a kernel stands at a dozen places in a step and
-        /// is long at one of them.
+        /// One launch in fifty takes longer: such a kernel is long at one of a dozen places in a
+        /// step.
         const QUANTILE: f64 = 0.98;
         match self.policy {
             PolicyName::Weft => profile.spread(QUANTILE, self.delay_bound / 4),
@@ -228,8 +232,7 @@ impl Config {
         }
     }
 
-    /// These settings for a device that is `factor` times slower: times that are properties of the
-    /// device are multiplied.
+    /// These settings for a device that is `factor` times slower: its times are multiplied.
     pub fn scaled(mut self, factor: f64) -> Config {
         let scale = |ns: &mut Ns| *ns = (*ns as f64 * factor) as Ns;
         scale(&mut self.delay_bound);

@@ -6,12 +6,12 @@ use weft_profiles::Profile;
 
 use weft_protocol::{Client, Ns, credit::RunAheadWindow, lane::Mode};
 
-/// An event. The driver copies events from lanes and sockets; the core trusts none of them.
+/// An event. It comes from lanes and sockets; the core trusts none.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A client attached. The answer holds its first [`Decision::Mode`].
     Attached {
-        /// The new client. A number that is attached already is ignored and counted.
+        /// The new client. One that is attached already is ignored and counted.
         client: Client,
         /// 0 (most important) to 9; more counts as 9.
         priority: u8,
@@ -22,8 +22,7 @@ pub enum Event {
     Gone(Client),
     /// `weft set` changed a client's priority.
     Priority(Client, u8),
-    /// A client's profile does not fit its device and is forgotten. Its books go on: its reports
-    /// count from its beginning.
+    /// A client's profile does not fit its device and is forgotten. Its books go on.
     Unprofiled(Client),
     /// A client launched a kernel, graph or transfer.
     Launched {
@@ -31,16 +30,16 @@ pub enum Event {
         client: Client,
         /// Hash of the kernel.
         kernel: u64,
-        /// Predicted time on the device, ns, from the client's own table.
+        /// Predicted time, ns, by the client's own table.
         cost: Ns,
         /// When the launch was made.
         at: Ns,
     },
-    /// A synchronising call saw at this time that nothing of the client is left on the device.
+    /// A synchronising call saw that nothing of the client is left on the device.
     Idle(Client, Ns),
-    /// Wake-up hint: an idle client made a driver call that is no launch, its input copy, say.
-    Stirred(Client, Ns),
-    /// A background job waits at the gate with this kernel. Another kernel replaces it.
+    /// Wake-up hint: an idle client made a driver call that is no launch, such as its input copy.
+    WakeUpHint(Client, Ns),
+    /// A background job waits at the gate with this kernel, which replaces another.
     Waits {
         /// The client.
         client: Client,
@@ -51,19 +50,19 @@ pub enum Event {
         /// Since when the client waits.
         since: Ns,
     },
-    /// Credit word of a waiting background job: read after the last [`Event::Progress`], told
-    /// before [`Event::Waits`]. The books' credit beyond it was taken by other threads and is not
-    /// reported yet. Optional: without it no credit counts as so taken.
+    /// Credit word of a waiting background job, told between [`Event::Progress`] and
+    /// [`Event::Waits`]. Credit in the books beyond it was taken by other threads and is not
+    /// reported yet. Optional.
     Holds {
         /// The client.
         client: Client,
         /// Below zero if overdrawn.
         left: i64,
     },
-    /// A background job no longer waits at the gate, by its lane. Optional: a launch or a covering
-    /// grant ends a wait too.
+    /// A background job no longer waits at the gate. Optional: a launch or a covering grant ends a
+    /// wait too.
     Passed(Client),
-    /// A background job's cumulative reports from its lane, in predicted ns.
+    /// A background job's cumulative reports, in predicted ns.
     Progress {
         /// The client.
         client: Client,
@@ -72,8 +71,7 @@ pub enum Event {
         /// The part of it that was seen to end.
         settled: Ns,
     },
-    /// Credit that came back under run-ahead windows, read after the [`Event::Progress`] that is
-    /// told before.
+    /// Credit that came back under run-ahead windows, read after [`Event::Progress`].
     Renewed {
         /// The client.
         client: Client,
@@ -81,26 +79,24 @@ pub enum Event {
         total: Ns,
     },
     /// A client's credit word was swapped to zero: the answer to [`Decision::Revoke`], and to a
-    /// [`Decision::Grant`] under other launch epochs.
-    ///
-    /// Credit given = issued + revoked + left. So only grants, such swaps and the client's taking
-    /// (`issued`) change the word.
+    /// [`Decision::Grant`] under other launch epochs. Only grants, such swaps and the client's
+    /// taking (`issued`) change the word.
     Revoked {
         /// The client.
         client: Client,
-        /// Credit that was in the word, ns. Below zero if overdrawn.
+        /// Credit in the word, ns. Below zero if overdrawn.
         left: i64,
     },
     /// The memory of this client and others does not fit the device together, or does again. Those
-    /// of one priority take turns, so that memory can be moved for each.
-    Crowded {
+    /// of one priority take turns, so that memory can move.
+    Oversubscribed {
         /// The client.
         client: Client,
         /// Length of its turns from the next one on, ns. `None`: there is room.
         turn: Option<Ns>,
     },
-    /// Time for the device to go from one process to another from now on, ns: it became known
-    /// whether its clients share it under MPS.
+    /// Time to go from one process to another from now on, ns: it became known whether clients
+    /// share the device under MPS.
     SwitchCost(Ns),
     /// Time of a kernel, as the device measured it.
     Sampled {
@@ -122,14 +118,14 @@ pub enum Event {
 pub enum Decision {
     /// Tell a client its mode.
     Mode(Client, Mode),
-    /// Set or end a client's run-ahead window: before the [`Decision::Grant`] it is for, or alone.
+    /// Set or end a client's run-ahead window: before its [`Decision::Grant`], or alone.
     RunAheadWindow(Client, Option<RunAheadWindow>),
     /// Add to a background job's credit word and ring its doorbell.
     ///
     /// If `bound`, the credit holds only while the launch epochs above the client's priority stay
-    /// unchanged since this iteration began. So read the epoch page, read the lanes' records, ask
-    /// the core, and store **that** reading as the lane's launch epochs. A foreground launch that
-    /// the core has not seen then voids the credit. Earlier credit must not revive: if the stored
+    /// as they were when this iteration began. So read the epoch page, then the lanes, ask the
+    /// core, and store **that** reading as the lane's launch epochs. A foreground launch that the
+    /// core has not seen then voids the credit. Earlier credit must not revive: if the stored
     /// launch epochs differ, first swap the word to zero and report [`Event::Revoked`].
     Grant {
         /// The client.
@@ -139,8 +135,8 @@ pub enum Decision {
         /// Whether the launch of a more important foreground job voids it.
         bound: bool,
     },
-    /// Start or stop timing some of a client's launches ([`Event::Sampled`]): neither its late ends
-    /// nor a profile tell kernel times.
+    /// Start or stop timing some launches ([`Event::Sampled`]) of a client whose kernel times
+    /// nothing else tells.
     Times(Client, bool),
     /// Swap a background job's credit word to zero and report its content as [`Event::Revoked`].
     Revoke(Client),

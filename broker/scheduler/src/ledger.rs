@@ -7,9 +7,9 @@
 
 use weft_protocol::Ns;
 
-/// A background job's account of credit, in predicted GPU ns since the client attached.
+/// Account of credit, in predicted GPU ns since the client attached.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ledger {
+pub(super) struct CreditLedger {
     granted: Ns,
     issued: Ns,
     settled: Ns,
@@ -18,29 +18,27 @@ pub(super) struct Ledger {
     written_off: Ns,
     /// The part of `granted` that came back under run-ahead windows.
     renewed: Ns,
-    /// Ended work that does not come back, by the last run-ahead window, if there was one.
+    /// Ended work that does not come back, by the last run-ahead window.
     non_refundable: Option<Ns>,
-    /// The part of `left` that threads took without a report, and that is not waited for.
+    /// The part of `left` that was taken without a report and is not waited for.
     given_up: Ns,
 }
 
 /// What a report changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Newly issued.
     pub issued: Ns,
     /// Newly seen to end.
     pub settled: Ns,
-    /// The report was impossible and was corrected.
+    /// Whether the report was impossible.
     pub corrected: bool,
 }
 
-impl Ledger {
+impl CreditLedger {
     pub(super) fn granted(&self) -> Ns {
         self.granted
     }
 
-    /// The part of `granted` that came back under run-ahead windows.
     pub(super) fn renewed(&self) -> Ns {
         self.renewed
     }
@@ -61,12 +59,11 @@ impl Ledger {
         self.written_off
     }
 
-    /// Credit not used yet. Below zero where overdrawn.
+    /// Unused credit. Below zero where overdrawn.
     pub(super) fn left(&self) -> i64 {
         signed(self.granted) - signed(self.issued) - self.revoked
     }
 
-    /// Credit that may still be used.
     pub(super) fn usable(&self) -> Ns {
         self.left().max(0).unsigned_abs()
     }
@@ -90,13 +87,13 @@ impl Ledger {
         self.granted = self.granted.saturating_add(credit);
     }
 
-    /// Takes in a new run-ahead window. Credit is given only after the word was emptied, so all
-    /// that came back under the last window is told.
+    /// Takes in a new run-ahead window. The word was emptied before, so all that came back under
+    /// the last window is told.
     pub(super) fn let_out(&mut self, non_refundable: Ns) {
         self.non_refundable = Some(non_refundable);
     }
 
-    /// Takes in the credit that came back in all. Returns whether the run-ahead window allows it.
+    /// Takes in the credit that came back in all. Returns whether the window allows it.
     pub(super) fn renew(&mut self, total: Ns) -> bool {
         let most = self
             .non_refundable
@@ -107,19 +104,18 @@ impl Ledger {
         believed == total
     }
 
-    /// Ended work that must not come back as credit, so that at most `most` is out for good after a
-    /// grant of `credit`.
+    /// Ended work that must not come back, so that at most `most` is out after a grant of `credit`.
     pub(super) fn non_refundable(&self, credit: Ns, most: Ns) -> Ns {
         let out = self.exposure().saturating_add(credit).min(most);
         let given = signed(self.granted.saturating_add(credit) - self.renewed) - self.revoked - signed(out);
         given.max(0).unsigned_abs()
     }
 
-    /// Takes in reported totals. `most`: the most that one launch can issue beyond its credit, ns.
+    /// Takes in reported totals. `most`: what one launch can issue beyond its credit, ns.
     pub(super) fn report(&mut self, issued: Ns, settled: Ns, most: Ns) -> Change {
         let ceiling = self.issued.saturating_add(self.usable()).saturating_add(most);
         let new_issued = issued.clamp(self.issued, ceiling);
-        // Work that was written off may still be reported: never count it twice.
+        // Work that was written off may still be reported.
         let new_settled = settled.clamp(self.settled, new_issued.max(self.settled));
         let change = Change {
             issued: new_issued - self.issued,
@@ -132,11 +128,10 @@ impl Ledger {
         change
     }
 
-    /// Takes in the content of the credit word as it was swapped to zero. `most`: the most that one
-    /// launch can issue beyond its credit. Returns whether `left` was possible.
+    /// Takes in the content of the credit word, swapped to zero. `most`: what one launch can issue
+    /// beyond its credit, ns. Returns whether `left` was possible.
     pub(super) fn revoke(&mut self, left: i64, most: Ns) -> bool {
-        // What was issued and not reported yet is in `left()` and was not in the word: the word
-        // held at most `left()`.
+        // The word held at most `left()`, which still has what was issued and not reported.
         let least = self.left().min(0).saturating_sub(signed(most));
         let believed = left.clamp(least, self.left());
         self.revoked = self.revoked.saturating_add(believed);
@@ -151,20 +146,19 @@ impl Ledger {
         self.written_off = self.written_off.saturating_add(untold);
     }
 
-    /// Credit taken and not reported yet, ns, given the word's content; without what was given up.
+    /// Credit taken and not reported yet, ns, without what was given up.
     pub(super) fn untold(&self, word: i64) -> Ns {
         let taken = self.left().saturating_sub(word).max(0).unsigned_abs();
         taken.saturating_sub(self.given_up)
     }
 
-    /// Stops waiting for outstanding work.
     pub(super) fn write_off(&mut self) {
         self.written_off = self.written_off.saturating_add(self.outstanding());
         self.settled = self.issued;
     }
 }
 
-/// Totals stay far below 2^62 ns (146 years of GPU time): [`Ledger::report`] bounds each report.
+/// Totals stay far below 2^62 ns (146 years): [`CreditLedger::report`] bounds each report.
 fn signed(total: Ns) -> i64 {
     i64::try_from(total).unwrap_or(i64::MAX)
 }
@@ -175,94 +169,94 @@ mod tests {
 
     use super::*;
 
-    const MOST: Ns = 1_000_000;
+    const MOST_NS: Ns = 1_000_000;
 
     #[test]
     fn credit_goes_from_left_to_outstanding_to_settled() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (100, 0, 100));
-        ledger.report(60, 0, MOST);
+        ledger.report(60, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 60, 100));
-        ledger.report(60, 60, MOST);
+        ledger.report(60, 60, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding(), ledger.exposure()), (40, 0, 40));
-        assert!(ledger.revoke(40, MOST));
+        assert!(ledger.revoke(40, MOST_NS));
         assert_eq!((ledger.left(), ledger.exposure()), (0, 0));
     }
 
     #[test]
     fn a_launch_on_its_way_when_credit_is_taken_back_is_not_lost() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         // The client took 30 without reporting it: 70 were in the word.
-        assert!(ledger.revoke(70, MOST));
+        assert!(ledger.revoke(70, MOST_NS));
         assert_eq!((ledger.left(), ledger.exposure()), (30, 30));
-        ledger.report(30, 0, MOST);
+        ledger.report(30, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.outstanding()), (0, 30));
     }
 
     #[test]
     fn overdrawn_credit_is_a_debt_until_it_is_forgiven() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(10);
-        ledger.report(50, 50, MOST);
+        ledger.report(50, 50, MOST_NS);
         assert_eq!((ledger.left(), ledger.usable()), (-40, 0));
-        assert!(ledger.revoke(-40, MOST));
+        assert!(ledger.revoke(-40, MOST_NS));
         assert_eq!(ledger.left(), 0);
     }
 
     #[test]
     fn reports_that_cannot_be_are_corrected() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
-        assert!(ledger.report(u64::MAX, 0, MOST).corrected);
-        assert_eq!(ledger.issued(), 100 + MOST);
-        assert!(ledger.report(5, 0, MOST).corrected, "backwards");
+        assert!(ledger.report(u64::MAX, 0, MOST_NS).corrected);
+        assert_eq!(ledger.issued(), 100 + MOST_NS);
+        assert!(ledger.report(5, 0, MOST_NS).corrected, "backwards");
         assert!(
-            ledger.report(100 + MOST, u64::MAX, MOST).corrected,
+            ledger.report(100 + MOST_NS, u64::MAX, MOST_NS).corrected,
             "settled more than issued"
         );
         assert_eq!(ledger.outstanding(), 0);
-        assert!(!ledger.revoke(i64::MAX, MOST));
+        assert!(!ledger.revoke(i64::MAX, MOST_NS));
     }
 
     #[test]
     fn what_was_given_up_does_not_come_back_until_more_is_taken() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
         assert_eq!(ledger.untold(0), 100);
         ledger.give_up(100);
         assert_eq!((ledger.untold(0), ledger.written_off()), (0, 100));
         ledger.grant(30);
         assert_eq!((ledger.untold(30), ledger.untold(10)), (0, 20));
-        ledger.report(100, 0, MOST);
+        ledger.report(100, 0, MOST_NS);
         assert_eq!((ledger.left(), ledger.untold(0)), (30, 30), "reported after all");
     }
 
     #[test]
     fn written_off_work_is_not_counted_twice() {
-        let mut ledger = Ledger::default();
+        let mut ledger = CreditLedger::default();
         ledger.grant(100);
-        ledger.report(100, 20, MOST);
+        ledger.report(100, 20, MOST_NS);
         ledger.write_off();
         assert_eq!((ledger.outstanding(), ledger.written_off()), (0, 80));
-        let change = ledger.report(100, 50, MOST);
+        let change = ledger.report(100, 50, MOST_NS);
         assert_eq!((change.settled, change.corrected), (0, false));
         ledger.grant(10);
-        ledger.report(110, 100, MOST);
+        ledger.report(110, 100, MOST_NS);
         assert_eq!(ledger.outstanding(), 10);
     }
 
     proptest! {
         #[test]
         fn credit_is_conserved(steps in prop::collection::vec((0u8..4, any::<u64>(), any::<u64>()), 0..60)) {
-            let mut ledger = Ledger::default();
+            let mut ledger = CreditLedger::default();
             for (what, a, b) in steps {
                 match what {
                     0 => ledger.grant(a % 10_000_000),
-                    1 => { ledger.report(a, b, MOST); }
-                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST); }
-                    _ => { ledger.revoke(a as i64, MOST); }
+                    1 => { ledger.report(a, b, MOST_NS); }
+                    2 => { ledger.report(a % 100_000_000, b % 100_000_000, MOST_NS); }
+                    _ => { ledger.revoke(a as i64, MOST_NS); }
                 }
                 let sum = i128::from(ledger.issued()) + i128::from(ledger.revoked()) + i128::from(ledger.left());
                 prop_assert_eq!(i128::from(ledger.granted()), sum);

@@ -1,49 +1,48 @@
 //! The kernels that wait at gates, one a client, in the orders in which policies look for them.
 //!
-//! Each class (priority) is ordered by long estimate, for "the longest that fits", and by turn. A
-//! third order, through all classes, tells which client is due. All are sorted vectors that keep
-//! their capacity. Finding is a binary search; a change moves at most one entry a waiting client
-//! (24 KB for 1000). Nothing is allocated once grown.
+//! Each class (priority) is ordered by long estimate and by turn; a third order through all classes
+//! tells which client is due. All are sorted vectors that keep their capacity. A change moves at
+//! most one entry a waiting client (24 KB for 1000).
 
 use weft_protocol::{Ns, PRIORITIES};
 
 /// Index of a client in the core's table.
-pub(super) type Slot = usize;
+pub(super) type ClientSlot = usize;
 
 /// A kernel at a gate, as queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub slot: Slot,
+pub(super) struct QueueEntry {
+    pub slot: ClientSlot,
     /// 0 to 9.
     pub class: usize,
     pub cost: Ns,
-    /// Long estimate, ns: under `weft` no less than the time in nine cases of ten, else the cost.
+    /// Long estimate, ns: what must fit into a gap.
     pub long: Ns,
     pub since: Ns,
-    /// Number of turns that the client had.
+    /// Turns that the client had.
     pub round: u64,
     /// When the kernel is let through although it fits nowhere.
     pub due: Ns,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    classes: [Class; PRIORITIES],
-    due: Vec<(Ns, Slot)>,
+pub(super) struct GateQueue {
+    classes: [ClassQueue; PRIORITIES],
+    due: Vec<(Ns, ClientSlot)>,
     /// Bit n: class n is not empty.
     busy: u16,
 }
 
 #[derive(Debug, Default)]
-struct Class {
-    /// (long estimate, since in reverse, slot). The last entry that fits is the longest, and of
-    /// equals the one that waits longest.
-    by_time: Vec<(Ns, std::cmp::Reverse<Ns>, Slot)>,
+struct ClassQueue {
+    /// (long estimate, since in reverse, slot): the last that fits is the longest, and of equals
+    /// the one that waits longest.
+    by_time: Vec<(Ns, std::cmp::Reverse<Ns>, ClientSlot)>,
     /// (round, since, slot).
-    by_turn: Vec<(u64, Ns, Slot)>,
+    by_turn: Vec<(u64, Ns, ClientSlot)>,
 }
 
-impl Queue {
+impl GateQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.busy == 0
     }
@@ -53,7 +52,7 @@ impl Queue {
         self.classes[class].by_turn.len()
     }
 
-    pub(super) fn insert(&mut self, entry: &Entry) {
+    pub(super) fn insert(&mut self, entry: &QueueEntry) {
         let class = &mut self.classes[entry.class];
         put(
             &mut class.by_time,
@@ -64,7 +63,7 @@ impl Queue {
         self.busy |= 1 << entry.class;
     }
 
-    pub(super) fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &QueueEntry) {
         let class = &mut self.classes[entry.class];
         take(
             &mut class.by_time,
@@ -77,19 +76,18 @@ impl Queue {
         }
     }
 
-    /// The most important class with a waiting client.
     pub(super) fn first_class(&self) -> Option<usize> {
         (self.busy != 0).then(|| self.busy.trailing_zeros() as usize)
     }
 
-    /// The client whose turn it is in a class: fewest turns, then longest wait.
-    pub(super) fn first_in_turn(&self, class: usize) -> Option<Slot> {
+    /// The client with the fewest turns, then the longest wait.
+    pub(super) fn first_in_turn(&self, class: usize) -> Option<ClientSlot> {
         self.classes[class].by_turn.first().map(|(_, _, slot)| *slot)
     }
 
     /// BestPrioFit: the longest kernel shorter than `gap`, of the most important class that has
     /// one.
-    pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<Slot> {
+    pub(super) fn best_prio_fit(&self, gap: Ns) -> Option<ClientSlot> {
         let mut busy = self.busy;
         while busy != 0 {
             if let Some(slot) = self.best_fit(busy.trailing_zeros() as usize, gap) {
@@ -101,15 +99,14 @@ impl Queue {
     }
 
     /// The longest kernel of a class that is shorter than `gap`.
-    pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<Slot> {
+    pub(super) fn best_fit(&self, class: usize, gap: Ns) -> Option<ClientSlot> {
         let by_time = &self.classes[class].by_time;
         let fitting = by_time.partition_point(|(time, _, _)| *time < gap);
         let (_, _, slot) = by_time.get(fitting.checked_sub(1)?)?;
         Some(*slot)
     }
 
-    /// The client that is due first, and when.
-    pub(super) fn first_due(&self) -> Option<(Ns, Slot)> {
+    pub(super) fn first_due(&self) -> Option<(Ns, ClientSlot)> {
         self.due.first().copied()
     }
 }
@@ -129,8 +126,8 @@ fn take<T: Ord>(list: &mut Vec<T>, entry: &T) {
 mod tests {
     use super::*;
 
-    fn entry(slot: Slot, class: usize, cost: Ns, since: Ns) -> Entry {
-        Entry {
+    fn entry(slot: ClientSlot, class: usize, cost: Ns, since: Ns) -> QueueEntry {
+        QueueEntry {
             slot,
             class,
             cost,
@@ -143,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_most_important_class_that_fits_gives_its_longest() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         for waiting in [
             entry(0, 2, 900, 0),
             entry(1, 5, 300, 0),
@@ -166,7 +163,7 @@ mod tests {
 
     #[test]
     fn among_equals_who_waits_longest_goes_first() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         queue.insert(&entry(0, 3, 100, 20));
         queue.insert(&entry(1, 3, 100, 10));
         assert_eq!(queue.best_prio_fit(200), Some(1));
@@ -180,7 +177,7 @@ mod tests {
 
     #[test]
     fn of_those_that_fit_the_longest_and_of_equals_who_waits_longest() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         for waiting in [
             entry(0, 4, 100, 0),
             entry(1, 4, 300, 0),
@@ -194,7 +191,7 @@ mod tests {
         assert_eq!(queue.best_fit(4, 100), None);
         assert_eq!(queue.best_fit(5, 300), None);
         // A low cost with a high long estimate counts as long.
-        queue.insert(&Entry {
+        queue.insert(&QueueEntry {
             long: 900,
             ..entry(4, 4, 50, 0)
         });
@@ -203,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_out_is_gone_from_every_order() {
-        let mut queue = Queue::default();
+        let mut queue = GateQueue::default();
         let (a, b) = (entry(0, 9, 5, 1), entry(1, 9, 7, 2));
         queue.insert(&a);
         queue.insert(&b);

@@ -1,4 +1,4 @@
-//! The core's state for people: `weft status` and `weft top` print it, tests assert on it.
+//! The core's state for people and tests: `weft status` and `weft top` print it.
 
 use serde::Serialize;
 use weft_profiles::predictor::Quality;
@@ -11,13 +11,13 @@ use weft_protocol::{Ns, lane::Mode};
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
-    /// Time to go from one process to another, ns. 0: the device does not switch, as under MPS.
+    /// Time to go from one process to another, ns. 0 under MPS.
     pub switch_cost: Ns,
-    /// The clients, in the order in which they attached.
+    /// The clients, as they attached.
     pub clients: Vec<ClientView>,
     /// The gap that is open now.
     pub gap: Option<GapView>,
-    /// Background work granted or on the device and not seen to end, of all clients, ns.
+    /// Background work granted or on the device and not seen to end, ns.
     pub exposure: Ns,
     /// Counters since the broker started.
     pub counters: Counters,
@@ -45,21 +45,21 @@ pub struct ClientView {
     pub turns: bool,
     /// The kernel at its gate.
     pub waiting: Option<WaitView>,
-    /// Launches that the core was told of. A client that is alone tells none.
+    /// Launches told to the core. A client that is alone tells none.
     pub launches: u64,
     /// Their predicted time, ns.
     pub work: Ns,
-    /// When its submitted work is predicted to end.
+    /// Predicted end of its submitted work.
     pub busy_until: Ns,
     /// Credit given in all, ns.
     pub granted: Ns,
     /// The part of it that came back under run-ahead windows, ns.
     pub renewed: Ns,
-    /// Credit used in all, by the client's reports, ns.
+    /// Credit used in all, as reported, ns.
     pub issued: Ns,
     /// Credit revoked in all, ns. Below zero where overdraft was forgiven.
     pub revoked: i64,
-    /// Credit not used yet, ns. Below zero where overdrawn.
+    /// Unused credit, ns. Below zero where overdrawn.
     pub left: i64,
     /// Used credit whose work was not seen to end, ns.
     pub outstanding: Ns,
@@ -67,9 +67,9 @@ pub struct ClientView {
     pub written_off: Ns,
     /// Number of grants by the minimum share.
     pub starved: u64,
-    /// Quality of the gap model as a foreground job, under `weft`.
+    /// Quality of the gap model, under `weft`.
     pub gaps: ForecastView,
-    /// Quality of the kernel-time model as a background job, under `weft`.
+    /// Quality of the kernel-time model, under `weft`.
     pub times: ForecastView,
 }
 
@@ -78,8 +78,8 @@ pub struct ClientView {
 pub struct ForecastView {
     /// Number of forecasts, without values too short to matter.
     pub forecasts: u64,
-    /// Part of the values that kept the promise: gaps not below the low value, times not above the
-    /// high one. Right: 0.9.
+    /// Part of the gaps not below the low value, or of the times not above the high one. Right:
+    /// 0.9.
     pub kept: Option<f64>,
     /// Mean distance between forecast and value, relative to the mean value.
     pub error: Option<f64>,
@@ -88,7 +88,6 @@ pub struct ForecastView {
 }
 
 impl ForecastView {
-    /// Of gaps.
     pub(super) fn of_gaps((quality, contexts): (Quality, usize)) -> ForecastView {
         ForecastView {
             forecasts: quality.forecasts,
@@ -98,7 +97,6 @@ impl ForecastView {
         }
     }
 
-    /// Of kernel times.
     pub(super) fn of_times((quality, contexts): (Quality, usize)) -> ForecastView {
         ForecastView {
             kept: quality.coverage_of_high(),
@@ -121,9 +119,9 @@ pub struct WaitView {
 /// A gap of the foreground jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GapView {
-    /// When the last foreground job's work ended, as predicted or seen.
+    /// End of the last foreground job's work, predicted or seen.
     pub since: Ns,
-    /// When the foreground job is predicted to be back. `None`: open-ended.
+    /// Predicted return of the foreground job. `None`: open-ended.
     pub until: Option<Ns>,
 }
 
@@ -134,9 +132,9 @@ pub struct Counters {
     pub events: u64,
     /// Grants given.
     pub grants: u64,
-    /// Revocations for a foreground job or a more important client.
+    /// Revocations for a more important client.
     pub revocations: u64,
-    /// Gaps of known length that were opened for background jobs.
+    /// Gaps of known length opened for background jobs.
     pub gaps: u64,
     /// Gaps that became open-ended.
     pub open_gaps: u64,
@@ -148,11 +146,11 @@ pub struct Counters {
     pub stuck_grants: u64,
     /// Long turns that began.
     pub long_turns: u64,
-    /// Times that outstanding work was written off.
+    /// Times that work was written off.
     pub write_offs: u64,
-    /// Events with impossible figures (a time far off, a count that went backwards), corrected.
+    /// Events with impossible figures, corrected.
     pub corrected: u64,
-    /// Events of clients that are not attached, or already are; ignored.
+    /// Events of unknown clients, or a second attach; ignored.
     pub strangers: u64,
 }
 

@@ -1,81 +1,72 @@
 //! The core's state: clients, waits, and the background work that is out.
 //!
-//! All ledger changes go through [`State::account`], so the sum and the list of exposures agree
-//! with the ledgers. Policies read the state and change nothing.
+//! Policies read the state and change nothing. All ledger changes go through
+//! [`SchedulerState::account`], so that sums agree with the ledgers.
 
 use std::{collections::HashMap, hash::BuildHasherDefault};
 
-use super::{
-    Client, Config, Counters, PolicyName,
-    client::{ClientState, Wait},
-    device::{Device, Worked},
-    ledger::Ledger,
-    queue::{Entry, Queue, Slot},
-    timeline::Phase,
-    times::Hashed,
-};
-use weft_protocol::{
-    Ns, PRIORITIES,
-    lane::{Mode, is_transfer},
+use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
+
+use crate::{
+    Config, Counters, Decision,
+    busy_model::Phase,
+    client::{ClientState, GateWait, LongKernel},
+    ledger::CreditLedger,
+    mean_times::Hashed,
+    queue::{ClientSlot, GateQueue, QueueEntry},
 };
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SchedulerState {
     pub config: Config,
     pub counters: Counters,
-    pub queue: Queue,
-    /// Exposure of all clients, in ns: background work that is on the device or may come there
-    /// without another grant. Credit of a client that waits for more is not in it: its gate keeps
-    /// order, so that credit is not usable before the next grant.
+    pub queue: GateQueue,
+    /// Exposure of all clients, ns: background work that is on the device or may come there without
+    /// another grant. Credit of a client that waits for more is not in it: its gate keeps order.
     pub exposure: Ns,
-    /// Clients that have unused credit or work on the device.
-    pub exposed: Vec<Slot>,
-    /// Clients in [`Mode::Foreground`].
-    pub foreground_jobs: Vec<Slot>,
-    /// All clients, in the order in which they attached.
-    pub order: Vec<Slot>,
-    /// Number of clients that wait at their gates, with or without a grant on its way.
+    /// Clients with unused credit or work on the device.
+    pub exposed: Vec<ClientSlot>,
+    pub foreground_jobs: Vec<ClientSlot>,
+    /// All clients, as they attached.
+    pub order: Vec<ClientSlot>,
+    /// Number of clients at their gates, with or without a grant on its way.
     pub waiting: usize,
-    /// Background work on the device by the clock, under `weft`.
-    pub device: Device,
-    /// When foreground jobs lately had work on the device, under `weft`.
-    pub worked: Worked,
-    /// Last sign of work of any background job, by class.
+    /// Last sign of a background job's work, by class.
     pub class_active_at: [Ns; PRIORITIES],
+    windows_out: bool,
     slots: Vec<Option<ClientState>>,
-    free: Vec<Slot>,
-    index: HashMap<Client, Slot, BuildHasherDefault<Hashed>>,
+    free: Vec<ClientSlot>,
+    index: HashMap<Client, ClientSlot, BuildHasherDefault<Hashed>>,
 }
 
-impl State {
-    pub(super) fn new(config: Config) -> State {
-        State {
+impl SchedulerState {
+    pub(super) fn new(config: Config) -> SchedulerState {
+        SchedulerState {
             config,
             counters: Counters::default(),
-            queue: Queue::default(),
+            queue: GateQueue::default(),
             exposure: 0,
             exposed: Vec::new(),
             foreground_jobs: Vec::new(),
             order: Vec::new(),
             waiting: 0,
-            device: Device::default(),
-            worked: Worked::default(),
             class_active_at: [0; PRIORITIES],
+            windows_out: false,
             slots: Vec::new(),
             free: Vec::new(),
             index: HashMap::default(),
         }
     }
 
-    pub(super) fn slot(&self, client: Client) -> Option<Slot> {
+    pub(super) fn slot(&self, client: Client) -> Option<ClientSlot> {
         self.index.get(&client).copied()
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&ClientState> {
+    pub(super) fn get(&self, slot: ClientSlot) -> Option<&ClientState> {
         self.slots.get(slot)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut ClientState> {
+    pub(super) fn get_mut(&mut self, slot: ClientSlot) -> Option<&mut ClientState> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
@@ -83,7 +74,12 @@ impl State {
         self.order.iter().filter_map(|slot| self.get(*slot))
     }
 
-    pub(super) fn add(&mut self, client: ClientState) -> Slot {
+    pub(super) fn foreground(&self) -> impl Iterator<Item = (ClientSlot, &ClientState)> {
+        let slots = self.foreground_jobs.iter();
+        slots.filter_map(|slot| Some((*slot, self.get(*slot)?)))
+    }
+
+    pub(super) fn add(&mut self, client: ClientState) -> ClientSlot {
         let id = client.id;
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -100,21 +96,19 @@ impl State {
         slot
     }
 
-    /// Removes a client, with all it held.
-    pub(super) fn remove(&mut self, slot: Slot) {
+    pub(super) fn remove(&mut self, slot: ClientSlot) {
         self.pass(slot);
-        self.account(slot, |ledger| *ledger = Ledger::default());
+        self.account(slot, |ledger| *ledger = CreditLedger::default());
         if let Some(client) = self.slots.get_mut(slot).and_then(Option::take) {
             self.index.remove(&client.id);
             self.free.push(slot);
         }
-        self.device.forget(slot);
         self.order.retain(|other| *other != slot);
         self.foreground_jobs.retain(|other| *other != slot);
     }
 
     /// Changes a ledger and keeps the sums right.
-    pub(super) fn account<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Ledger) -> T) -> Option<T> {
+    pub(super) fn account<T>(&mut self, slot: ClientSlot, change: impl FnOnce(&mut CreditLedger) -> T) -> Option<T> {
         let client = self.slots.get_mut(slot)?.as_mut()?;
         let result = change(&mut client.ledger);
         let exposed = client.ledger.exposure() > 0;
@@ -139,14 +133,14 @@ impl State {
     }
 
     /// Updates the sum of exposures after a change to one client.
-    fn recount(&mut self, slot: Slot) {
+    fn recount(&mut self, slot: ClientSlot) {
         let Some(client) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        // A client that waits again without a report has used its last grant. That work is on its
-        // way, and so is what the books have beyond the word.
-        let waits = |client: &ClientState| client.wait.is_some_and(|wait| !State::covered(client, &wait));
-        let in_order = client.queued.is_some() || client.barred && waits(client);
+        // A client that waits again without a report has used its last grant. So that work is on
+        // its way, and so is what the books have beyond the word.
+        let waits = |client: &ClientState| client.wait.is_some_and(|wait| !SchedulerState::covered(client, &wait));
+        let in_order = client.queued.is_some() || client.not_its_turn && waits(client);
         let now = match in_order {
             true if !client.unreported && client.emptied_at.is_none() => {
                 let untold = client.untold.min(client.ledger.usable());
@@ -159,11 +153,11 @@ impl State {
         client.counted = now;
     }
 
-    /// Takes in the credit word of a waiting client. The client can write it, so it counts for no
-    /// more than the books have left.
-    pub(super) fn holds(&mut self, slot: Slot, left: i64) {
+    /// Takes in the credit word of a waiting client. The client can write it: no more than the
+    /// books have left is believed.
+    pub(super) fn holds(&mut self, slot: ClientSlot, left: i64) {
         let Some(client) = self.get_mut(slot) else { return };
-        // With an unused grant all that is left counts: the grant may not have reached the word.
+        // The grant may not have reached the word yet.
         client.untold = match client.unreported {
             true => 0,
             false => client.ledger.untold(left),
@@ -172,58 +166,37 @@ impl State {
     }
 
     /// Stops waiting for a report of credit that the client took.
-    pub(super) fn give_up_untold(&mut self, slot: Slot) {
+    pub(super) fn give_up_untold(&mut self, slot: ClientSlot) {
         let Some(client) = self.get_mut(slot) else { return };
         let untold = if client.unreported { Ns::MAX } else { client.untold };
         (client.untold, client.unreported) = (0, false);
         self.account(slot, |ledger| ledger.give_up(untold));
     }
 
-    /// Puts a client's wait into the queue, unless the client is barred.
-    pub(super) fn enqueue(&mut self, slot: Slot) {
+    /// Queues a client's wait. `long`: its long estimate, ns. `due`: when the minimum share lets it
+    /// through.
+    pub(super) fn enqueue(&mut self, slot: ClientSlot, long: Ns, due: Ns) {
         self.unqueue(slot);
         let turn = self.config.turn.max(1);
-        let Some(wait) = self
-            .get(slot)
-            .filter(|client| !client.barred)
-            .and_then(|client| client.wait)
-        else {
-            return;
-        };
-        let long = self.long(slot, &wait);
-        let mut patience = self.patience(long);
-        let (mut fed_until, foresees) = (0, self.foresees());
-        if foresees {
-            patience = patience.max(self.config.share_every);
-        }
         let Some(client) = self.get_mut(slot) else { return };
-        if foresees {
-            fed_until = client.fed_until;
-        }
-        let entry = Entry {
+        let Some(wait) = client.wait else { return };
+        let entry = QueueEntry {
             slot,
             class: client.class,
             cost: wait.cost,
             long,
             since: wait.since,
             round: client.served / turn,
-            due: wait.since.saturating_add(patience).max(fed_until),
+            due,
         };
         client.queued = Some(entry);
         self.queue.insert(&entry);
         self.recount(slot);
     }
 
-    /// Whether a background job will soon starve without a gap. It then goes first and keeps its
-    /// credit.
-    pub(super) fn is_hungry(&self, slot: Slot, now: Ns) -> bool {
-        let soon = now.saturating_add(self.config.starving_after / 2);
-        self.foresees() && self.get(slot).is_some_and(|client| soon >= client.fed_until)
-    }
-
-    /// Time in ns after which the minimum share covers a kernel that fits nowhere, with the switch
-    /// there and back: `(cost + 2 * switch_cost) / minimum_share`.
-    pub(super) fn patience(&self, cost: Ns) -> Ns {
+    /// Time after which the minimum share covers a kernel, ns:
+    /// `(cost + 2 * switch_cost) / minimum_share`.
+    pub(super) fn share_interval(&self, cost: Ns) -> Ns {
         let share = self.config.minimum_share;
         if share <= 0.0 {
             return Ns::MAX;
@@ -232,40 +205,15 @@ impl State {
         (price as f64 / share) as Ns
     }
 
-    /// Long estimate of a waiting kernel, ns. Of an unknown job
-    /// `max(cost, min(delay_bound, bound))`.
-    fn long(&self, slot: Slot, wait: &Wait) -> Ns {
-        if !self.foresees() {
-            return wait.cost;
-        }
-        let Some(client) = self.get(slot) else { return wait.cost };
-        match client.pace.of_next(wait.kernel) {
-            Some(forecast) if client.pace.is_profiled() && self.config.switch_cost == 0 => forecast.high,
-            Some(forecast) if client.pace.is_profiled() => forecast.high.max(client.pace.may_take(wait.kernel)),
-            // Ends are seen a little late, so the learnt time is rather too long.
-            Some(forecast) => forecast.middle,
-            None if is_transfer(wait.kernel) || client.pace.is_known() => wait.cost,
-            None => wait
-                .cost
-                .max(self.config.delay_bound.min(client.pace.bound(wait.kernel))),
-        }
-    }
-
-    /// Whether the policy learns from the jobs that it serves.
-    pub(super) fn foresees(&self) -> bool {
-        self.config.policy == PolicyName::Weft
-    }
-
     /// Takes a client's wait out of the queue; the wait itself stays.
-    pub(super) fn unqueue(&mut self, slot: Slot) {
+    pub(super) fn unqueue(&mut self, slot: ClientSlot) {
         if let Some(entry) = self.get_mut(slot).and_then(|client| client.queued.take()) {
             self.queue.remove(&entry);
             self.recount(slot);
         }
     }
 
-    /// Ends a wait.
-    pub(super) fn pass(&mut self, slot: Slot) {
+    pub(super) fn pass(&mut self, slot: ClientSlot) {
         self.unqueue(slot);
         if let Some(client) = self.get_mut(slot)
             && client.wait.take().is_some()
@@ -275,7 +223,7 @@ impl State {
     }
 
     /// Begins a wait, or replaces it.
-    pub(super) fn wait(&mut self, slot: Slot, wait: Wait) {
+    pub(super) fn wait(&mut self, slot: ClientSlot, wait: GateWait) {
         self.pass(slot);
         if let Some(client) = self.get_mut(slot) {
             client.wait = Some(wait);
@@ -283,8 +231,8 @@ impl State {
         }
     }
 
-    /// Exposure without this client's own unused credit, which does not keep the client from more.
-    pub(super) fn exposure_before(&self, slot: Slot) -> Ns {
+    /// Exposure without this client's own unused credit, ns.
+    pub(super) fn exposure_before(&self, slot: ClientSlot) -> Ns {
         let own = self.get(slot).map_or(0, |client| match client.queued {
             Some(_) => 0,
             None => client.ledger.usable(),
@@ -292,20 +240,18 @@ impl State {
         self.exposure.saturating_sub(own)
     }
 
-    /// Whether a kernel may be granted now: `exposure_before <= most_before`. So at most
-    /// `max(bound, bound / 2 + one kernel)` is out.
-    pub(super) fn admits(&self, slot: Slot, cost: Ns) -> bool {
+    /// Whether a kernel may be granted: `exposure_before <= most_before`.
+    pub(super) fn admits(&self, slot: ClientSlot, cost: Ns) -> bool {
         self.exposure_before(slot) <= self.most_before(cost)
     }
 
-    /// The most that may be out before a kernel of this cost, in ns; the largest of:
+    /// The most that may be out before a kernel of this cost, ns; the largest of:
     ///
     /// * `bound - cost`: the kernel fits into the delay bound;
     /// * `bound / 2`: with less the device runs dry while the next grant is on its way;
     /// * `long + bound / 2 - cost`: half a bound beside one long kernel.
     ///
-    /// `cost` counts as `bound / 8` at least: two wakes cost as much as launching dozens of small
-    /// kernels.
+    /// `cost` counts as `bound / 8` at least: two wakes cost as much as dozens of small kernels.
     fn most_before(&self, cost: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let cost = cost.max(bound / 8);
@@ -316,7 +262,7 @@ impl State {
         bound.saturating_sub(cost).max(bound / 2).max(behind_long)
     }
 
-    /// The most that may be out in all, in ns.
+    /// The most that may be out in all, ns.
     pub(super) fn most_out(&self) -> Ns {
         let bound = self.config.delay_bound;
         match self.long_out() {
@@ -325,14 +271,14 @@ impl State {
         }
     }
 
-    /// Cost of the longest kernel on the device that was granted as a long one, or 0.
+    /// Cost of the longest kernel out that was granted as a long one, or 0.
     fn long_out(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.map(ClientState::long_out).max().unwrap_or(0)
     }
 
-    /// When to look again at a kernel that is not admitted: enough work is predicted to have ended.
-    pub(super) fn drained(&self, slot: Slot, cost: Ns, now: Ns) -> Ns {
+    /// When enough work is predicted to have ended for a kernel to be admitted.
+    pub(super) fn drained(&self, slot: ClientSlot, cost: Ns, now: Ns) -> Ns {
         let bound = self.config.delay_bound;
         let excess = self.exposure_before(slot).saturating_sub(self.most_before(cost));
         now.saturating_add(excess.clamp(bound / 16, bound).max(1))
@@ -341,8 +287,8 @@ impl State {
     /// The phase of all foreground jobs together.
     pub(super) fn phase(&self, now: Ns) -> Phase {
         let mut all = Phase::Open { since: 0 };
-        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
-            all = match (all, client.timeline.phase(now, &client.times, &self.config)) {
+        for (_, client) in self.foreground() {
+            all = match (all, client.busy.phase(now, &client.times, &self.config)) {
                 (_, busy @ Phase::Busy { .. }) => return busy,
                 (Phase::Busy { until }, _) => return Phase::Busy { until },
                 (Phase::Open { since: a }, Phase::Open { since: b }) => Phase::Open { since: a.max(b) },
@@ -369,172 +315,175 @@ impl State {
         all
     }
 
-    /// Room of background jobs from now on, in ns, at this chance of keeping a foreground job
-    /// waiting; the least of all foreground jobs. Error: until when a foreground job is busy at
-    /// least.
-    pub(super) fn room(&self, now: Ns, chance: f64) -> Result<Ns, Ns> {
-        let mut room = Ns::MAX;
-        let lead = self.lead();
-        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
-            room = room.min(client.room(now, chance, lead, &self.config)?);
-        }
-        Ok(room)
-    }
-
-    /// `State::room` at the highest risk, plus the delay budget within a stretch of launches
-    /// ([`Slack`](super::slack::Slack)).
-    pub(super) fn opening(&self, now: Ns) -> Result<Ns, Ns> {
-        self.opening_for(0, now)
-    }
-
-    /// `State::opening` for a kernel of this length: the longer the kernel, the smaller the risk.
-    pub(super) fn opening_for(&self, long: Ns, now: Ns) -> Result<Ns, Ns> {
-        let mut room = Ns::MAX;
-        let (lead, risk) = (self.lead(), self.risk());
-        for client in self.foreground_jobs.iter().filter_map(|slot| self.get(*slot)) {
-            room = room.min(client.opening(now, risk, long, lead, &self.config)?);
-        }
-        Ok(room)
-    }
-
-    /// Work of background jobs that was launched and not seen to end, in ns.
+    /// Background work launched and not seen to end, ns.
     pub(super) fn outstanding(&self) -> Ns {
         let exposed = self.exposed.iter().filter_map(|slot| self.get(*slot));
         exposed.fold(0, |sum, client| sum.saturating_add(client.ledger.outstanding()))
     }
 
-    /// Whether the length of the foreground jobs' gap is known, not only a distribution.
-    pub(super) fn is_steady(&self) -> bool {
-        let mut foreground_jobs = self.foreground_jobs.iter().filter_map(|slot| self.get(*slot));
-        foreground_jobs.all(|client| client.foresight.is_steady())
-    }
-
-    /// How long before the device runs dry, or a foreground job's work ends, the next kernel is
-    /// granted.
-    pub(super) fn lead(&self) -> Ns {
-        self.device.lead(self.config.delay_bound / 4)
-    }
-
-    /// When to look again whether `less` of the background work has ended. Unused credit and work
-    /// that a foreground job has stopped do not end with time: a report of them brings the look,
-    /// and the clock must not spin until then.
-    pub(super) fn less_remains(&self, less: Ns, now: Ns) -> Ns {
-        let bound = self.config.delay_bound;
-        let running = self.device.running(now);
-        // A kernel that takes longer than its charge keeps the charge until the clock is down to
-        // it.
-        let charged = running.min(self.exposure.saturating_sub(self.credit_abroad()));
-        let wait = match less <= charged {
-            true => less.saturating_add(running - charged),
-            false => less.max(bound / 16),
-        };
-        now.saturating_add(wait.max(1))
-    }
-
-    /// Credit that will be used without another grant, in ns.
-    fn credit_abroad(&self) -> Ns {
-        self.exposed
-            .iter()
-            .filter_map(|slot| self.get(*slot))
-            .filter(|client| client.queued.is_none())
-            .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
-    }
-
-    /// Background work still to run by the clock, plus credit usable without another grant, in ns.
-    pub(super) fn remaining(&self, now: Ns) -> Ns {
-        let credit = self.credit_abroad();
-        let outstanding = self.exposure.saturating_sub(credit);
-        self.device.remaining(outstanding, now).saturating_add(credit)
-    }
-
-    /// Highest chance at which a kernel may keep a foreground job waiting. A wrong guess costs more
-    /// where the device must switch back.
-    pub(super) fn risk(&self) -> f64 {
-        /// Best in the lab on a time-sliced device.
-        const SWITCHED: f64 = 0.5;
-        match self.config.switch_cost {
-            0 => self.config.risk,
-            _ => self.config.risk.min(SWITCHED),
-        }
-    }
-
-    /// Whether exactly one client is not a foreground job.
     pub(super) fn has_one_background(&self) -> bool {
         self.order.len() == self.foreground_jobs.len() + 1
     }
 
-    /// Whether this wait would pass with the credit that is left.
-    pub(super) fn covered(client: &ClientState, wait: &Wait) -> bool {
+    /// Whether the credit left covers this wait.
+    pub(super) fn covered(client: &ClientState, wait: &GateWait) -> bool {
         client.ledger.left() >= i64::try_from(wait.cost).unwrap_or(i64::MAX)
     }
 
-    /// The most important priority attached.
     pub(super) fn most_important(&self) -> Option<u8> {
         self.clients().map(|client| client.priority).min()
     }
 
-    pub(super) fn mode(&self, slot: Slot) -> Option<Mode> {
+    pub(super) fn mode(&self, slot: ClientSlot) -> Option<Mode> {
         self.get(slot).map(|client| client.mode)
     }
 }
 
+/// Credit and windows, with the decisions that tell clients.
+impl SchedulerState {
+    /// Revokes credit that can still be used.
+    pub(super) fn order_revocation(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
+        if self.get(slot).is_some_and(ClientState::revocable) {
+            self.empty(slot, now, out);
+        }
+    }
+
+    /// Has a client's credit word swapped to zero, whatever is in it.
+    pub(super) fn empty(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
+        let Some(client) = self.get_mut(slot) else { return };
+        if client.ledger.left() == 0 || client.revoking.is_some() {
+            return;
+        }
+        client.revoking = Some(now);
+        client.long = None;
+        client.window = None;
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+        self.account(slot, |_| ());
+        self.counters.revocations += 1;
+    }
+
+    /// Whether a run-ahead window may be out. From now on only while one background job is alone.
+    pub(super) fn windows_out(&mut self) -> bool {
+        let out = self.windows_out;
+        self.windows_out = out && self.has_one_background();
+        out
+    }
+
+    /// Tells a client its run-ahead window, if it changed.
+    pub(super) fn set_window(&mut self, slot: ClientSlot, window: Option<RunAheadWindow>, out: &mut Vec<Decision>) {
+        self.windows_out |= window.is_some();
+        let Some(client) = self.get_mut(slot).filter(|client| client.window != window) else {
+            return;
+        };
+        client.window = window;
+        out.push(Decision::RunAheadWindow(client.id, window));
+        self.account(slot, |ledger| {
+            if let Some(window) = window {
+                ledger.let_out(window.non_refundable);
+            }
+        });
+    }
+
+    /// Ends a waiting client's run-ahead window, by a revocation: what is out is certain only once
+    /// no credit comes back. The answer queues the client.
+    pub(super) fn end_window(&mut self, slot: ClientSlot, now: Ns, out: &mut Vec<Decision>) {
+        self.set_window(slot, None, out);
+        let Some(client) = self.get_mut(slot).filter(|client| client.revoking.is_none()) else {
+            return;
+        };
+        client.revoking = Some(now);
+        client.granted_since = false;
+        out.push(Decision::Revoke(client.id));
+    }
+
+    /// The window with its `non_refundable`, should unused credit be brought up to `total` ns.
+    pub(super) fn with_non_refundable(
+        &self,
+        slot: ClientSlot,
+        window: RunAheadWindow,
+        total: Ns,
+    ) -> Option<RunAheadWindow> {
+        let client = self.get(slot)?;
+        let half = self.config.delay_bound / 2;
+        let credit = credit_up_to(client, total);
+        // A foreground job may have work out from its time as a background job.
+        let others = self.exposure.saturating_sub(client.counted);
+        let non_refundable = client.ledger.non_refundable(credit, (2 * half).saturating_sub(others));
+        Some(RunAheadWindow {
+            non_refundable,
+            ..window
+        })
+    }
+
+    /// Brings a background job's unused credit up to `total` ns. `keep_long`: whether an earlier
+    /// long kernel counts until it is seen to end.
+    pub(super) fn grant(
+        &mut self,
+        slot: ClientSlot,
+        total: Ns,
+        bound: bool,
+        keep_long: bool,
+        now: Ns,
+        out: &mut Vec<Decision>,
+    ) {
+        let half = self.config.delay_bound / 2;
+        let Some(client) = self.get_mut(slot) else { return };
+        let long = client.queued.map(|entry| entry.cost).filter(|cost| *cost > half);
+        let long = long.map(|cost| LongKernel {
+            cost,
+            total: client.ledger.issued().saturating_add(cost),
+        });
+        client.long = long.or(client.long.filter(|_| keep_long && client.long_out() > 0));
+        let credit = credit_up_to(client, total);
+        client.bound = bound;
+        client.granted_at = now;
+        client.emptied_at = None;
+        client.granted_since = true;
+        client.unreported = true;
+        out.push(Decision::Grant {
+            client: client.id,
+            credit,
+            bound,
+        });
+        self.account(slot, |ledger| ledger.grant(credit));
+        self.unqueue(slot);
+        self.counters.grants += 1;
+    }
+}
+
+/// Credit to add so that `total` ns are unused.
+fn credit_up_to(client: &ClientState, total: Ns) -> Ns {
+    let wanted = i64::try_from(total).unwrap_or(i64::MAX);
+    wanted.saturating_sub(client.ledger.left()).max(0).unsigned_abs()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{super::config::US, *};
-
-    #[test]
-    fn only_what_runs_by_the_clock_is_waited_for_by_the_clock() {
-        let config = Config::default();
-        let coarse = config.delay_bound / 16;
-        let mut state = State::new(config);
-        assert_eq!(
-            state.less_remains(US, 0),
-            coarse,
-            "nothing runs: it is credit that lies unused"
-        );
-        let new = ClientState::new(Client(1), 5, 5, super::super::times::Times::default(), 0.0, 0);
-        let slot = state.add(new);
-        state.account(slot, |ledger| {
-            ledger.grant(100 * US);
-            ledger.report(100 * US, 0, 0)
-        });
-        state.device.launched(slot, 100 * US, 0, 0);
-        assert_eq!(state.less_remains(30 * US, 10 * US), 40 * US);
-        assert_eq!(state.less_remains(0, 10 * US), 10 * US + 1, "never at once");
-        // More than runs: the rest is credit.
-        assert_eq!(state.less_remains(91 * US, 10 * US), 10 * US + 91 * US);
-        // The kernel takes longer than its charge: nothing ends until only the charge is left.
-        state.device.launched(slot, 500 * US, 0, 0);
-        assert_eq!(state.less_remains(30 * US, 10 * US), (600 - 100 + 30) * US);
-        state.device.foreground_launched();
-        assert_eq!(
-            state.less_remains(30 * US, 10 * US),
-            10 * US + coarse,
-            "it may stand still"
-        );
-    }
+    use super::*;
+    use crate::config::US;
 
     #[test]
     fn what_the_word_no_longer_holds_is_out_though_nobody_told() {
-        let mut state = State::new(Config::default());
-        let new = ClientState::new(Client(1), 5, 5, super::super::times::Times::default(), 0.0, 0);
+        let mut state = SchedulerState::new(Config::default());
+        let new = ClientState::new(Client(1), 5, 5, crate::mean_times::MeanTimes::default(), 0.0, 0);
         let slot = state.add(new);
         state.account(slot, |ledger| ledger.grant(100 * US));
         assert_eq!(state.exposure, 100 * US);
-        let wait = Wait {
+        let wait = GateWait {
             kernel: 1,
             cost: 200 * US,
             since: 0,
             issued: 0,
         };
         state.wait(slot, wait);
-        state.enqueue(slot);
+        state.enqueue(slot, 200 * US, 0);
         assert_eq!(state.exposure, 0, "who waits for more can use none of it");
         state.holds(slot, 30 * 1_000);
         assert_eq!(state.exposure, 70 * US, "another of its threads has taken the rest");
         state.holds(slot, i64::MAX);
         assert_eq!(state.exposure, 0);
-        // A word that lies counts for no more than the books have left.
+        // A word that lies: no more than the books have left.
         state.holds(slot, i64::MIN + 1);
         assert_eq!(state.exposure, 100 * US);
     }

@@ -14,8 +14,9 @@ const SERVICE: Client = Client(1);
 const TRAINING: Client = Client(2);
 const OTHER: Client = Client(3);
 
-/// The service's kernels: after `LAST` comes a gap of 10 ms, after `STEP` the next kernel.
+/// A kernel that is followed by the next one.
 const STEP: u64 = 11;
+/// The kernel before a gap of 10 ms.
 const LAST: u64 = 12;
 
 fn profile() -> Option<Arc<Profile>> {
@@ -71,7 +72,7 @@ impl Bench {
         all
     }
 
-    /// Ends all of a client's work and has it wait with the next kernel.
+    /// Ends all of a client's work; the client waits with the next kernel.
     fn goes_on(&mut self, client: Client, issued: Ns, cost: Ns) {
         self.play(Event::Progress {
             client,
@@ -188,7 +189,6 @@ fn a_background_job_waits_while_the_foreground_job_works_and_fills_the_gap_after
     bench.launch(SERVICE, STEP);
     bench.launch(SERVICE, LAST);
     assert_eq!(bench.waits(TRAINING, 50 * US), []);
-    // The two kernels are predicted to end 200 us from the start.
     assert_eq!(bench.core.next_wake(bench.now), Some(start + 200 * US));
     assert_eq!(bench.at(start + 199 * US, Event::Tick), []);
     assert_eq!(
@@ -219,12 +219,11 @@ fn a_copy_of_a_background_job_goes_beside_the_kernels_of_the_foreground_job() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.launch(SERVICE, STEP);
     bench.launch(SERVICE, STEP);
-    // The copy is longer than the foreground job is known to be busy, and might delay its next
-    // copy.
+    // The copy might delay the foreground job's next one.
     assert_eq!(copy(&mut bench, 201 * US), []);
     bench.launch(SERVICE, STEP);
     assert_eq!(bench.tell(Event::Tick), [grant(TRAINING, 201 * US, false)]);
-    // What is behind the copy waits for the gap, and so does a kernel.
+    // What is behind the copy waits for the gap.
     bench.progress(TRAINING, 201 * US, 0);
     assert_eq!(bench.waits(TRAINING, 10 * US), []);
     assert_eq!(bench.view(TRAINING).left, 0);
@@ -238,7 +237,7 @@ fn a_small_gap_is_not_filled() {
     bench.waits(TRAINING, 50 * US);
     bench.at(start + 105 * US, Event::Idle(SERVICE, start + 105 * US));
     assert_eq!(bench.at(start + 200 * US, Event::Tick), []);
-    // Silence for longer than the small gap: it went idle after all.
+    // Longer than the small gap.
     assert_eq!(bench.core.next_wake(bench.now), Some(start + 305 * US));
     assert_eq!(
         bench.at(start + 305 * US, Event::Tick),
@@ -299,7 +298,7 @@ fn behind_a_long_kernel_goes_what_half_the_bound_holds() {
     assert_eq!(bench.waits(TRAINING, 100 * US), [grant(TRAINING, 250 * US, true)]);
     bench.progress(TRAINING, 1_150 * US, 0);
     assert_eq!(bench.waits(TRAINING, 10 * US), [], "half the bound is full");
-    // The long kernel has ended: what is out behind it counts as usual.
+    // The long kernel has ended.
     assert_eq!(
         bench.progress(TRAINING, 1_150 * US, 900 * US),
         [grant(TRAINING, 250 * US, true)]
@@ -358,7 +357,7 @@ fn a_foreground_job_that_comes_back_ends_the_filling() {
     let view = bench.view(TRAINING);
     assert_eq!((view.left, view.outstanding, view.revoked), (0, 150 * US, 300_000));
     assert_eq!(bench.core.snapshot().counters.early_returns, 1);
-    // The foreground job's work starts behind 500 us of exposure.
+    // Behind 500 us of exposure.
     assert_eq!(
         bench.view(SERVICE).busy_until,
         start + 2 * MS + 500 * US - 50 * US + 100 * US
@@ -371,7 +370,7 @@ fn a_stir_of_the_foreground_job_stops_filling_before_its_launch() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     bench.waits(TRAINING, 50 * US);
     let at = bench.now;
-    assert_eq!(bench.tell(Event::Stirred(SERVICE, at)), [Decision::Revoke(TRAINING)]);
+    assert_eq!(bench.tell(Event::WakeUpHint(SERVICE, at)), [Decision::Revoke(TRAINING)]);
     bench.tell(Event::Revoked {
         client: TRAINING,
         left: 500_000,
@@ -424,7 +423,7 @@ fn told_again_a_wait_is_granted_once() {
     let mut bench = Bench::pair(PolicyName::Fikit);
     assert_eq!(bench.waits(TRAINING, 100 * US).len(), 1);
     assert_eq!(bench.waits(TRAINING, 100 * US), []);
-    // It has credit and does not go: a launch epoch must have voided the credit.
+    // An untold launch epoch must have voided the credit.
     assert_eq!(bench.core.next_wake(bench.now), Some(bench.now + 5 * MS));
     bench.now += 5 * MS;
     assert_eq!(bench.tell(Event::Tick), [Decision::Revoke(TRAINING)]);
@@ -495,7 +494,7 @@ fn work_that_never_ends_is_written_off() {
             break;
         }
     }
-    // The minimum share of 300 us is due after 15 ms, but the device is full.
+    // The share of 300 us is due after 15 ms, but the device is full.
     assert_eq!(granted, Some((due, vec![grant(OTHER, 300 * US, false)])));
     assert_eq!(bench.core.snapshot().counters.write_offs, 1);
     assert_eq!(bench.view(TRAINING).written_off, 500 * US);
@@ -509,7 +508,7 @@ fn who_launches_on_behind_work_that_never_ends_keeps_the_others_waiting_no_longe
     bench.progress(TRAINING, 500 * US, 0);
     bench.waits(OTHER, 300 * US);
     let begun = bench.now;
-    // The gate lets a launch pass without credit each millisecond.
+    // Each millisecond a launch without credit.
     for launch in 1..=200 {
         bench.now = begun + launch * MS;
         let mut decisions = bench.progress(TRAINING, 500 * US + launch * 400 * US, 0);
@@ -543,8 +542,8 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
         let mut bench = Bench::pair(policy);
         assert!(!bench.waits(TRAINING, 100 * US).is_empty() || is_granted_within(&mut bench, 100 * MS));
         bench.progress(TRAINING, 100 * US, 100 * US);
-        // A thread takes all but 50 us of the credit and is not heard of again. The foreground job
-        // comes back, and the rest is revoked.
+        // A thread takes all but 50 us and is not heard of again. The foreground job comes back,
+        // and the rest is revoked.
         let left = bench.view(TRAINING).left;
         assert!(left > 60_000, "{left}");
         let decisions = bench.launch(SERVICE, LAST);
@@ -556,8 +555,7 @@ fn credit_that_a_thread_took_and_never_reported_opens_no_gate() {
             client: TRAINING,
             left: 50_000,
         });
-        // The books have more left than the next kernel takes, the word has nothing: no launch is
-        // let through.
+        // The books have more left than the next kernel takes, the word has nothing.
         bench.now += US;
         bench.waits(TRAINING, 20 * US);
         bench.now += 200 * US;
@@ -581,7 +579,7 @@ fn a_wait_taken_for_over_by_another_threads_launch_comes_back_when_it_is_told_ag
         since: bench.now,
     };
     bench.tell(wait.clone());
-    // The late record of another thread's launch of this kernel, which had its credit before.
+    // The late record of another thread's launch, which had its credit before.
     bench.now += 10 * US;
     bench.launch(TRAINING, 99);
     bench.now += 200 * US;
@@ -625,7 +623,6 @@ fn a_more_important_background_job_takes_the_credit_of_the_others() {
     bench.now += 100 * MS;
     assert_eq!(bench.waits(TRAINING, 400 * US), [grant(TRAINING, 500 * US, true)]);
     assert_eq!(bench.waits(OTHER, 300 * US), [Decision::Revoke(TRAINING)]);
-    // 100 us were used meanwhile.
     bench.progress(TRAINING, 100 * US, 0);
     assert_eq!(
         bench.tell(Event::Revoked {
@@ -634,7 +631,7 @@ fn a_more_important_background_job_takes_the_credit_of_the_others() {
         }),
         [grant(OTHER, 400 * US, true)]
     );
-    // While it works on its credit, no less important client comes between.
+    // No less important client comes between.
     assert_eq!(bench.waits(TRAINING, 50 * US), []);
     assert_eq!(bench.progress(OTHER, 300 * US, 300 * US), []);
     bench.now += 201 * US;
@@ -724,7 +721,7 @@ fn strangers_and_nonsense_are_counted_and_do_no_harm() {
         left: i64::MIN,
     });
     assert_eq!(bench.core.snapshot().counters.corrected, 4);
-    // Its own launch-ahead keeps no client from the minimum share; an idle report ends it.
+    // An idle report ends its launch-ahead.
     bench.waits(TRAINING, 50 * US);
     bench.now += MS;
     let at = bench.now;

@@ -1,5 +1,4 @@
-//! Invariants of the core after every event, in any order. A failure prints the events that lead to
-//! it and their seed.
+//! Invariants of the core after every event, in any order. A failure prints its events and seed.
 #![forbid(unsafe_code)]
 
 #[path = "../../../tests/bounded.rs"]
@@ -16,7 +15,7 @@ const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 
 /// The longest kernel of an honest client.
-const LONGEST: Ns = 2 * MS;
+const LONGEST_NS: Ns = 2 * MS;
 
 const CLIENTS: usize = 6;
 
@@ -31,7 +30,6 @@ fn profile() -> Arc<Profile> {
     Arc::new(run.finish("job", 0))
 }
 
-/// A step of the test.
 #[derive(Debug, Clone)]
 enum Step {
     Attach(usize, u8),
@@ -79,7 +77,7 @@ fn policies() -> impl Strategy<Value = PolicyName> {
     prop::sample::select(PolicyName::ALL.map(|(policy, _, _)| policy).to_vec())
 }
 
-/// A client and its lane, as the interposer keeps it.
+/// A client and its lane.
 #[derive(Debug, Default)]
 struct Lane {
     attached: bool,
@@ -121,7 +119,7 @@ impl World {
         }
     }
 
-    /// Tells the core an event and carries out its decisions, until there are no more.
+    /// Tells the core an event and carries out its decisions.
     fn tell(&mut self, event: Event) {
         let mut events = vec![event];
         for round in 0.. {
@@ -147,7 +145,6 @@ impl World {
                 assert_ne!(lane.mode, Some(mode), "told twice");
                 lane.mode = Some(mode);
                 if mode != Mode::Background {
-                    // The client at the gate sees that it may go.
                     lane.waiting = None;
                 }
                 None
@@ -218,7 +215,7 @@ impl World {
             }
             Step::Stir(who) => {
                 if self.lanes[who].attached {
-                    self.tell(Event::Stirred(Client(who as u64), self.now));
+                    self.tell(Event::WakeUpHint(Client(who as u64), self.now));
                 }
             }
             Step::Pass(us) => self.pass(us * US),
@@ -227,7 +224,6 @@ impl World {
         }
     }
 
-    /// The gate.
     fn launch(&mut self, who: usize, cost: Ns) {
         let above = self.sum_above(who);
         let now = self.now;
@@ -289,7 +285,6 @@ impl World {
         self.due();
     }
 
-    /// What is due now.
     fn due(&mut self) {
         for round in 0.. {
             if self.core.next_wake(self.now).is_none_or(|wake| wake > self.now) {
@@ -300,7 +295,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, with every wake that the core asks for.
+    /// Lets time pass, with every wake.
     fn pass(&mut self, time: Ns) {
         let until = self.now + time;
         while let Some(wake) = self.core.next_wake(self.now).filter(|wake| *wake <= until) {
@@ -332,7 +327,7 @@ impl World {
             },
             3 => Event::Idle(client, a),
             4 => Event::Revoked { client, left: a as i64 },
-            _ => Event::Stirred(client, b),
+            _ => Event::WakeUpHint(client, b),
         });
     }
 
@@ -372,8 +367,8 @@ impl World {
         }
         assert!(snapshot.exposure <= books, "nothing of those who are gone");
         if !self.lied {
-            let bound = config.delay_bound.max(config.delay_bound / 2 + LONGEST);
-            let excused = snapshot.counters.stuck_grants * LONGEST
+            let bound = config.delay_bound.max(config.delay_bound / 2 + LONGEST_NS);
+            let excused = snapshot.counters.stuck_grants * LONGEST_NS
                 + snapshot.clients.iter().map(|view| view.written_off).sum::<Ns>();
             assert!(
                 out as u64 <= bound + excused,
@@ -383,11 +378,11 @@ impl World {
         }
     }
 
-    /// From here every background job launches what it is granted, and its work ends. The
-    /// foreground jobs launch without a pause.
+    /// Every background job launches what it is granted, and its work ends. The foreground jobs
+    /// launch without a pause.
     fn everybody_gets_through(&mut self) {
         let config = self.core.config().clone();
-        let longest = if self.lied { config.longest_cost } else { LONGEST };
+        let longest = if self.lied { config.longest_cost } else { LONGEST_NS };
         let turn = (longest + 2 * config.switch_cost) as f64 / config.minimum_share;
         let patience = (CLIENTS + 1) as u64 * (turn as u64 + config.turn) + 40 * config.write_off_after;
         let end = self.now + patience;

@@ -1,7 +1,6 @@
-//! The core's memory is bounded: clients come and go for ever, with new names and new kernels each
-//! time.
+//! The core's memory is bounded: clients come and go, with new names and kernels each time.
 //!
-//! A binary of its own with one test: the process's resident memory is the core's.
+//! One test in a binary of its own: the process's resident memory is the core's.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]
 
@@ -9,20 +8,18 @@ use weft_scheduler::{Client, Config, Core, Decision, Event, PolicyName};
 
 const US: u64 = 1_000;
 
-/// The foreground job and the background job that stay.
 const FOREGROUND: Client = Client(0);
 const BACKGROUND: Client = Client(1);
 
 /// Kernels of one visit.
 const KERNELS: u64 = 60;
 
-/// Visits until every table is full (a predictor keeps 16,384 contexts), and the factor of visits
-/// after that.
+/// Visits until every table is full (a predictor keeps 16,384 contexts), and the factor after that.
 const FIRST: u64 = 3_000;
 const TIMES: u64 = 4;
 
 /// Allowed growth after that, KiB. A table that kept 16 bytes of each kernel would grow by 11 MiB.
-const MOST: u64 = 4 << 10;
+const MOST_KIB: u64 = 4 << 10;
 
 struct World {
     core: Core,
@@ -69,8 +66,7 @@ impl World {
         }
     }
 
-    /// One visit: the foreground job works; a guest comes, works and goes; the background job
-    /// waits.
+    /// The foreground job works; a guest comes, works and goes; the background job waits.
     fn visit(&mut self) {
         self.launches(FOREGROUND);
         self.now += 500 * US;
@@ -145,7 +141,7 @@ fn memory_does_not_grow_with_who_came_and_what_was_launched() {
         let before = resident();
         (0..TIMES * FIRST).for_each(|_| world.visit());
         let grown = resident().saturating_sub(before);
-        assert!(grown <= MOST, "{policy:?}: {grown} KiB more");
+        assert!(grown <= MOST_KIB, "{policy:?}: {grown} KiB more");
         let snapshot = world.core.snapshot();
         assert_eq!(snapshot.clients.len(), 2, "whoever went is forgotten");
         assert!(snapshot.counters.grants > 0, "{:?}", snapshot.counters);

@@ -67,7 +67,7 @@ impl Tuning {
     /// Changes what is to be changed.
     fn apply(self, control: &mut LaunchControl) {
         if let LaunchControl::Weft(config) = control {
-            config.grace &= !self.no_grace;
+            config.deferral &= !self.no_grace;
             config.risk = self.risk.unwrap_or(config.risk);
             config.minimum_share = self.minimum_share.unwrap_or(config.minimum_share);
         }

@@ -12,7 +12,7 @@
 //! the simulated GPU). Moves of memory that partly lay there seem faster, and are far fewer. So the
 //! rate is the upper quartile of the last [`KEPT_MOVES`], once there are [`ENOUGH_MOVES`].
 //!
-//! OrderKind holds: `granted / LARGEST_FACTOR <= rate <= granted * LARGEST_FACTOR`. A client that lies
+//! What holds: `granted / LARGEST_FACTOR <= rate <= granted * LARGEST_FACTOR`. A client that lies
 //! only makes turns too long or too short.
 #![forbid(unsafe_code)]
 

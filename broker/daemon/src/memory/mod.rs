@@ -1,7 +1,7 @@
 //! The memory thread: keeps the planner, tells it of clients, and gives its orders to migration
 //! threads.
 //!
-//! A plan over thousands of granules takes longer than a launch may wait at the gate. OrderKind holds:
+//! A plan over thousands of granules takes longer than a launch may wait at the gate. What holds:
 //!
 //! * Only clients on managed memory are planned for. Elsewhere, or if this fails, memory moves on
 //!   demand.
@@ -10,7 +10,7 @@
 //!   no other client.
 //! * Clients' reports are untrusted: ranges are checked and bounded in number and size.
 //!
-//! OrderKind a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
+//! What a job touches is its client's forecast of a period ([`forecast`]). Without a period, it is
 //! all ranges that launches named in the last [`client::RECENT_ROUNDS`] rounds, at once.
 //!
 //! | file | holds |

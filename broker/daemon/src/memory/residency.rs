@@ -4,9 +4,9 @@
 //! forecast touches, page operations move their ranges, and a full device loses the earliest
 //! arrivals. The driver's order is the same: it does not see reuse.
 //!
-//! OrderKind holds:
+//! What holds:
 //! * The first touch of a granule is a fault, though nothing is copied.
-//! * OrderKind a page operation brings is no fault, even if a launch waits for it.
+//! * What a page operation brings is no fault, even if a launch waits for it.
 //! * A fault brings a whole granule; the driver may bring less.
 //! * Memory that no forecast names is not seen.
 #![forbid(unsafe_code)]

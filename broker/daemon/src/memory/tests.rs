@@ -306,7 +306,7 @@ fn what_the_host_has_to_spare_is_seen_anew() {
     let now = Instant::now();
     scene.thread.survey(now);
     assert_eq!(limit(&scene), 7, "it looked not long ago");
-    // OrderKind lies there already may stay, however little host memory is left.
+    // What lies there already may stay, however little host memory is left.
     scene.thread.residency.went(1, granules(1 << 40, 100 * MB));
     scene.thread.survey(now + SURVEY);
     assert!(

@@ -27,7 +27,7 @@ use weft_scheduler::Client;
 /// Interval of checks while page operations are out: the shortest takes about as long.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// Interval while jobs take turns. OrderKind the running job will not use again in its turn may go, a
+/// Interval while jobs take turns. What the running job will not use again in its turn may go, a
 /// granule in 0.1 ms.
 const WATCH: Duration = Duration::from_millis(2);
 
@@ -85,7 +85,7 @@ pub(super) struct Thread {
     switched: Instant,
     /// Host memory, bytes.
     pub host: u64,
-    /// OrderKind the planner's capacity leaves room for: number of contexts, unmanaged bytes.
+    /// What the planner's capacity leaves room for: number of contexts, unmanaged bytes.
     beside: (usize, u64),
     orders: Vec<PagingOrder>,
     /// When the host's spare memory was last read.

@@ -3,9 +3,9 @@
 //! Room is short while active jobs use more than the planner's capacity. Idle jobs and unused
 //! memory do not count. New room counts after [`EASED`], as a job may want freed temporaries again.
 //! While room is short, the scheduler gives jobs of one priority turns
-//! ([`Event::Crowded`](weft_scheduler::Event::Crowded)).
+//! ([`Event::Oversubscribed`](weft_scheduler::Event::Oversubscribed)).
 //!
-//! OrderKind holds: `migration <= MIGRATION_RATIO * turn`, by the last round's moves; the bound on being
+//! What holds: `migration <= MIGRATION_RATIO * turn`, by the last round's moves; the bound on being
 //! swapped out wins. A turn grows at once and shrinks by an eighth at most, as a turn that ended
 //! early moved less.
 #![forbid(unsafe_code)]

@@ -1,43 +1,41 @@
 //! Copies between host and device while a foreground job's kernels run.
 //!
-//! A copy engine takes no time from kernels, so a background copy needs no gap. (The paper behind
-//! `fikit` holds back kernels only.) A copy goes if it is predicted to end before the foreground
-//! job's kernels do: that job's own copies come with its next request. It is charged like a kernel:
-//! at most the delay bound of copies is out, and what is behind it in its process waits at the
-//! gate.
+//! A copy engine takes no time from kernels, so a background copy needs no gap. It goes if it is
+//! predicted to end before the foreground job's kernels: that job's own copies come with its next
+//! request. It is charged like a kernel: at most the delay bound of copies is out, and what is
+//! behind it waits at the gate.
 
-use super::{
-    super::{queue::Slot, state::State},
-    Verdict,
-};
 use weft_protocol::{Ns, PRIORITIES, lane::HOST_COPY};
 
+use super::interface::GrantVerdict;
+use crate::{queue::ClientSlot, state::SchedulerState};
+
 /// Verdict while the foreground job is busy until `until`.
-pub(super) fn beside_foreground(state: &State, until: Ns, now: Ns) -> Verdict {
+pub(super) fn beside_foreground(state: &SchedulerState, until: Ns, now: Ns) -> GrantVerdict {
     match (0..PRIORITIES).find_map(|class| admitted(state, class, until, now)) {
-        // Not bound: the foreground job's next kernel is no reason to stop a copy.
-        Some((slot, cost)) => Verdict::Grant {
+        // The foreground job's next kernel is no reason to stop a copy.
+        Some((slot, cost)) => GrantVerdict::Grant {
             slot,
             total: cost,
             bound: false,
         },
-        None => Verdict::Nothing(Some(until)),
+        None => GrantVerdict::Nothing(Some(until)),
     }
 }
 
 /// Whether this client waits with such a copy.
-pub(super) fn waits_with_one(state: &State, slot: Slot) -> bool {
+pub(super) fn waits_with_one(state: &SchedulerState, slot: ClientSlot) -> bool {
     let wait = state.get(slot).and_then(|client| client.wait);
     wait.is_some_and(|wait| wait.kernel == HOST_COPY)
 }
 
-/// The copy and its cost, if the client whose turn it is waits with one that may go.
-fn admitted(state: &State, class: usize, until: Ns, now: Ns) -> Option<(Slot, Ns)> {
+/// The copy and its cost, if the client whose turn it is may go with one.
+fn admitted(state: &SchedulerState, class: usize, until: Ns, now: Ns) -> Option<(ClientSlot, Ns)> {
     let slot = state.queue.first_in_turn(class)?;
     let client = state.get(slot)?;
     let cost = client.queued?.cost;
     let copies = waits_with_one(state, slot);
-    // Other credit, left or on its way back, would let the kernels behind the copy go too.
+    // Else the kernels behind the copy would go too.
     let nothing_more = client.ledger.usable() == 0 && client.revoking.is_none();
     let ends_before = until.saturating_sub(now) >= cost;
     (copies && nothing_more && ends_before && state.admits(slot, cost)).then_some((slot, cost))

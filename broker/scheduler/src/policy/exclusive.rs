@@ -1,36 +1,31 @@
 //! Policy `exclusive`: the most important active job runs alone.
 //!
-//! A job is active while it has work and for `idle_grace` after it. Less important jobs do not run
-//! meanwhile, not even in gaps. Then the next class runs within the delay bound, so that the more
-//! important job finds the device nearly free. Equals share: foreground jobs side by side,
-//! background jobs in turns.
+//! A job is active while it has work and for `idle_grace` after it. Then the next class runs within
+//! the delay bound, so that the more important job finds the device nearly free. Equals share:
+//! foreground jobs side by side, background jobs in turns.
+
+use weft_protocol::Ns;
 
 use super::{
-    super::{queue::Slot, state::State},
-    Policy, Verdict, foreground_and_background,
-    turns::Turns,
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
 };
-use weft_protocol::{Ns, lane::Mode};
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Exclusive {
-    turns: Turns,
+    turns: RoundRobin,
 }
 
 impl Policy for Exclusive {
-    fn mode(&self, priority: u8, first: u8) -> Mode {
-        foreground_and_background(priority, first)
-    }
-
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         let Some(class) = state.queue.first_class() else {
-            return Verdict::Nothing(None);
+            return GrantVerdict::Nothing(None);
         };
         let grace = state.config.idle_grace;
         let foreground_jobs = state
-            .foreground_jobs
-            .iter()
-            .filter_map(|slot| state.get(*slot)?.timeline.last_active())
+            .foreground()
+            .filter_map(|(_, client)| client.busy.last_activity())
             .max();
         // Class 0 of background jobs would be the foreground jobs' own. A class that never had work
         // is not active.
@@ -45,12 +40,12 @@ impl Policy for Exclusive {
             .max(background_jobs)
             .map_or(0, |last| last.saturating_add(grace));
         if now < active_until {
-            return Verdict::Nothing(Some(active_until));
+            return GrantVerdict::Nothing(Some(active_until));
         }
         self.turns.next(class, state, now, true)
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
     }
 }

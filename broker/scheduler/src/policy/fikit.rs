@@ -6,49 +6,48 @@
 //! | paper | here |
 //! |---|---|
 //! | `SK[id]`, mean time of a kernel | the cost that a client is charged |
-//! | `SG[id]`, mean gap after a kernel | `Times::gap_after` |
+//! | `SG[id]`, mean gap after a kernel | `MeanTimes::gap_after` |
 //! | EPS, gaps not worth filling | [`Config::small_gap`](crate::Config::small_gap) |
-//! | the queues 0..9 | `Queue`, a class a priority |
-//! | BestPrioFit | `Queue::best_prio_fit` |
+//! | the queues 0..9 | `GateQueue`, a class a priority |
+//! | BestPrioFit | `GateQueue::best_prio_fit` |
 //! | feedback, early stop | credit is bound to the launch epoch and revoked at a foreground launch |
 //!
 //! It differs from the paper:
 //!
-//! * The paper releases one kernel at a time. Here a job launches ahead, and permission is credit.
+//! * A job launches ahead, on credit; the paper releases one kernel at a time.
 //! * A gap begins when the foreground job's last launch is predicted to *end*.
 //! * Exposure never passes the delay bound, since a predicted gap may be wrong. A longer kernel
 //!   goes alone, where the gap has room.
-//! * On a switching device each way to a background job takes part of the gap. The way back does
-//!   not: it begins with the foreground job's next kernel.
-//! * Copies between host and device are held back, but not while the foreground job runs kernels.
+//! * On a switching device each way to a background job takes part of the gap. The way back begins
+//!   with the foreground job's next kernel.
+//! * Copies between host and device go while the foreground job runs kernels.
 //! * Without a predicted gap, or after it, background jobs take turns within the bound.
 
+use weft_protocol::Ns;
+
 use super::{
-    super::{queue::Slot, state::State, timeline::Phase},
-    Policy, Verdict, copies, foreground_and_background,
-    turns::{Turns, make_room, more_important_runs},
+    copies,
+    delay_bound::{make_room, more_important_runs, none_starves},
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
 };
-use weft_protocol::{Ns, lane::Mode};
+use crate::{busy_model::Phase, queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Fikit {
-    turns: Turns,
-    /// The job whose kernels the device got last, and the begin of that gap.
-    there: Option<(Slot, Ns)>,
+    turns: RoundRobin,
+    /// The job that had the device last, and the begin of that gap.
+    there: Option<(ClientSlot, Ns)>,
 }
 
 impl Policy for Fikit {
-    fn mode(&self, priority: u8, first: u8) -> Mode {
-        foreground_and_background(priority, first)
-    }
-
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         match state.phase(now) {
             Phase::Busy { until } => copies::beside_foreground(state, until, now),
             Phase::Gap { since, until, over } => {
                 let there = self.there.filter(|(_, gap)| *gap == since).map(|(slot, _)| slot);
                 let verdict = fill(state, there, until, over, now);
-                if let Verdict::Grant { slot, .. } = verdict
+                if let GrantVerdict::Grant { slot, .. } = verdict
                     && !copies::waits_with_one(state, slot)
                 {
                     self.there = Some((slot, since));
@@ -57,26 +56,25 @@ impl Policy for Fikit {
             }
             Phase::Open { .. } => match state.queue.first_class() {
                 Some(class) => self.turns.next(class, state, now, true),
-                None => Verdict::Nothing(None),
+                None => GrantVerdict::Nothing(None),
             },
         }
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
         self.there = self.there.filter(|(there, _)| *there != slot);
     }
 }
 
-/// Fills a gap that lasts until `until`, and is open-ended if the foreground job is not back at
-/// `over`. `there`: the job whose kernels the device got in this gap.
-fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Verdict {
+/// Fills a gap that lasts until `until` and is open-ended from `over`. `there`: the job that had
+/// the device in this gap.
+fn fill(state: &SchedulerState, there: Option<ClientSlot>, until: Ns, over: Ns, now: Ns) -> GrantVerdict {
     let gap = until.saturating_sub(now).saturating_sub(state.exposure);
     let room = state.config.delay_bound.saturating_sub(state.exposure);
-    let no_later_than = |at: Option<Ns>| Verdict::Nothing(at.map(|at| at.min(over)));
+    let no_later_than = |at: Option<Ns>| GrantVerdict::Nothing(at.map(|at| at.min(over)));
     // BestPrioFit takes kernels shorter than the gap. Of its class prefer one within the bound
-    // (which may be met exactly); a longer one goes alone. A less important one would only be in
-    // the way.
+    // (which may be met exactly); a longer one goes alone.
     let best_fit = |gap: Ns| {
         state.queue.best_prio_fit(gap).and_then(|slot| {
             let class = state.get(slot)?.class;
@@ -84,12 +82,12 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
             state.queue.best_fit(class, within).or(Some(slot))
         })
     };
-    // Rest of the gap once the device has gone over to a background job.
-    let left = |slot: Slot| match there == Some(slot) || copies::waits_with_one(state, slot) {
+    // Rest of the gap after the switch to a background job.
+    let left = |slot: ClientSlot| match there == Some(slot) || copies::waits_with_one(state, slot) {
         true => gap,
         false => gap.saturating_sub(state.config.switch_cost),
     };
-    let fits = |slot: &Slot| {
+    let fits = |slot: &ClientSlot| {
         let entry = state.get(*slot).and_then(|client| client.queued);
         entry.is_some_and(|entry| entry.cost < left(*slot))
     };
@@ -97,28 +95,28 @@ fn fill(state: &State, there: Option<Slot>, until: Ns, over: Ns, now: Ns) -> Ver
         .filter(fits)
         .or_else(|| best_fit(gap.saturating_sub(state.config.switch_cost)));
     let Some(entry) = best.and_then(|slot| state.get(slot)?.queued) else {
-        // A gap only becomes shorter, but what is out may end earlier than predicted.
+        // What is out may end earlier than predicted.
         let drained = (state.exposure > 0).then(|| now.saturating_add(state.exposure));
         return no_later_than(Some(drained.unwrap_or(over)));
     };
     if !state.admits(entry.slot, entry.cost) {
-        return match make_room(state, entry.slot, entry.cost, now) {
-            Verdict::Nothing(again) => no_later_than(again),
+        return match make_room(state, entry.slot, entry.cost, now, none_starves) {
+            GrantVerdict::Nothing(again) => no_later_than(again),
             other => other,
         };
     }
-    // A more important background job keeps the device while it works on its credit: a switch to
-    // this one and back would cost both.
+    // A more important background job keeps the device while it works on its credit: two switches
+    // would cost both.
     if let Some(silent) = more_important_runs(entry.class, state, now) {
         return no_later_than(Some(silent));
     }
-    // Credit for its next, unknown kernels only where no equal could use the rest of the gap.
+    // Credit for unknown kernels only where no equal could use the rest of the gap.
     let ahead = if state.queue.len_of(entry.class) == 1 {
         left(entry.slot).min(room)
     } else {
         0
     };
-    Verdict::Grant {
+    GrantVerdict::Grant {
         slot: entry.slot,
         total: entry.cost.max(ahead),
         bound: true,

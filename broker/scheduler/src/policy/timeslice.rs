@@ -1,19 +1,19 @@
 //! Policy `timeslice`: turns of fixed length among all jobs with work. Priorities do not count.
 //!
-//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. All
-//! jobs work on credit, so a turn ends within the delay bound. A turn ends early when its job has
-//! nothing to launch.
+//! There is no foreground job: a thousand kernels launched ahead would run far beyond the turn. On
+//! credit a turn ends within the delay bound, and early when its job has nothing to launch.
+
+use weft_protocol::{Ns, lane::Mode};
 
 use super::{
-    super::{queue::Slot, state::State},
-    Policy, Verdict,
-    turns::Turns,
+    interface::{GrantVerdict, Policy},
+    round_robin::RoundRobin,
 };
-use weft_protocol::{Ns, lane::Mode};
+use crate::{queue::ClientSlot, state::SchedulerState};
 
 #[derive(Debug, Default)]
 pub(super) struct Timeslice {
-    turns: Turns,
+    turns: RoundRobin,
 }
 
 impl Policy for Timeslice {
@@ -25,7 +25,7 @@ impl Policy for Timeslice {
         0
     }
 
-    fn next(&mut self, state: &State, now: Ns) -> Verdict {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
         self.turns.next(0, state, now, false)
     }
 
@@ -38,7 +38,7 @@ impl Policy for Timeslice {
         false
     }
 
-    fn forget(&mut self, slot: Slot) {
+    fn forget_turn(&mut self, slot: ClientSlot) {
         self.turns.forget(slot);
     }
 }

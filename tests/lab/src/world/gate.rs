@@ -476,7 +476,7 @@ impl LabMachine {
         let was_idle = process.lane.busy.iter().all(Option::is_none);
         let charged = mode == Mode::Background && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
         if transfer.is_some() && was_idle && stirs {
-            process.lane.records.push((now, Event::Stirred(client, now)));
+            process.lane.records.push((now, Event::WakeUpHint(client, now)));
         }
         process.lane.busy[usize::from(stream)] = Some(0);
         if charged {

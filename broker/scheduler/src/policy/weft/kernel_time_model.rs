@@ -1,14 +1,13 @@
 //! Kernel-time model: how long a background job's kernels take, learnt while the job is served.
 //!
 //! Credit is charged from the client's table. Whether a kernel *fits* is asked of a high quantile
-//! of its time in its context; how much is on the device, of the middle. Both come from the profile
-//! first. An end that is seen teaches a time, if the job had the device for itself and the end was
+//! of its time in its context; how much is on the device, of the middle. Both begin with the
+//! profile. A seen end teaches a time, if the job had the device for itself and the end was
 //! watched.
 //!
-//! A job that waits at the gate watches. A job that works on its host and synchronises late does
-//! not: its end only bounds the time from above. Taken for the kernel's it would keep the kernel
-//! out of every gap. Such a job has launches timed by the device
-//! ([`Decision::Times`](super::Decision::Times)), since nothing else tells its kernels' times.
+//! A job that waits at the gate watches. The ends of a job that synchronises late only bound times
+//! from above: taken for the kernel's they would keep it out of every gap. The device times
+//! launches of such a job ([`Decision::Times`](crate::Decision::Times)).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,74 +18,71 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Limit of awaited launches. Credit seldom lets a job so far ahead.
+/// Limit of awaited launches.
 const AWAITED: usize = 256;
 
-/// Ends seen after which a job without a profile is known.
+/// Seen ends after which a job without a profile is known.
 const KNOWN: u32 = 6;
 
-/// Late ends after which the launches of a job without a profile are timed.
+/// Late ends after which launches of a job without a profile are timed.
 const LATE: u32 = 4;
 
-/// Time in ns after which a client at the gate first asks the device; later looks see an end a
+/// Time in ns after which a client at the gate first asks the device. Later looks see an end a
 /// quarter late at most.
-const FIRST_LOOK: Ns = 50_000;
+const FIRST_LOOK_NS: Ns = 50_000;
 
-/// Limit of launches kept for the device's times, some hundred launches later.
+/// Limit of launches kept for the device's times, which come some hundred launches later.
 const RECENT: usize = 1_024;
 
-/// A time is known if at most this part of an unknown kernel's time is uncertain.
-const NEAR: Ns = 8;
+/// A time is known if at most `1 / NEAR` of an unknown kernel's time is uncertain.
+const NEAR: u64 = 8;
 
 /// Limit of kernels whose bounds are kept.
 const BOUNDS: usize = 4_096;
 
-/// The device times a launch within this time, in ns, after the gate.
-const TIMED_WITHIN: Ns = 10_000_000;
+/// The device times a launch within this time after the gate, ns.
+const TIMED_WITHIN_NS: Ns = 10_000_000;
 
 /// A launch whose end was not seen.
 #[derive(Debug, Clone, Copy)]
-struct Launch {
+struct AwaitedLaunch {
     kernel: u64,
     context: Context,
-    /// Charge, in ns.
+    /// Charge, ns.
     cost: Ns,
     at: Ns,
 }
 
 /// How and when an end was seen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sight {
-    /// When the end was seen.
+pub(super) struct SeenEnd {
     pub now: Ns,
     /// Since when no other job had the device.
     pub undisturbed_since: Ns,
-    /// Since when the job waits at the gate with its next launch, if it does.
+    /// Since when the job waits at the gate, if it does.
     pub waits_since: Option<Ns>,
-    /// Time of a kernel of which nothing is known, in ns.
+    /// Time of an unknown kernel, ns.
     pub unknown: Ns,
 }
 
 /// Kernel times of one background job.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pace {
+pub(super) struct KernelTimeModel {
     history: History,
     times: Predictor,
-    awaited: VecDeque<Launch>,
-    /// Credit that has ended of the first awaited launch, in ns.
+    awaited: VecDeque<AwaitedLaunch>,
+    /// Ended credit of the first awaited launch, ns.
     settled_of_first: Ns,
-    /// When work was last seen to end.
     ended_at: Ns,
-    /// The longest kernels launched lately: charge, and prediction.
+    /// The longest kernels launched lately: by charge and by prediction, ns.
     longest: Ns,
     slowest: Ns,
-    /// Of the last dozens of launches without a wait: host time between two, charge of the one
-    /// before.
+    /// Of launches without a wait: host time between two, and charge of the one before.
     host: f64,
     work: f64,
-    /// Charge and time of the last launch.
+    /// Of the last launch.
     last: Option<(Ns, Ns)>,
-    /// Sums of the last few hundred charges and of their squares.
+    /// Sums of charges and of their squares.
     sum: f64,
     squares: f64,
     /// Times learnt of single kernels.
@@ -94,31 +90,28 @@ pub(super) struct Pace {
     profiled: bool,
     /// Ends that were not watched.
     late: u32,
-    /// Whether launches are timed now and then; and the last launches, to find theirs.
+    /// Whether launches are timed, and the last launches.
     timed: bool,
-    recent: VecDeque<Launch>,
-    /// Upper bounds of kernels without a known time, where below an unknown kernel's time, ns.
+    recent: VecDeque<AwaitedLaunch>,
+    /// Upper bounds of kernels without a known time, ns.
     bounds: HashMap<u64, Ns>,
-    /// High quantiles of kernels whose times lie far apart
-    /// ([`Config::may_take`](super::Config::may_take)).
+    /// High quantiles of kernels whose times lie far apart.
     may_take: HashMap<u64, Ns>,
 }
 
-impl Pace {
-    /// Model with the kernel times of a profile.
-    pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> Pace {
-        let mut pace = Pace {
+impl KernelTimeModel {
+    pub(super) fn of(profile: &Profile, may_take: Vec<(u64, Ns)>) -> KernelTimeModel {
+        let mut model = KernelTimeModel {
             may_take: may_take.into_iter().collect(),
-            ..Pace::default()
+            ..KernelTimeModel::default()
         };
         for kernel in profile.kernels.iter().filter(|kernel| kernel.time.count() > 0) {
-            pace.times.prime(kernel.hash, &kernel.time);
-            pace.profiled = true;
+            model.times.prime(kernel.hash, &kernel.time);
+            model.profiled = true;
         }
-        pace
+        model
     }
 
-    /// Whether its times come from a profile.
     pub(super) fn is_profiled(&self) -> bool {
         self.profiled
     }
@@ -143,29 +136,27 @@ impl Pace {
         (self.is_known() || forecast.kernels > 0).then_some(forecast)
     }
 
-    /// High quantile of a kernel whose times lie far apart, else 0.
+    /// High quantile of a kernel whose times lie far apart, ns, else 0.
     pub(super) fn may_take(&self, kernel: u64) -> Ns {
         self.may_take.get(&kernel).copied().unwrap_or(0)
     }
 
-    /// The longest kernel launched lately, as charged.
+    /// The longest recent charge, ns.
     pub(super) fn longest(&self) -> Ns {
         self.longest
     }
 
-    /// Takes in the predicted time of a launched kernel.
     pub(super) fn takes(&mut self, time: Ns) {
         self.slowest = time.max(self.slowest - self.slowest / 256);
     }
 
-    /// The longest kernel launched lately, as predicted.
+    /// The longest recent prediction, ns.
     pub(super) fn slowest(&self) -> Ns {
         self.slowest
     }
 
-    /// Work, in ns, that the job may launch on its own with at most `depth` queued on the device.
-    /// Unlimited if it launches more slowly than the device works: at most one of its kernels is
-    /// there.
+    /// Work, in ns, that the job may launch with at most `depth` queued on the device. Unlimited if
+    /// it launches more slowly than the device works.
     pub(super) fn spread(&self, depth: Ns) -> Ns {
         if self.work <= self.host {
             return if self.host > 0.0 { Ns::MAX } else { depth };
@@ -173,8 +164,7 @@ impl Pace {
         (depth as f64 / (1.0 - self.host / self.work)) as Ns
     }
 
-    /// Expected length of a kernel found in progress (long ones are found more often):
-    /// `sum(cost^2) / sum(cost)`.
+    /// Expected length of a kernel found in progress: `sum(cost^2) / sum(cost)`, ns.
     pub(super) fn in_progress(&self) -> Ns {
         if self.sum > 0.0 {
             (self.squares / self.sum) as Ns
@@ -187,9 +177,9 @@ impl Pace {
     pub(super) fn launched(&mut self, kernel: u64, cost: Ns, at: Ns, waited: bool) {
         /// Part of the means that stays with each launch.
         const STAYS: f64 = 1.0 - 1.0 / 64.0;
-        /// After such a pause, in ns, the thread did something else than launch.
-        const PAUSE: Ns = 2_000_000;
-        if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE) {
+        /// After such a pause, in ns, the thread did something else.
+        const PAUSE_NS: Ns = 2_000_000;
+        if let Some((before, when)) = self.last.filter(|(_, when)| !waited && at - when.min(&at) < PAUSE_NS) {
             self.host = self.host * STAYS + at.saturating_sub(when) as f64;
             self.work = self.work * STAYS + before as f64;
         }
@@ -208,7 +198,7 @@ impl Pace {
             self.awaited.pop_front();
             self.settled_of_first = 0;
         }
-        let launch = Launch {
+        let launch = AwaitedLaunch {
             kernel,
             context,
             cost,
@@ -223,9 +213,8 @@ impl Pace {
         self.awaited.push_back(launch);
     }
 
-    /// Takes in that work worth `settled` ended.
-    pub(super) fn ended(&mut self, settled: Ns, sight: &Sight) {
-        let now = sight.now;
+    pub(super) fn ended(&mut self, settled: Ns, end: &SeenEnd) {
+        let now = end.now;
         self.settled_of_first = self.settled_of_first.saturating_add(settled);
         let mut ended = 0;
         let mut last = None;
@@ -246,12 +235,12 @@ impl Pace {
             return;
         }
         self.ended_at = now;
-        // A profile is better than ends, which are seen a little late at best.
+        // Ends are seen a little late at best: a profile is better.
         let Some(launch) = last.filter(|_| !self.profiled) else {
             return;
         };
         let took = now.saturating_sub(began);
-        let watched = is_watched(began, now, sight.waits_since);
+        let watched = is_watched(began, now, end.waits_since);
         if !watched {
             self.late = self.late.saturating_add(1);
         }
@@ -259,16 +248,15 @@ impl Pace {
         if ended > 1 {
             return;
         }
-        if watched && began >= sight.undisturbed_since {
+        if watched && began >= end.undisturbed_since {
             self.times.learn(&launch.context, took);
             self.seen = self.seen.saturating_add(1);
         } else {
-            self.bounded(&launch, 0, took, sight.unknown);
+            self.bounded(&launch, 0, took, end.unknown);
         }
     }
 
-    /// Whether launches are to be timed from now on: ends are seen late, and there is no profile.
-    /// True once.
+    /// Whether launches are to be timed from now on. True once.
     pub(super) fn begins_to_be_timed(&mut self) -> bool {
         let begins = !self.timed && !self.profiled && self.late >= LATE;
         self.timed |= begins;
@@ -281,14 +269,14 @@ impl Pace {
         std::mem::take(&mut self.timed)
     }
 
-    /// Takes in a kernel's time as measured by the device. `at`: of the launch. `alone`: lower
-    /// bound, the part without foreground work on the device. `unknown`: as in [`Sight`].
+    /// Takes in a measured time of a kernel launched at `at`. `alone`: the part without foreground
+    /// work, ns.
     pub(super) fn measured(&mut self, kernel: u64, time: Ns, at: Ns, alone: Ns, unknown: Ns) {
-        // Only the last launches' places in the sequence are known; other times count for the
-        // kernel alone.
-        let is_it = |launch: &&Launch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN;
+        // Only the last launches' contexts are known; other times count for the kernel alone.
+        let is_it =
+            |launch: &&AwaitedLaunch| launch.kernel == kernel && launch.at <= at && at - launch.at < TIMED_WITHIN_NS;
         let found = self.recent.iter().rev().find(is_it).copied();
-        let launch = found.unwrap_or_else(|| Launch {
+        let launch = found.unwrap_or_else(|| AwaitedLaunch {
             kernel,
             context: History::default().push(kernel),
             cost: 0,
@@ -303,8 +291,8 @@ impl Pace {
         }
     }
 
-    /// Takes in bounds of a launch's time, where they correct what is believed.
-    fn bounded(&mut self, launch: &Launch, least: Ns, most: Ns, unknown: Ns) {
+    /// Takes in bounds of a launch's time, where they correct the forecast.
+    fn bounded(&mut self, launch: &AwaitedLaunch, least: Ns, most: Ns, unknown: Ns) {
         if self.forecast(&launch.context).is_some() {
             self.times.at_least(&launch.context, least);
             self.times.at_most(&launch.context, most);
@@ -316,7 +304,7 @@ impl Pace {
         }
     }
 
-    /// Upper bound, as far as ends tell, of a kernel without a known time.
+    /// Upper bound of a kernel without a known time, ns.
     pub(super) fn bound(&self, kernel: u64) -> Ns {
         self.bounds.get(&kernel).copied().unwrap_or(Ns::MAX)
     }
@@ -328,114 +316,119 @@ impl Pace {
         self.settled_of_first = 0;
     }
 
-    /// Quality of the forecasts, and the number of contexts behind them.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.times.quality(), self.times.contexts())
     }
 }
 
-/// Whether an end, of work from `began` to `now`, was watched: the job waited at the gate from the
+/// Whether an end of work from `began` to `now` was watched: the job waited at the gate from the
 /// beginning, or so long that the device was asked in vain before.
 fn is_watched(began: Ns, now: Ns, waits_since: Option<Ns>) -> bool {
     let Some(since) = waits_since else { return false };
     let (unwatched, took) = (since.saturating_sub(began), now.saturating_sub(began));
     let watched = took.saturating_sub(unwatched);
-    unwatched <= FIRST_LOOK || (watched >= unwatched && watched >= 2 * FIRST_LOOK)
+    unwatched <= FIRST_LOOK_NS || (watched >= unwatched && watched >= 2 * FIRST_LOOK_NS)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{MS, US};
     use super::*;
+    use crate::config::{MS, US};
 
-    const UNKNOWN: Ns = 500 * US;
+    const UNKNOWN_NS: Ns = 500 * US;
 
-    fn ended(pace: &mut Pace, settled: Ns, now: Ns, undisturbed_since: Ns, waits_since: Option<Ns>) {
-        let sight = Sight {
+    fn ended(model: &mut KernelTimeModel, settled: Ns, now: Ns, undisturbed_since: Ns, waits_since: Option<Ns>) {
+        let end = SeenEnd {
             now,
             undisturbed_since,
             waits_since,
-            unknown: UNKNOWN,
+            unknown: UNKNOWN_NS,
         };
-        pace.ended(settled, &sight);
+        model.ended(settled, &end);
     }
 
     #[test]
     fn a_job_without_a_profile_is_known_after_a_few_ends() {
-        let mut pace = Pace::default();
+        let mut model = KernelTimeModel::default();
         let mut now = 0;
         for _ in 0..KNOWN {
-            assert!(!pace.is_known());
-            pace.launched(5, 20 * US, now, true);
+            assert!(!model.is_known());
+            model.launched(5, 20 * US, now, true);
             let next = now + 10 * US;
             now += 700 * US;
-            ended(&mut pace, 20 * US, now, 0, Some(next));
+            ended(&mut model, 20 * US, now, 0, Some(next));
             now += 50 * US;
         }
-        assert!(pace.is_known() && !pace.begins_to_be_timed());
-        let forecast = pace.of_next(5).expect("seen");
+        assert!(model.is_known() && !model.begins_to_be_timed());
+        let forecast = model.of_next(5).expect("seen");
         assert!(forecast.middle.abs_diff(700 * US) < 20 * US, "{forecast:?}");
         assert!(forecast.high >= forecast.middle);
     }
 
     #[test]
     fn an_end_that_nobody_looked_for_is_no_time_of_a_kernel() {
-        let mut pace = Pace::default();
+        let mut model = KernelTimeModel::default();
         let mut now = 0;
         for step in 0..40 {
-            assert_eq!(step == LATE, pace.begins_to_be_timed(), "step {step}");
-            pace.launched(5, 20 * US, now, true);
+            assert_eq!(step == LATE, model.begins_to_be_timed(), "step {step}");
+            model.launched(5, 20 * US, now, true);
             now += 1_200 * US;
-            ended(&mut pace, 20 * US, now, 0, None);
+            ended(&mut model, 20 * US, now, 0, None);
             now += 50 * US;
         }
-        assert!(!pace.is_known() && pace.of_next(5).is_none());
+        assert!(!model.is_known() && model.of_next(5).is_none());
         // The device tells the time, and that holds however late ends are seen.
         for _ in 0..KNOWN {
-            pace.launched(5, 20 * US, now, true);
-            pace.measured(5, 8 * US, now + US, 8 * US, UNKNOWN);
+            model.launched(5, 20 * US, now, true);
+            model.measured(5, 8 * US, now + US, 8 * US, UNKNOWN_NS);
             now += 1_200 * US;
-            ended(&mut pace, 20 * US, now, 0, None);
+            ended(&mut model, 20 * US, now, 0, None);
         }
-        assert!(pace.is_known());
-        assert_eq!(pace.of_next(5).map(|forecast| forecast.middle), Some(8 * US));
+        assert!(model.is_known());
+        assert_eq!(model.of_next(5).map(|forecast| forecast.middle), Some(8 * US));
     }
 
     #[test]
     fn an_end_that_is_seen_late_corrects_what_is_believed_to_be_longer() {
-        let mut pace = Pace::default();
+        let mut model = KernelTimeModel::default();
         let mut now = 0;
         for _ in 0..2 * KNOWN {
-            pace.launched(5, 20 * US, now, true);
-            ended(&mut pace, 20 * US, now + 4 * MS, 0, Some(now));
+            model.launched(5, 20 * US, now, true);
+            ended(&mut model, 20 * US, now + 4 * MS, 0, Some(now));
             now += 5 * MS;
         }
-        assert!(pace.of_next(5).expect("seen").middle > 3 * MS);
+        assert!(model.of_next(5).expect("seen").middle > 3 * MS);
         for _ in 0..40 {
-            pace.launched(5, 20 * US, now, true);
-            ended(&mut pace, 20 * US, now + 300 * US, 0, None);
+            model.launched(5, 20 * US, now, true);
+            ended(&mut model, 20 * US, now + 300 * US, 0, None);
             now += MS;
         }
-        let middle = pace.of_next(5).expect("seen").middle;
+        let middle = model.of_next(5).expect("seen").middle;
         assert!((250 * US..700 * US).contains(&middle), "{middle}");
     }
 
     #[test]
     fn a_time_that_holds_the_foreground_jobs_work_is_a_bound_and_no_more() {
-        let mut pace = Pace::default();
+        let mut model = KernelTimeModel::default();
         let mut now = MS;
         for turn in 0..60 {
-            pace.launched(5, 20 * US, now, true);
-            pace.measured(5, 100 * US, now, 100 * US, UNKNOWN);
-            pace.launched(5, 20 * US, now + MS, true);
-            pace.measured(5, 2 * MS, now + MS, if turn < 20 { 3 * US } else { 900 * US }, UNKNOWN);
+            model.launched(5, 20 * US, now, true);
+            model.measured(5, 100 * US, now, 100 * US, UNKNOWN_NS);
+            model.launched(5, 20 * US, now + MS, true);
+            model.measured(
+                5,
+                2 * MS,
+                now + MS,
+                if turn < 20 { 3 * US } else { 900 * US },
+                UNKNOWN_NS,
+            );
             if turn == 19 {
-                let middle = pace.of_next(5).expect("measured").middle;
+                let middle = model.of_next(5).expect("measured").middle;
                 assert!(middle.abs_diff(100 * US) < 10 * US, "{middle}");
             }
             now += 5 * MS;
         }
-        let middle = pace.of_next(5).expect("measured").middle;
+        let middle = model.of_next(5).expect("measured").middle;
         assert!(
             middle > 150 * US,
             "it was at work for 900 us when the foreground job came: {middle}"
@@ -459,48 +452,48 @@ mod tests {
 
     #[test]
     fn what_ended_together_or_beside_others_teaches_nothing() {
-        let mut pace = Pace::default();
-        pace.launched(1, 20 * US, 0, true);
-        pace.launched(2, 20 * US, 0, true);
-        ended(&mut pace, 40 * US, 900 * US, 0, Some(0));
-        assert_eq!(pace.seen, 0);
-        pace.launched(1, 20 * US, 1_000 * US, true);
-        ended(&mut pace, 20 * US, 9_000 * US, 2_000 * US, Some(1_000 * US));
-        assert_eq!(pace.seen, 0, "somebody else ran until 2 ms");
-        pace.launched(1, 20 * US, 9_100 * US, true);
-        ended(&mut pace, 10 * US, 9_200 * US, 2_000 * US, Some(9_100 * US));
-        ended(&mut pace, 10 * US, 9_300 * US, 2_000 * US, Some(9_100 * US));
-        assert_eq!(pace.seen, 1, "in two parts");
+        let mut model = KernelTimeModel::default();
+        model.launched(1, 20 * US, 0, true);
+        model.launched(2, 20 * US, 0, true);
+        ended(&mut model, 40 * US, 900 * US, 0, Some(0));
+        assert_eq!(model.seen, 0);
+        model.launched(1, 20 * US, 1_000 * US, true);
+        ended(&mut model, 20 * US, 9_000 * US, 2_000 * US, Some(1_000 * US));
+        assert_eq!(model.seen, 0, "somebody else ran until 2 ms");
+        model.launched(1, 20 * US, 9_100 * US, true);
+        ended(&mut model, 10 * US, 9_200 * US, 2_000 * US, Some(9_100 * US));
+        ended(&mut model, 10 * US, 9_300 * US, 2_000 * US, Some(9_100 * US));
+        assert_eq!(model.seen, 1, "in two parts");
     }
 
     #[test]
     fn a_job_that_launches_slowly_queues_nothing_up() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.spread(50 * US), 50 * US, "nothing is known");
+        let mut model = KernelTimeModel::default();
+        assert_eq!(model.spread(50 * US), 50 * US, "nothing is known");
         for step in 0..100 {
-            pace.launched(1, 5 * US, step * 40 * US, false);
+            model.launched(1, 5 * US, step * 40 * US, false);
         }
-        assert_eq!(pace.spread(50 * US), Ns::MAX);
+        assert_eq!(model.spread(50 * US), Ns::MAX);
         // Waiting at the gate is no host time.
         for step in 100..400 {
-            pace.launched(1, 100 * US, step * 150 * US, true);
-            pace.launched(1, 100 * US, step * 150 * US + 10 * US, false);
+            model.launched(1, 100 * US, step * 150 * US, true);
+            model.launched(1, 100 * US, step * 150 * US + 10 * US, false);
         }
-        let spread = pace.spread(90 * US);
+        let spread = model.spread(90 * US);
         assert!((95 * US..110 * US).contains(&spread), "{spread}");
     }
 
     #[test]
     fn ceiling_of_what_is_awaited() {
-        let mut pace = Pace::default();
+        let mut model = KernelTimeModel::default();
         for at in 0..10_000 {
-            pace.launched(at, Ns::MAX / 2, at, true);
+            model.launched(at, Ns::MAX / 2, at, true);
         }
-        assert!(pace.awaited.len() <= AWAITED && pace.recent.is_empty());
-        pace.timed = true;
-        (0..10_000).for_each(|at| pace.launched(at, 1, at, true));
-        assert!(pace.recent.len() <= RECENT);
-        ended(&mut pace, Ns::MAX, 1, 0, None);
-        ended(&mut pace, Ns::MAX, 1, 0, None);
+        assert!(model.awaited.len() <= AWAITED && model.recent.is_empty());
+        model.timed = true;
+        (0..10_000).for_each(|at| model.launched(at, 1, at, true));
+        assert!(model.recent.len() <= RECENT);
+        ended(&mut model, Ns::MAX, 1, 0, None);
+        ended(&mut model, Ns::MAX, 1, 0, None);
     }
 }

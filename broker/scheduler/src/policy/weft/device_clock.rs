@@ -1,42 +1,42 @@
 //! Background work on the device by the clock, and how far ahead of its end the next kernel is
-//! granted. For policy `weft`.
+//! granted.
 //!
-//! The ledger learns late which work has ended. Here work also ends as time passes, so that the
-//! next kernel is on its way by then. The ledger keeps the delay bound: a wrong clock costs a
-//! little idle time or delay, never the bound.
+//! The ledger learns late which work has ended. Here work also ends as time passes. The ledger
+//! keeps the delay bound: a wrong clock costs idle time or delay, never the bound.
 
 use std::collections::VecDeque;
 
-use super::queue::Slot;
 use weft_protocol::Ns;
 
-/// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
-const LAUNCH: Ns = 5_000;
+use crate::queue::ClientSlot;
 
-/// Limit of a learnt way, ns: anything longer is a machine that was busy.
-const LONGEST_WAY: Ns = 400_000;
+/// Time from a launch to its begin on an idle device, ns: 4 to 6 us on recent cards.
+const LAUNCH_NS: Ns = 5_000;
+
+/// Limit of a learnt delay, ns: anything longer is a busy machine.
+const LONGEST_ORDER_NS: Ns = 400_000;
 
 /// Background jobs' work by the clock.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Device {
+pub(super) struct DeviceClock {
     /// When all of it is predicted to have ended.
     free_at: Ns,
     /// Whether the foreground job launched since: earlier background work may still be there.
     stalled: bool,
     /// The background job that launched last since the foreground job.
-    last: Option<Slot>,
-    /// Times that orders take to arrive, and by which wakes are late.
-    order: Way,
-    wake: Way,
+    last: Option<ClientSlot>,
+    /// Time from an order to its launch, and lateness of wakes.
+    order: OrderDelay,
+    wake: OrderDelay,
 }
 
-/// A learnt time that is to be enough nearly always: it grows quickly and shrinks slowly.
+/// A learnt time that is enough nearly always: it grows quickly and shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way(Option<Ns>);
+struct OrderDelay(Option<Ns>);
 
-impl Way {
+impl OrderDelay {
     fn learn(&mut self, took: Ns) {
-        let took = took.min(LONGEST_WAY);
+        let took = took.min(LONGEST_ORDER_NS);
         self.0 = Some(match self.0 {
             None => took,
             Some(known) if took > known => known + (took - known) / 4,
@@ -45,10 +45,9 @@ impl Way {
     }
 }
 
-impl Device {
-    /// Takes in a background launch that is predicted to take `time` ns. `before`: work out before
-    /// it.
-    pub(super) fn launched(&mut self, slot: Slot, time: Ns, at: Ns, before: Ns) {
+impl DeviceClock {
+    /// `time`: predicted, ns. `before`: work out before it, ns.
+    pub(super) fn launched(&mut self, slot: ClientSlot, time: Ns, at: Ns, before: Ns) {
         let begin = if self.stalled {
             at.saturating_add(before)
         } else {
@@ -59,12 +58,11 @@ impl Device {
         self.last = Some(slot);
     }
 
-    /// Takes in that no more than `outstanding` is out.
+    /// No more than `outstanding` is out.
     pub(super) fn seen(&mut self, outstanding: Ns, now: Ns) {
         self.free_at = self.free_at.min(now.saturating_add(outstanding));
     }
 
-    /// Takes in a foreground launch.
     pub(super) fn foreground_launched(&mut self) {
         self.stalled = true;
         self.last = None;
@@ -87,12 +85,11 @@ impl Device {
         }
     }
 
-    /// The background job that has the device: no switch to it is needed.
-    pub(super) fn owner(&self) -> Option<Slot> {
+    pub(super) fn owner(&self) -> Option<ClientSlot> {
         self.last
     }
 
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget(&mut self, slot: ClientSlot) {
         self.last = self.last.filter(|last| *last != slot);
     }
 
@@ -101,17 +98,16 @@ impl Device {
         self.order.learn(time);
     }
 
-    /// Takes in how late the core was woken.
     pub(super) fn wake_took(&mut self, time: Ns) {
         self.wake.learn(time);
     }
 
-    /// How long before the device runs dry the next kernel is granted:
-    /// `min(order + wake + LAUNCH, most)` in ns. `most` before anything is known.
+    /// How long before the device runs dry the next kernel is granted, ns:
+    /// `min(order + wake + LAUNCH_NS, most)`. `most` before anything is known.
     pub(super) fn lead(&self, most: Ns) -> Ns {
         let Some(order) = self.order.0 else { return most };
         let ways = order.saturating_add(self.wake.0.unwrap_or(0));
-        ways.saturating_add(LAUNCH).min(most)
+        ways.saturating_add(LAUNCH_NS).min(most)
     }
 }
 
@@ -119,18 +115,18 @@ impl Device {
 const STRETCHES: usize = 256;
 
 /// Least distance of two stretches, ns.
-const APART: Ns = 20_000;
+const APART_NS: Ns = 20_000;
 
-/// Stretches of foreground work on the device: from the first launch to the end, predicted or seen.
-/// A little too long with several foreground jobs.
+/// Stretches of foreground work on the device, from the first launch to the end. A little too long
+/// with several foreground jobs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Worked(VecDeque<(Ns, Ns)>);
+pub(super) struct ForegroundWork(VecDeque<(Ns, Ns)>);
 
-impl Worked {
-    /// Takes in a foreground launch at `at` whose work ends at `end`.
+impl ForegroundWork {
+    /// Takes in a foreground launch whose work ends at `end`.
     pub(super) fn launched(&mut self, at: Ns, end: Ns) {
         match self.0.back_mut() {
-            Some(last) if at <= last.1.saturating_add(APART) => last.1 = last.1.max(end),
+            Some(last) if at <= last.1.saturating_add(APART_NS) => last.1 = last.1.max(end),
             _ => {
                 if self.0.len() >= STRETCHES {
                     self.0.pop_front();
@@ -140,14 +136,13 @@ impl Worked {
         }
     }
 
-    /// Takes in that no foreground work was left at `at`.
     pub(super) fn ended(&mut self, at: Ns) {
         if let Some(last) = self.0.back_mut().filter(|last| last.0 <= at) {
             last.1 = at;
         }
     }
 
-    /// Time from `at` on, of `time`, until foreground work came: what began at `at` ran for at
+    /// How long of `time` from `at` on there was no foreground work: what began at `at` ran for at
     /// least as long.
     pub(super) fn without(&self, at: Ns, time: Ns) -> Ns {
         let end = at.saturating_add(time);
@@ -168,12 +163,12 @@ impl Worked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{MS, US};
     use super::*;
+    use crate::config::{MS, US};
 
     #[test]
     fn work_ends_as_time_passes_and_as_it_is_seen() {
-        let mut device = Device::default();
+        let mut device = DeviceClock::default();
         device.launched(1, 100 * US, 0, 0);
         device.launched(1, 50 * US, 20 * US, 100 * US);
         assert_eq!(device.remaining(150 * US, 30 * US), 120 * US);
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn when_foreground_jobs_worked_is_remembered_as_stretches() {
-        let mut worked = Worked::default();
+        let mut worked = ForegroundWork::default();
         assert_eq!(worked.without(7, 900 * US), 900 * US);
         worked.launched(100 * US, 130 * US);
         worked.launched(120 * US, 150 * US);
@@ -217,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_lead_is_what_orders_and_wakings_take() {
-        let mut device = Device::default();
+        let mut device = DeviceClock::default();
         assert_eq!(device.lead(125 * US), 125 * US);
         for _ in 0..10 {
             device.order_took(20 * US);

@@ -6,7 +6,7 @@ use weft_profiles::{Aggregator, Profile};
 use weft_scheduler::Ns;
 
 /// Time of a launch on the job's thread, ns.
-pub const LAUNCH: Ns = 5_000;
+pub const LAUNCH_NS: Ns = 5_000;
 
 /// A step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Job {
         self.steps.extend([Step::Sync, Step::Answer, Step::Host(host)]);
         let mut run = Aggregator::new();
         for kernel in 1..=kernels {
-            let gap = if kernel == kernels { host + LAUNCH } else { 0 };
+            let gap = if kernel == kernels { host + LAUNCH_NS } else { 0 };
             run.sampled(kernel, time, Some(gap));
         }
         self.profile = Some(Arc::new(run.finish(self.name, 0)));

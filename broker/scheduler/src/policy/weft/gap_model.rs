@@ -1,5 +1,4 @@
-//! Gap model: what a foreground job's past says of the gap that it leaves now. For policy `weft`;
-//! `fikit` goes by the kernel alone, as the paper does.
+//! Gap model: what a foreground job's past says of the gap that it leaves now.
 //!
 //! The model enters kernels in launch order, and two marks that are worth more than any kernel:
 //!
@@ -7,7 +6,7 @@
 //! * a wake-up hint: a driver call of an idle job that is no launch.
 //!
 //! After each a time begins, which ends with the next launch. Its length is learnt for its context.
-//! So the forecast of a gap is better when the end is seen, and better again at the wake-up hint.
+//! So the forecast is better when the end is seen, and better again at the wake-up hint.
 
 use weft_profiles::{
     Profile,
@@ -16,16 +15,16 @@ use weft_profiles::{
 
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Mark in place of a kernel: the work was seen to end. (Fractional digits of the square roots of 2
-/// and 3; no hash by design.)
+/// Mark: the work was seen to end. (Fractional digits of the square roots of 2 and 3; no hash by
+/// design.)
 const SEEN_TO_END: u64 = 0x6a09_e667_f3bc_c908;
 
-/// Mark in place of a kernel: a wake-up hint.
-const STIRS: u64 = 0xbb67_ae85_84ca_a73b;
+/// Mark: a wake-up hint.
+const WAKE_UP_HINT: u64 = 0xbb67_ae85_84ca_a73b;
 
 /// A time that ends with the next launch.
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct OpenGap {
     context: Context,
     /// `None`: begins with the end of the submitted work, as known at the next launch.
     since: Option<Ns>,
@@ -33,37 +32,35 @@ struct Open {
 
 /// Gap model of one foreground job.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Foresight {
+pub(super) struct GapModel {
     history: History,
     gaps: Gaps,
-    after_kernel: Option<Open>,
-    after_end: Option<Open>,
-    after_stir: Option<Open>,
+    after_kernel: Option<OpenGap>,
+    after_end: Option<OpenGap>,
+    after_hint: Option<OpenGap>,
     /// Forecast of the time that began last.
     outlook: Outlook,
 }
 
-impl Foresight {
-    /// Model with the gaps of a profile.
-    pub(super) fn of(profile: &Profile) -> Foresight {
-        let mut foresight = Foresight::default();
+impl GapModel {
+    pub(super) fn of(profile: &Profile) -> GapModel {
+        let mut model = GapModel::default();
         for kernel in profile.kernels.iter().filter(|kernel| kernel.gap.count() > 0) {
-            foresight.gaps.prime(kernel.hash, &kernel.gap);
+            model.gaps.prime(kernel.hash, &kernel.gap);
         }
-        foresight
+        model
     }
 
-    /// Takes in a launch at `at`. `end`: when earlier work ended, seen or predicted.
+    /// `end`: when earlier work ended, seen or predicted.
     pub(super) fn launched(&mut self, kernel: u64, at: Ns, end: Ns) {
         if is_transfer(kernel) {
-            // A copy behind a kernel changes nothing about what follows. On an idle device it is a
-            // wake-up hint.
+            // A copy behind a kernel changes nothing. On an idle device it is a wake-up hint.
             if self.after_end.is_some() || at >= end {
-                self.stirs(at, end);
+                self.wake_up_hint(at, end);
             }
             return;
         }
-        for open in [self.after_kernel, self.after_end, self.after_stir]
+        for open in [self.after_kernel, self.after_end, self.after_hint]
             .into_iter()
             .flatten()
         {
@@ -71,23 +68,22 @@ impl Foresight {
             self.gaps.learn(&open.context, lasted);
         }
         let context = self.history.push(kernel);
-        self.after_kernel = Some(Open { context, since: None });
-        (self.after_end, self.after_stir) = (None, None);
+        self.after_kernel = Some(OpenGap { context, since: None });
+        (self.after_end, self.after_hint) = (None, None);
         self.outlook = self.gaps.outlook(&context);
     }
 
-    /// Takes in that the work was seen to end.
     pub(super) fn ended(&mut self, at: Ns) {
         if self.after_kernel.is_none() || self.after_end.is_some() {
             return;
         }
         self.ends(at);
         let context = self.history.push(SEEN_TO_END);
-        self.after_end = Some(Open {
+        self.after_end = Some(OpenGap {
             context,
             since: Some(at),
         });
-        self.look(&context);
+        self.prefer_known(&context);
     }
 
     /// Begins the gap after the last kernel at this end.
@@ -97,60 +93,58 @@ impl Foresight {
         }
     }
 
-    /// Takes in a wake-up hint at `at`. `end`: when earlier work ended, seen or predicted.
-    pub(super) fn stirs(&mut self, at: Ns, end: Ns) {
-        if self.after_kernel.is_none() || self.after_stir.is_some() {
+    /// `end`: when earlier work ended, seen or predicted.
+    pub(super) fn wake_up_hint(&mut self, at: Ns, end: Ns) {
+        if self.after_kernel.is_none() || self.after_hint.is_some() {
             return;
         }
         self.ends(end);
-        let context = self.history.push(STIRS);
-        self.after_stir = Some(Open {
+        let context = self.history.push(WAKE_UP_HINT);
+        self.after_hint = Some(OpenGap {
             context,
             since: Some(at),
         });
-        // In any case: the outlook before counts from the end of work and would seem to begin anew.
+        // The outlook before would seem to begin anew, since it counts from the end of work.
         self.outlook = self.gaps.outlook(&context);
     }
 
     /// Forgets the context after an unwatched time.
     pub(super) fn interrupted(&mut self) {
-        (self.after_kernel, self.after_end, self.after_stir) = (None, None, None);
+        (self.after_kernel, self.after_end, self.after_hint) = (None, None, None);
         self.history = History::default();
         self.outlook = Outlook::default();
     }
 
-    /// Takes the outlook after a seen end only if this kernel had one before. Else the kernel's
-    /// stands.
-    fn look(&mut self, context: &Context) {
+    /// Takes the outlook after a seen end if this kernel had one before. Else the kernel's stands.
+    fn prefer_known(&mut self, context: &Context) {
         let outlook = self.gaps.outlook(context);
         if outlook.forecast.is_some_and(|forecast| forecast.kernels >= 2) {
             self.outlook = outlook;
         }
     }
 
-    /// Whether the time that began last is known: from this context, its kernel's profile or an
+    /// Whether the time that began last is known: from its context, its kernel's profile or an
     /// earlier wake-up hint.
     pub(super) fn knows(&self) -> bool {
         self.outlook.forecast.is_some_and(|forecast| forecast.kernels >= 1)
     }
 
-    /// When a wake-up hint came since the last launch.
-    pub(super) fn stirred_at(&self) -> Option<Ns> {
-        self.after_stir.and_then(|open| open.since)
+    pub(super) fn hinted_at(&self) -> Option<Ns> {
+        self.after_hint.and_then(|open| open.since)
     }
 
-    /// Low (nine in ten are longer) and middle length of the time that began last, ns.
+    /// Low (nine in ten are longer) and middle length of that time, ns.
     pub(super) fn expects(&self) -> Option<(Ns, Ns)> {
         self.outlook.forecast.map(|forecast| (forecast.low, forecast.middle))
     }
 
-    /// Room of others, `elapsed` ns after that time began, at this chance of keeping the foreground
-    /// job waiting, ns.
+    /// Room of others, ns, `elapsed` ns after that time began, at this chance of keeping the
+    /// foreground job waiting.
     pub(super) fn room(&self, elapsed: Ns, chance: f64) -> Ns {
         self.gaps.room(&self.outlook, elapsed, chance)
     }
 
-    /// Whether the length of that time is known: nine in ten last half the middle length at least.
+    /// Whether that length is known: nine in ten last half the middle length at least.
     pub(super) fn is_steady(&self) -> bool {
         self.knows() && self.expects().is_some_and(|(low, middle)| low >= middle / 2)
     }
@@ -160,7 +154,6 @@ impl Foresight {
         self.gaps.room(&Outlook::default(), elapsed, chance)
     }
 
-    /// Quality of the forecasts, and the number of contexts behind them.
     pub(super) fn quality(&self) -> (Quality, usize) {
         (self.gaps.quality(), self.gaps.contexts())
     }
@@ -168,30 +161,30 @@ impl Foresight {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{MS, US};
     use super::*;
+    use crate::config::{MS, US};
 
     /// A request of three kernels that ends with a synchronising call. The wake-up hint comes 5 ms
     /// later, the next launch after 100 us.
-    fn request(foresight: &mut Foresight, start: Ns) -> Ns {
+    fn request(model: &mut GapModel, start: Ns) -> Ns {
         for kernel in [1, 2, 3] {
-            foresight.launched(kernel, start, start);
+            model.launched(kernel, start, start);
         }
         let end = start + 300 * US;
-        foresight.ended(end);
-        foresight.stirs(end + 5 * MS, end);
+        model.ended(end);
+        model.wake_up_hint(end + 5 * MS, end);
         end + 5 * MS + 100 * US
     }
 
     #[test]
     fn each_epoch_tells_the_next_launch_more_exactly() {
-        let mut foresight = Foresight::default();
+        let mut model = GapModel::default();
         let mut now = MS;
         for _ in 0..20 {
-            now = request(&mut foresight, now);
+            now = request(&mut model, now);
         }
         for kernel in [1, 2, 3] {
-            foresight.launched(kernel, now, now);
+            model.launched(kernel, now, now);
         }
         let near = |found: Option<(Ns, Ns)>, told: Ns| {
             let (low, middle) = found.expect("known");
@@ -200,58 +193,58 @@ mod tests {
                 "{middle} for {told}"
             );
         };
-        foresight.ended(now + 300 * US);
-        assert!(foresight.knows());
-        near(foresight.expects(), 5_100 * US);
-        assert!(foresight.room(0, 0.3) > 4_500 * US);
-        foresight.stirs(now + 5_300 * US, now + 300 * US);
-        assert_eq!(foresight.stirred_at(), Some(now + 5_300 * US));
-        near(foresight.expects(), 100 * US);
-        assert!(foresight.room(50 * US, 0.3) < 60 * US);
+        model.ended(now + 300 * US);
+        assert!(model.knows());
+        near(model.expects(), 5_100 * US);
+        assert!(model.room(0, 0.3) > 4_500 * US);
+        model.wake_up_hint(now + 5_300 * US, now + 300 * US);
+        assert_eq!(model.hinted_at(), Some(now + 5_300 * US));
+        near(model.expects(), 100 * US);
+        assert!(model.room(50 * US, 0.3) < 60 * US);
     }
 
     #[test]
     fn a_mark_that_was_never_seen_here_leaves_what_the_kernel_says() {
         let mut run = weft_profiles::Aggregator::new();
         (0..20).for_each(|_| run.sampled(7, 100 * US, Some(3 * MS)));
-        let mut foresight = Foresight::of(&run.finish("job", 0));
-        assert!(!foresight.knows());
-        foresight.launched(7, MS, MS);
-        foresight.ended(2 * MS);
-        assert!(foresight.knows());
-        let (_, middle) = foresight.expects().expect("of the profile");
+        let mut model = GapModel::of(&run.finish("job", 0));
+        assert!(!model.knows());
+        model.launched(7, MS, MS);
+        model.ended(2 * MS);
+        assert!(model.knows());
+        let (_, middle) = model.expects().expect("of the profile");
         assert!(middle.abs_diff(3 * MS) < 100 * US, "{middle}");
     }
 
     #[test]
-    fn a_stir_is_never_taken_for_the_beginning_of_another_gap() {
-        let mut foresight = Foresight::default();
+    fn a_wake_up_hint_is_never_taken_for_the_beginning_of_another_gap() {
+        let mut model = GapModel::default();
         let mut now = MS;
-        // Requests without a wake-up hint: nothing is known of what follows one.
+        // Without a wake-up hint.
         for _ in 0..20 {
             for kernel in [1, 2, 3] {
-                foresight.launched(kernel, now, now);
+                model.launched(kernel, now, now);
             }
-            foresight.ended(now + 300 * US);
+            model.ended(now + 300 * US);
             now += 5 * MS;
         }
         for kernel in [1, 2, 3] {
-            foresight.launched(kernel, now, now);
+            model.launched(kernel, now, now);
         }
         let end = now + 300 * US;
-        foresight.ended(end);
-        assert!(foresight.knows() && foresight.room(0, 0.1) > 4 * MS);
-        foresight.stirs(end + 4 * MS, end);
-        assert!(!foresight.knows(), "{:?}", foresight.expects());
+        model.ended(end);
+        assert!(model.knows() && model.room(0, 0.1) > 4 * MS);
+        model.wake_up_hint(end + 4 * MS, end);
+        assert!(!model.knows(), "{:?}", model.expects());
     }
 
     #[test]
     fn what_lies_between_two_times_of_being_watched_is_no_gap() {
-        let mut foresight = Foresight::default();
-        foresight.launched(1, MS, MS);
-        foresight.interrupted();
-        foresight.launched(1, 1_000 * MS, 2 * MS);
-        assert!(!foresight.knows());
-        assert_eq!(foresight.room_unknown(MS, 0.5), MS);
+        let mut model = GapModel::default();
+        model.launched(1, MS, MS);
+        model.interrupted();
+        model.launched(1, 1_000 * MS, 2 * MS);
+        assert!(!model.knows());
+        assert_eq!(model.room_unknown(MS, 0.5), MS);
     }
 }

@@ -13,7 +13,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 /// Two seconds: some hundred requests, some thousand kernels.
-const SPAN: u64 = 2_000 * MS;
+const SPAN_NS: u64 = 2_000 * MS;
 
 /// A vision model answering requests: 60 kernels of 80 us, then 12 ms of host work.
 fn service() -> Job {
@@ -26,11 +26,11 @@ fn training() -> Job {
 }
 
 fn alone(job: Job) -> Outcome {
-    World::new(None).with(job).run(SPAN)
+    World::new(None).with(job).run(SPAN_NS)
 }
 
 fn plain() -> Outcome {
-    World::new(None).with(service()).with(training()).run(SPAN)
+    World::new(None).with(service()).with(training()).run(SPAN_NS)
 }
 
 fn by(policy: PolicyName) -> World {
@@ -42,7 +42,7 @@ fn by(policy: PolicyName) -> World {
 }
 
 fn under(policy: PolicyName) -> Outcome {
-    by(policy).with(service()).with(training()).run(SPAN)
+    by(policy).with(service()).with(training()).run(SPAN_NS)
 }
 
 /// The policies that fill gaps: the default and the paper's.
@@ -63,7 +63,7 @@ fn a_filling_policy_wins_back_what_sharing_costs() {
                 "{policy}, quantile {part}: won back {won:.2} of {lost:.2}"
             );
         }
-        let left = SPAN as f64 - weft.gpu("service");
+        let left = SPAN_NS as f64 - weft.gpu("service");
         let used = weft.gpu("training") / left;
         assert!(
             used >= 0.8,
@@ -124,11 +124,11 @@ fn timeslice_gives_equal_jobs_equal_shares() {
         ..Config::default()
     };
     let other = Job::new("other", 0).training(&[50 * US]);
-    let outcome = World::new(Some(config)).with(training()).with(other).run(SPAN);
+    let outcome = World::new(Some(config)).with(training()).with(other).run(SPAN_NS);
     println!("{outcome}");
     let ratio = outcome.gpu("training") / outcome.gpu("other");
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
-    let busy = (outcome.gpu("training") + outcome.gpu("other")) / SPAN as f64;
+    let busy = (outcome.gpu("training") + outcome.gpu("other")) / SPAN_NS as f64;
     assert!(busy > 0.85, "{busy}");
 }
 
@@ -136,15 +136,15 @@ fn timeslice_gives_equal_jobs_equal_shares() {
 fn a_service_that_synchronises_after_every_kernel_keeps_its_pace() {
     let chatty = || Job::new("service", 0).requests_in_steps(40, 60 * US, 15 * MS);
     let alone = alone(chatty());
-    let plain = World::new(None).with(chatty()).with(training()).run(SPAN);
+    let plain = World::new(None).with(chatty()).with(training()).run(SPAN_NS);
     for policy in FILLING {
-        let weft = by(policy).with(chatty()).with(training()).run(SPAN);
+        let weft = by(policy).with(chatty()).with(training()).run(SPAN_NS);
         println!("alone {alone}\nplain {plain}\n{policy} {weft}");
         let lost = plain.latency("service", 0.5) / alone.latency("service", 0.5);
         let won = plain.latency("service", 0.5) / weft.latency("service", 0.5);
         assert!(lost > 8.0, "nothing to win: {lost}");
         assert!(won >= 0.8 * lost, "{policy}: won back {won:.2} of {lost:.2}");
-        let used = weft.gpu("training") / (SPAN as f64 - weft.gpu("service"));
+        let used = weft.gpu("training") / (SPAN_NS as f64 - weft.gpu("service"));
         assert!(used >= 0.5, "{policy}: training uses {used:.2}");
     }
 }
@@ -158,7 +158,7 @@ fn several_background_jobs_of_different_importance_come_in_order() {
             .with(background("second", 3))
             .with(background("third", 6))
             .with(background("fourth", 9))
-            .run(SPAN);
+            .run(SPAN_NS);
         println!("{policy} {outcome}");
         let [second, third, fourth] = ["second", "third", "fourth"].map(|name| outcome.gpu(name));
         assert!(second > 5.0 * (third + fourth), "{policy}: {second} {third} {fourth}");
@@ -174,11 +174,11 @@ fn without_a_profile_the_service_is_still_protected() {
     let unknown = || service().without_profile();
     let alone = alone(unknown());
     for policy in FILLING {
-        let weft = by(policy).with(unknown()).with(training()).run(SPAN);
+        let weft = by(policy).with(unknown()).with(training()).run(SPAN_NS);
         println!("alone {alone}\n{policy} {weft}");
         let kept = alone.latency("service", 0.5) / weft.latency("service", 0.5);
         assert!(kept >= 0.7, "{policy}: {kept:.2}");
-        let used = weft.gpu("training") / (SPAN as f64 - weft.gpu("service"));
+        let used = weft.gpu("training") / (SPAN_NS as f64 - weft.gpu("service"));
         assert!(used >= 0.6, "{policy}: training uses {used:.2}");
     }
 }

@@ -5,8 +5,7 @@
 //!
 //! * `weft` gives such jobs about as much as `fikit`, which learns nothing.
 //! * No job waits for the minimum share.
-//! * The foreground job does not pay: long kernels are found out, though their ends are never seen
-//!   in time.
+//! * The foreground job does not pay: long kernels are found out.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -14,36 +13,32 @@ use super::*;
 
 const FOREGROUND: Client = Client(0);
 const BURST: u64 = 8;
-const KERNEL: Ns = 150 * US;
-const PAUSE: Ns = 1_500 * US;
+const KERNEL_NS: Ns = 150 * US;
+const PAUSE_NS: Ns = 1_500 * US;
 /// Charge of a kernel of unknown time.
-const COST: Ns = 20 * US;
+const COST_NS: Ns = 20 * US;
 /// Time of an order to a waiting job, and of its news to the core.
-const WAY: Ns = 30 * US;
+const WAY_NS: Ns = 30 * US;
 /// Interval at which a waiting job looks at the device.
-const LOOK: Ns = 60 * US;
-/// One launch in `SAMPLED` is timed, and told `TOLD` later.
+const LOOK_NS: Ns = 60 * US;
+/// One launch in `SAMPLED` is timed, and told `TOLD_NS` later.
 const SAMPLED: u64 = 16;
-const TOLD: Ns = 20 * MS;
+const TOLD_NS: Ns = 20 * MS;
 /// End of learning and begin of counting.
-const LEARNT: Ns = 500 * MS;
-const END: Ns = 2_500 * MS;
+const LEARNT_NS: Ns = 500 * MS;
+const END_NS: Ns = 2_500 * MS;
 
-/// A next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     ForegroundLaunches,
     ForegroundEnds,
     Tick,
-    /// A background job goes on.
     Goes(usize),
-    /// A waiting background job looks at the device.
     Looks(usize),
-    /// The device tells when a background launch was, and how long it took.
+    /// When a background launch was, and how long it took.
     Timed(usize, Ns, Ns),
 }
 
-/// A background job.
 #[derive(Debug, Default)]
 struct Background {
     /// Kernels launched in this step.
@@ -54,7 +49,7 @@ struct Background {
     epochs: u64,
     issued: Ns,
     settled: Ns,
-    /// Ends on the device of launches not seen to end.
+    /// Ends of launches not seen to end.
     out: Vec<Ns>,
     timed: bool,
     launches: u64,
@@ -63,7 +58,6 @@ struct Background {
     worst: Ns,
 }
 
-/// The steps of every background job.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     kernels: u64,
@@ -79,14 +73,12 @@ struct World {
     agenda: BinaryHeap<Reverse<(Ns, What)>>,
     background_jobs: Vec<Background>,
     epochs: u64,
-    /// When the device is free.
     free_at: Ns,
-    /// Of the foreground job: its last return, and the delays it found, over so many bursts.
+    /// Of the foreground job: its last return, and its delays over the bursts.
     delays: Ns,
     bursts: u64,
 }
 
-/// Result of a run.
 #[derive(Debug)]
 struct Outcome {
     steps: u64,
@@ -125,18 +117,18 @@ fn play(policy: PolicyName, shape: Shape) -> Outcome {
         world.plan(50 * MS + at as Ns * 77 * US, What::Goes(at));
     }
     world.plan(0, What::ForegroundLaunches);
-    world.run(LEARNT);
+    world.run(LEARNT_NS);
     for background in &mut world.background_jobs {
         (background.steps, background.worst) = (0, 0);
     }
     (world.delays, world.bursts) = (0, 0);
-    world.run(END);
+    world.run(END_NS);
     Outcome {
         steps: world.background_jobs.iter().map(|background| background.steps).sum(),
         worst: world
             .background_jobs
             .iter()
-            .map(|background| background.worst.max(END.saturating_sub(background.since)))
+            .map(|background| background.worst.max(END_NS.saturating_sub(background.since)))
             .max()
             .unwrap_or(0),
         delay: world.delays / world.bursts.max(1),
@@ -195,7 +187,7 @@ impl World {
                         self.core.handle(self.now, Event::Revoked { client, left }, &mut out);
                     }
                     if self.background_jobs[client.0 as usize - 1].waits_since.is_some() {
-                        self.plan(self.now + WAY, What::Looks(client.0 as usize - 1));
+                        self.plan(self.now + WAY_NS, What::Looks(client.0 as usize - 1));
                     }
                 }
                 Decision::Revoke(client) => {
@@ -215,27 +207,27 @@ impl World {
         self.delays += self.free_at.saturating_sub(self.now);
         self.bursts += 1;
         self.epochs += 1;
-        self.free_at = self.free_at.max(self.now) + BURST * KERNEL;
+        self.free_at = self.free_at.max(self.now) + BURST * KERNEL_NS;
         for kernel in 1..=BURST {
             self.tell(Event::Launched {
                 client: FOREGROUND,
                 kernel,
-                cost: COST,
+                cost: COST_NS,
                 at: self.now,
             });
         }
         self.plan(self.free_at, What::ForegroundEnds);
-        self.plan(self.free_at + PAUSE, What::ForegroundLaunches);
+        self.plan(self.free_at + PAUSE_NS, What::ForegroundLaunches);
     }
 
-    /// A background job launches what it has credit for and waits with the next; or it works,
-    /// synchronises and comes to its next step.
+    /// Launches what it has credit for and waits with the next; or works, synchronises and comes to
+    /// the next step.
     fn goes(&mut self, at: usize) {
         let (now, shape) = (self.now, self.shape);
         let client = Client(1 + at as u64);
         if self.background_jobs[at].launched == shape.kernels {
             let background = &mut self.background_jobs[at];
-            // Its host work is done; now it waits for the device.
+            // Now it waits for the device.
             let end = background.out.iter().copied().max().unwrap_or(0);
             if end > now {
                 return self.plan(end, What::Goes(at));
@@ -253,19 +245,20 @@ impl World {
                 background.waits_since = None;
                 return self.plan(now + shape.host, What::Goes(at));
             }
-            let covered = background.credit >= COST as i64 && (!background.bound || background.epochs == self.epochs);
+            let covered =
+                background.credit >= COST_NS as i64 && (!background.bound || background.epochs == self.epochs);
             if !covered {
                 let since = *background.waits_since.get_or_insert(now);
-                self.plan(now + LOOK, What::Looks(at));
+                self.plan(now + LOOK_NS, What::Looks(at));
                 return self.tell(Event::Waits {
                     client,
                     kernel: 99,
-                    cost: COST,
+                    cost: COST_NS,
                     since,
                 });
             }
-            background.credit -= COST as i64;
-            background.issued += COST;
+            background.credit -= COST_NS as i64;
+            background.issued += COST_NS;
             background.waits_since = None;
             background.launched += 1;
             background.launches += 1;
@@ -275,19 +268,19 @@ impl World {
             let end = self.free_at;
             self.background_jobs[at].out.push(end);
             if timed && launches % SAMPLED == 0 {
-                self.plan(end + TOLD, What::Timed(at, now, end - now));
+                self.plan(end + TOLD_NS, What::Timed(at, now, end - now));
             }
             self.tell(Event::Launched {
                 client,
                 kernel: 99,
-                cost: COST,
+                cost: COST_NS,
                 at: now,
             });
             self.progress(at);
         }
     }
 
-    /// A job at the gate looks at what has ended, and whether it may go.
+    /// Looks at what has ended, and whether the job may go.
     fn looks(&mut self, at: usize) {
         let now = self.now;
         let background = &mut self.background_jobs[at];
@@ -297,7 +290,7 @@ impl World {
         let before = background.out.len();
         background.out.retain(|end| *end > now);
         let ended = before - background.out.len();
-        background.settled += ended as Ns * COST;
+        background.settled += ended as Ns * COST_NS;
         if ended > 0 {
             self.progress(at);
         }

@@ -1,16 +1,17 @@
-//! Long turns in virtual time: clients launch kernel after kernel on a device that runs them in
-//! order.
+//! Long turns in virtual time, on a device that runs kernels in order.
 
 use std::collections::VecDeque;
 
-use super::super::{
-    Client, ClientView, Config, Event, PolicyName,
+use weft_protocol::{Ns, lane::Mode};
+
+use super::*;
+use crate::{
+    Client, ClientView, Config, Core, Decision, Event, PolicyName,
     config::{MS, US},
 };
-use super::*;
 
-const KERNEL: Ns = 50 * US;
-const TURN: Ns = 100 * MS;
+const KERNEL_NS: Ns = 50 * US;
+const TURN_NS: Ns = 100 * MS;
 /// The policies that know priorities.
 const POLICIES: [PolicyName; 3] = [PolicyName::Weft, PolicyName::Fikit, PolicyName::Exclusive];
 
@@ -28,7 +29,6 @@ struct Job {
     pauses: Option<(u64, Ns)>,
     launched: u64,
     resumes: Ns,
-    /// Whether it takes nothing and says nothing.
     stalled: bool,
 }
 
@@ -81,10 +81,10 @@ impl World {
         world
     }
 
-    fn crowded(&mut self, clients: &[u64], turn: Option<Ns>) {
+    fn oversubscribed(&mut self, clients: &[u64], turn: Option<Ns>) {
         for client in clients {
             let client = Client(*client);
-            self.tell(Event::Crowded { client, turn });
+            self.tell(Event::Oversubscribed { client, turn });
         }
     }
 
@@ -129,25 +129,24 @@ impl World {
         }
         let client = job.client;
         if job.mode == Mode::Background {
-            if job.credit < KERNEL as i64 {
+            if job.credit < KERNEL_NS as i64 {
                 if job.waits.is_none() {
                     job.waits = Some(now);
-                    // A lane tells what was used before it tells a wait.
                     self.reports(at);
                     self.tell(Event::Waits {
                         client,
                         kernel: 7,
-                        cost: KERNEL,
+                        cost: KERNEL_NS,
                         since: now,
                     });
                 }
                 return false;
             }
-            job.credit -= KERNEL as i64;
-            job.issued += KERNEL;
+            job.credit -= KERNEL_NS as i64;
+            job.issued += KERNEL_NS;
             job.waits = None;
         } else if self.device.iter().filter(|other| **other == at).count() > 3 {
-            // A foreground job launches ahead without limit; here four kernels.
+            // Here four kernels ahead.
             return false;
         }
         job.launched += 1;
@@ -160,7 +159,7 @@ impl World {
         self.tell(Event::Launched {
             client,
             kernel: 7,
-            cost: KERNEL,
+            cost: KERNEL_NS,
             at: now,
         });
         true
@@ -191,11 +190,11 @@ impl World {
                     break;
                 }
             }
-            self.now += KERNEL;
+            self.now += KERNEL_NS;
             if let Some(at) = self.device.pop_front() {
                 self.ran.push((self.now, self.jobs[at].client.0));
                 let job = &mut self.jobs[at];
-                job.settled = (job.settled + KERNEL).min(job.issued);
+                job.settled = (job.settled + KERNEL_NS).min(job.issued);
                 let (client, now) = (job.client, self.now);
                 let ended = !self.device.contains(&at) && job.mode == Mode::Foreground;
                 if ended {
@@ -205,7 +204,6 @@ impl World {
         }
     }
 
-    /// Number of a client's kernels that ran since then.
     fn kernels(&self, client: u64, since: Ns) -> usize {
         let of = |(at, whose): &&(Ns, u64)| *at > since && *whose == client;
         self.ran.iter().filter(of).count()
@@ -246,13 +244,13 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5]);
         assert_eq!(world.modes(), [Mode::Foreground; 2]);
-        world.crowded(&[1], Some(TURN));
+        world.oversubscribed(&[1], Some(TURN_NS));
         assert_eq!(
             world.modes(),
             [Mode::Foreground; 2],
             "one alone has nobody to take turns with"
         );
-        world.crowded(&[2], Some(TURN));
+        world.oversubscribed(&[2], Some(TURN_NS));
         assert_eq!(world.modes(), [Mode::Background; 2], "{policy}");
         assert!(world.view(1).turns && world.view(2).turns);
         let begin = world.now;
@@ -260,13 +258,13 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
         let changes = world.changes(&[1, 2], begin);
         assert!((18..=20).contains(&changes), "{policy}: {changes}");
         for client in [1, 2] {
-            // All of the device's time but a delay bound a turn.
-            let kernels = world.kernels(client, begin) as Ns * KERNEL;
+            // All but a delay bound a turn.
+            let kernels = world.kernels(client, begin) as Ns * KERNEL_NS;
             assert!(kernels >= 960 * MS, "{policy}: {client} had {} ms", kernels / MS);
             let away = world.away(client, begin);
-            assert!(away <= TURN + MS, "{policy}: {client} was away for {} us", away / US);
+            assert!(away <= TURN_NS + MS, "{policy}: {client} was away for {} us", away / US);
         }
-        world.crowded(&[1], None);
+        world.oversubscribed(&[1], None);
         assert_eq!(world.modes(), [Mode::Foreground; 2], "{policy}");
         let begin = world.now;
         world.run(20 * MS);
@@ -277,7 +275,7 @@ fn equals_without_room_take_long_turns_and_are_equals_again_when_there_is_some()
 #[test]
 fn nobody_is_away_for_longer_than_the_turns_of_the_others() {
     let mut world = World::new(PolicyName::Weft, &[5, 5, 5, 5]);
-    world.crowded(&[1, 2, 3, 4], Some(40 * MS));
+    world.oversubscribed(&[1, 2, 3, 4], Some(40 * MS));
     let begin = world.now;
     world.run(2_000 * MS);
     for client in 1..=4 {
@@ -288,8 +286,8 @@ fn nobody_is_away_for_longer_than_the_turns_of_the_others() {
             away / US
         );
     }
-    // A new length counts from the next turn on.
-    world.crowded(&[1, 2, 3, 4], Some(20 * MS));
+    // From the next turn on.
+    world.oversubscribed(&[1, 2, 3, 4], Some(20 * MS));
     world.run(100 * MS);
     let begin = world.now;
     world.run(1_000 * MS);
@@ -300,28 +298,27 @@ fn nobody_is_away_for_longer_than_the_turns_of_the_others() {
 fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5]);
-        world.crowded(&[1, 2], Some(TURN));
+        world.oversubscribed(&[1, 2], Some(TURN_NS));
         // A step of 5 ms, then 5 ms of host work.
         world.jobs[0].pauses = Some((100, 10 * MS));
         let begin = world.now;
         world.run(1_000 * MS);
         assert!(world.changes(&[1, 2], begin) <= 10, "{policy}");
-        // A client that stops in its turn gives the device to the other one.
         for _ in 0..10_000 {
             if world.ran.last().map(|(_, client)| *client) == Some(1) {
                 break;
             }
-            world.run(KERNEL);
+            world.run(KERNEL_NS);
         }
         world.jobs[0].works = false;
         let stopped = world.now;
         world.run(60 * MS);
         let silent = world.away(2, stopped);
-        assert!(silent <= TURN / PRESENT + 2 * MS, "{policy}: {} us", silent / US);
+        assert!(silent <= TURN_NS / PRESENT + 2 * MS, "{policy}: {} us", silent / US);
         let begin = world.now;
         world.run(500 * MS);
         assert!(world.away(2, begin) <= MS, "{policy}: nobody else wants a turn");
-        // When it comes back it has its turn again: the other one had more than one.
+        // The other one had more than one turn.
         (world.jobs[0].works, world.jobs[0].pauses) = (true, None);
         let back = world.now;
         world.run(20 * MS);
@@ -333,25 +330,23 @@ fn a_turn_outlasts_a_pause_and_ends_where_its_client_falls_silent() {
 fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5]);
-        world.crowded(&[1, 2], Some(TURN));
+        world.oversubscribed(&[1, 2], Some(TURN_NS));
         world.run(10 * MS);
         assert_eq!(world.ran.last().map(|(_, client)| *client), Some(1));
-        // A client stops, with credit in its word and unreported work on the device.
+        // With credit in its word and unreported work on the device.
         world.jobs[0].stalled = true;
         let begin = world.now;
         world.run(500 * MS);
         let away = world.away(2, begin);
-        assert!(away <= TURN + 2 * MS, "{policy}: {} us", away / US);
-        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn,
-        // while it seems to wait.
+        assert!(away <= TURN_NS + 2 * MS, "{policy}: {} us", away / US);
+        // Once a whole turn, for its work that seems to be on the device. Then a part of each turn.
         assert!(world.kernels(2, begin) > 6_500, "{policy}: it goes on");
         world.tell(Event::Gone(Client(1)));
         world.jobs.remove(0);
         world.device.clear();
         assert_eq!(world.modes(), [Mode::Alone], "{policy}");
-        // A client dies in its turn.
         let mut world = World::new(policy, &[5, 5, 5]);
-        world.crowded(&[1, 2, 3], Some(TURN));
+        world.oversubscribed(&[1, 2, 3], Some(TURN_NS));
         world.run(10 * MS);
         world.tell(Event::Gone(Client(1)));
         world.jobs[0].works = false;
@@ -367,7 +362,7 @@ fn who_stalls_or_dies_in_its_turn_keeps_the_others_for_a_turn_at_most() {
 fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
     for policy in [PolicyName::Weft, PolicyName::Fikit] {
         let mut world = World::new(policy, &[0, 5, 5]);
-        world.crowded(&[1, 2, 3], Some(TURN));
+        world.oversubscribed(&[1, 2, 3], Some(TURN_NS));
         assert_eq!(
             world.modes(),
             [Mode::Foreground, Mode::Background, Mode::Background],
@@ -384,7 +379,7 @@ fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
             let kernels = world.kernels(client, begin);
             assert!(kernels > 6_000, "{policy}: {client} ran {kernels}");
         }
-        // The foreground job waits for the delay bound at most, as before.
+        // At most the delay bound.
         assert!(away <= 21 * MS, "{policy}: {} us", away / US);
         assert!(world.kernels(1, begin) >= 1_800, "{policy}");
     }
@@ -394,7 +389,7 @@ fn background_jobs_without_room_take_long_turns_in_the_foreground_jobs_gaps() {
 fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
     for policy in POLICIES {
         let mut world = World::new(policy, &[5, 5, 5]);
-        world.crowded(&[1, 2], Some(TURN));
+        world.oversubscribed(&[1, 2], Some(TURN_NS));
         assert_eq!(
             world.modes(),
             [Mode::Background, Mode::Background, Mode::Foreground],
@@ -404,7 +399,6 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
         world.run(1_000 * MS);
         let changes = world.changes(&[1, 2], begin);
         assert!((8..=10).contains(&changes), "{policy}: {changes}");
-        // Beside the turns: neither stops the other.
         assert!(world.away(3, begin) <= MS, "{policy}");
         let (consumer, third) = (
             world.kernels(1, begin) + world.kernels(2, begin),
@@ -421,7 +415,7 @@ fn an_equal_that_is_not_named_waits_for_nobodys_turn() {
 #[test]
 fn less_important_ones_run_where_those_who_take_turns_leave_the_device() {
     let mut world = World::new(PolicyName::Fikit, &[5, 5, 9]);
-    world.crowded(&[1, 2], Some(TURN));
+    world.oversubscribed(&[1, 2], Some(TURN_NS));
     let begin = world.now;
     world.run(500 * MS);
     let busy = world.kernels(3, begin);
@@ -437,7 +431,7 @@ fn less_important_ones_run_where_those_who_take_turns_leave_the_device() {
 #[test]
 fn work_that_does_not_end_is_let_go_on_also_out_of_turn() {
     let mut world = World::new(PolicyName::Weft, &[5, 5]);
-    world.crowded(&[1, 2], Some(TURN));
+    world.oversubscribed(&[1, 2], Some(TURN_NS));
     world.run(90 * MS);
     // Its work on the device spins until it launches more.
     world.device.retain(|at| *at != 0);
@@ -451,7 +445,7 @@ fn work_that_does_not_end_is_let_go_on_also_out_of_turn() {
 #[test]
 fn turns_of_fixed_length_stay_what_they_are() {
     let mut world = World::new(PolicyName::Timeslice, &[5, 5]);
-    world.crowded(&[1, 2], Some(TURN));
+    world.oversubscribed(&[1, 2], Some(TURN_NS));
     assert!(!world.view(1).turns);
     let begin = world.now;
     world.run(500 * MS);
@@ -463,10 +457,10 @@ fn turns_of_fixed_length_stay_what_they_are() {
 fn turns_are_of_sensible_length_whatever_is_said() {
     let mut world = World::new(PolicyName::Weft, &[5, 5]);
     for turn in [0, 1, Ns::MAX] {
-        world.crowded(&[1, 2], Some(turn));
+        world.oversubscribed(&[1, 2], Some(turn));
         world.run(50 * MS);
     }
     assert!(world.kernels(1, 0) + world.kernels(2, 0) > 2_500);
-    world.crowded(&[9], Some(TURN));
+    world.oversubscribed(&[9], Some(TURN_NS));
     assert_eq!(world.core.snapshot().counters.strangers, 1);
 }

@@ -7,24 +7,24 @@ use std::{collections::VecDeque, fmt};
 use simgpu_engine::{Engine, OpId, Output, Settings, StreamId, Work};
 use weft_scheduler::{Client, Config, Core, Decision, Event, Mode, Ns, Snapshot};
 
-use crate::job::{Job, LAUNCH, Step};
+use crate::job::{Job, LAUNCH_NS, Step};
 
 /// Step of the jobs and the broker, ns.
-const STEP: Ns = 5_000;
+const STEP_NS: Ns = 5_000;
 
 /// Interval at which the broker looks at lanes while a job waits, ns: the daemon naps 50 to 500 us
 /// on a small machine.
-const LOOK: Ns = 100_000;
+const LOOK_NS: Ns = 100_000;
 
 /// Time to wake a background job by an order, or the broker by a wait, ns: 25-65 us a sleeping
 /// core.
-const HOP: Ns = 50_000;
+const HOP_NS: Ns = 50_000;
 
 /// Launches that the driver takes ahead: channels hold about a thousand.
 const AHEAD: usize = 1_000;
 
 /// Charge of an unknown kernel, ns.
-const UNKNOWN: Ns = 20_000;
+const UNKNOWN_NS: Ns = 20_000;
 
 struct Process {
     job: Job,
@@ -165,7 +165,7 @@ impl World {
 
     pub fn run(mut self, span: Ns) -> Outcome {
         while self.now < span {
-            self.now += STEP;
+            self.now += STEP_NS;
             self.engine.advance_to(self.now);
             while let Some(output) = self.engine.next_output() {
                 let Output::Done { op, tag, .. } = output else { continue };
@@ -221,7 +221,7 @@ impl World {
                         .submit(now, process.stream, work, index as u64)
                         .expect("a live stream");
                     process.outstanding.push_back((op, time));
-                    process.busy_until = now + LAUNCH;
+                    process.busy_until = now + LAUNCH_NS;
                 }
                 Step::Sync => {
                     if !process.outstanding.is_empty() {
@@ -245,7 +245,11 @@ impl World {
     fn may_launch(&mut self, index: usize, kernel: u64, time: Ns) -> bool {
         let now = self.now;
         let process = &mut self.processes[index];
-        let cost = if process.job.profile.is_some() { time } else { UNKNOWN };
+        let cost = if process.job.profile.is_some() {
+            time
+        } else {
+            UNKNOWN_NS
+        };
         let client = Client(index as u64);
         let launched = Event::Launched {
             client,
@@ -273,7 +277,7 @@ impl World {
                 if process.waiting.is_none() {
                     process.waiting = Some((kernel, cost, now));
                     process.woken_at = Ns::MAX;
-                    self.next_look = self.next_look.min(now + HOP);
+                    self.next_look = self.next_look.min(now + HOP_NS);
                 }
                 false
             }
@@ -297,7 +301,7 @@ impl World {
                     process.credit += credit as i64;
                     (process.bound, process.epochs) = (bound, epochs);
                     // The doorbell; a sleeping job needs a moment.
-                    process.woken_at = self.now + HOP;
+                    process.woken_at = self.now + HOP_NS;
                     if let Some(left) = left {
                         self.tell(vec![Event::Revoked { client, left }]);
                     }
@@ -319,7 +323,11 @@ impl World {
             return;
         }
         let waiting = self.processes.iter().any(|process| process.waiting.is_some());
-        self.next_look = if waiting { self.now + LOOK } else { self.now + 20 * LOOK };
+        self.next_look = if waiting {
+            self.now + LOOK_NS
+        } else {
+            self.now + 20 * LOOK_NS
+        };
         let mut events = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
             let client = Client(index as u64);
@@ -328,7 +336,7 @@ impl World {
             let charged = if process.job.profile.is_some() {
                 ahead
             } else {
-                process.outstanding.len() as Ns * UNKNOWN
+                process.outstanding.len() as Ns * UNKNOWN_NS
             };
             process.settled = process.issued.saturating_sub(charged).max(process.settled);
             events.push(Event::Progress {

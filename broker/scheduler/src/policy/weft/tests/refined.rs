@@ -3,17 +3,17 @@
 use super::*;
 
 /// True time of the background job's kernel.
-const TRUE: Ns = 900 * US;
+const TRUE_NS: Ns = 900 * US;
 
 /// A background job whose profile says a third of the true time, after this many true samples.
 fn sampled(samples: usize) -> Bench {
-    let mut bench = Bench::new(profile(99, TRUE / 3));
+    let mut bench = Bench::new(profile(99, TRUE_NS / 3));
     bench.requests(12, 5 * MS);
     for _ in 0..samples {
         bench.tell(Event::Sampled {
             client: TRAINING,
             kernel: 99,
-            time: TRUE,
+            time: TRUE_NS,
             at: bench.now,
         });
     }
@@ -24,7 +24,7 @@ fn sampled(samples: usize) -> Bench {
 fn goes_late(mut bench: Bench) -> bool {
     bench.request();
     bench.now += 5 * MS - 500 * US;
-    is_grant(&bench.waits(TRUE / 3))
+    is_grant(&bench.waits(TRUE_NS / 3))
 }
 
 #[test]

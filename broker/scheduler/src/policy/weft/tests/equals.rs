@@ -97,7 +97,6 @@ fn a_kernel_has_to_fit_what_the_earlier_of_two_foreground_jobs_leaves() {
         !is_grant(&bench.waits(300 * US)),
         "the peer is due in 150 us, the service in 3 ms"
     );
-    // Without the peer only the service's gap counts.
     let out = bench.tell(Event::Gone(PEER));
     assert!(is_grant(&out) || bench.granted().is_some());
 }

@@ -1,16 +1,15 @@
 //! Busy model: when a foreground job's submitted work ends, and what comes then.
 //!
-//! Each launch adds its predicted time behind the work that is there. The sum ends at `busy_until`,
-//! where a gap begins. A synchronising call that returns with nothing left tells the end exactly.
-//! The last kernel's profile tells the gap's length, if it has one (the paper's SG).
+//! Each launch adds its predicted time. At the end of the sum a gap begins. A synchronising call
+//! that returns with nothing left tells the end exactly. The last kernel's profile tells the gap's
+//! length, if it has one (the paper's SG).
 //!
-//! Predictions are wrong for unknown kernels or a slower device. So each seen end teaches how much
-//! longer or shorter this client's work takes; other ends are believed after that time.
+//! Each seen end teaches how much longer or shorter this client's work takes than predicted.
 
-use super::{Config, times::Times};
+use super::{Config, mean_times::MeanTimes};
 use weft_protocol::{Ns, lane::is_transfer};
 
-/// Phase of a foreground job: what it leaves to others.
+/// What a foreground job leaves to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing before `until`: the job works or is about to come back.
@@ -22,66 +21,65 @@ pub(super) enum Phase {
 }
 
 /// Limits of the slowdown: 8 and 1/8. A synchronising call that comes late is no slow device.
-const UTMOST_STRETCH: f64 = 8.0;
+const UTMOST_SLOWDOWN: f64 = 8.0;
 
 /// Weight of a seen end that lowers the slowdown. A higher one is believed at once: too early hurts
 /// the foreground job.
-const STRETCH_DECAY: f64 = 0.1;
+const SLOWDOWN_DECAY: f64 = 0.1;
 
 /// Without new ends the slowdown's excess over 1 halves after 16 times the work that taught it. One
 /// late end must not keep background jobs away for good.
-const LESSONS: Ns = 16;
+const LESSONS: u64 = 16;
 
-/// Four seen ends until work is believed to end in time. A burst without a wait counts a sixteenth
-/// of an end: a job that never waits is not doubted for ever.
+/// Seen ends until work is believed to end in time: four. A burst without a wait counts a sixteenth
+/// of an end, for jobs that never wait.
 const ENOUGH: u8 = 4 * SEEN;
 const SEEN: u8 = 16;
 
-/// Classes of bursts by predicted length: below 64 us, each four times as long, beyond 4 s.
+/// Classes of bursts by predicted length. The first ends at 64 us, each further one is four times
+/// as long, the last has no end.
 const CLASSES: usize = 10;
 
 #[derive(Debug, Clone)]
-pub(super) struct Timeline {
-    /// Slowdown: factor by which work takes longer than predicted.
-    stretch: f64,
-    /// Predicted end of the submitted work, without the slowdown.
+pub(super) struct BusyModel {
+    /// Factor by which work takes longer than predicted.
+    slowdown: f64,
+    /// Predicted end without the slowdown.
     busy_until: Ns,
-    /// When the submitted work began.
     burst_start: Ns,
     last_kernel: u64,
     last_launch: Ns,
-    /// When it was seen, after the last launch, that nothing is left on the device.
+    /// When nothing was seen to be left after the last launch.
     idle_at: Option<Ns>,
     /// When a wake-up hint came after the last launch.
-    stirred_at: Option<Ns>,
-    /// Lateness: how much later than predicted work was lately seen to end, ns.
-    slip: Ns,
-    /// Lateness by class of burst: short work says nothing about long work. (A language model's
-    /// prompt takes as long as its input is; the tokens after it end in time.)
-    slips: [Option<Ns>; CLASSES],
+    hinted_at: Option<Ns>,
+    /// How much later than predicted work was lately seen to end, ns.
+    lateness: Ns,
+    /// Lateness by class of burst: a language model's prompt takes as long as its input is, the
+    /// tokens after it end in time.
+    lateness_by_class: [Option<Ns>; CLASSES],
     /// How much is known of its ends, up to [`ENOUGH`].
     known: u8,
-    /// Predicted time of the longest burst whose end taught lately, ns.
+    /// Predicted time of the longest burst that taught lately, ns.
     lesson: Ns,
     /// Predicted time launched since an end was seen or the slowdown halved, ns.
     untaught: Ns,
-    /// Whether the client ever launched.
     launched: bool,
 }
 
-impl Timeline {
-    /// Busy model with an unprofiled margin: a slowdown of `1 + doubt` until something is learnt.
-    pub(super) fn new(doubt: f64) -> Timeline {
-        Timeline {
-            stretch: (1.0 + doubt).clamp(1.0, UTMOST_STRETCH),
+impl BusyModel {
+    /// Busy model with a slowdown of `1 + margin` until something is learnt.
+    pub(super) fn new(margin: f64) -> BusyModel {
+        BusyModel {
+            slowdown: (1.0 + margin).clamp(1.0, UTMOST_SLOWDOWN),
             busy_until: 0,
             burst_start: 0,
             last_kernel: 0,
             last_launch: 0,
             idle_at: None,
-            stirred_at: None,
-            slip: 0,
-            slips: [None; CLASSES],
+            hinted_at: None,
+            lateness: 0,
+            lateness_by_class: [None; CLASSES],
             known: 0,
             lesson: 0,
             untaught: 0,
@@ -89,42 +87,41 @@ impl Timeline {
         }
     }
 
-    /// Raises the slowdown to `1 + doubt`, since the predictions so far had no ground.
-    pub(super) fn doubt(&mut self, doubt: f64) {
-        self.stretch = self.stretch.max((1.0 + doubt).clamp(1.0, UTMOST_STRETCH));
+    /// Raises the slowdown to `1 + margin`: the predictions had no ground.
+    pub(super) fn raise_margin(&mut self, margin: f64) {
+        self.slowdown = self.slowdown.max((1.0 + margin).clamp(1.0, UTMOST_SLOWDOWN));
     }
 
-    /// When the submitted work is predicted to end, with the slowdown.
+    /// Predicted end of the submitted work, with the slowdown.
     pub(super) fn busy_until(&self) -> Ns {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
-        let stretched = (predicted as f64 * self.stretch) as Ns;
+        let stretched = (predicted as f64 * self.slowdown) as Ns;
         self.burst_start.saturating_add(stretched)
     }
 
-    /// Lateness to expect while the end is not seen, ns. With few ends seen at least what others
-    /// may have out and two switches.
-    pub(super) fn slip(&self, config: &Config) -> Ns {
+    /// Lateness to expect of an unseen end, ns. With few ends seen at least what others may have
+    /// out and two switches.
+    pub(super) fn lateness(&self, config: &Config) -> Ns {
         match self.idle_at {
             Some(_) => 0,
-            None if self.known < ENOUGH => self.slip.max(config.delay_bound.saturating_add(2 * config.switch_cost)),
-            None => self.slips[self.class()].unwrap_or(self.slip),
+            None if self.known < ENOUGH => self
+                .lateness
+                .max(config.delay_bound.saturating_add(2 * config.switch_cost)),
+            None => self.lateness_by_class[self.class()].unwrap_or(self.lateness),
         }
     }
 
-    /// Class of the submitted burst.
     fn class(&self) -> usize {
         let predicted = self.busy_until.saturating_sub(self.burst_start);
         ((predicted >> 14).max(1).ilog2() as usize / 2).min(CLASSES - 1)
     }
 
-    /// Whether a synchronising call saw the work end.
     pub(super) fn is_seen(&self) -> bool {
         self.idle_at.is_some()
     }
 
-    /// When a wake-up hint came after the last launch.
-    pub(super) fn stirred_at(&self) -> Option<Ns> {
-        self.stirred_at
+    pub(super) fn hinted_at(&self) -> Option<Ns> {
+        self.hinted_at
     }
 
     /// When the work ended, seen or predicted, if there ever was any.
@@ -132,13 +129,12 @@ impl Timeline {
         self.launched.then(|| self.end())
     }
 
-    /// When the work ended, seen or predicted.
     fn end(&self) -> Ns {
         self.idle_at.unwrap_or_else(|| self.busy_until())
     }
 
-    /// Takes in a launch at `at`. `behind`: others' work before it on the device, ns. `longest`:
-    /// limit of a prediction after the last launch, ns.
+    /// Takes in a launch. `behind`: others' work before it on the device, ns. `longest`: limit of a
+    /// prediction, ns.
     pub(super) fn launch(&mut self, kernel: u64, cost: Ns, at: Ns, behind: Ns, longest: Ns) {
         if !self.launched || at >= self.end() {
             self.burst_start = at;
@@ -149,14 +145,14 @@ impl Timeline {
         self.busy_until = self.busy_until.saturating_add(cost).min(horizon);
         self.last_launch = self.last_launch.max(at);
         self.unlearn(cost);
-        // Behind a kernel a transfer changes nothing about the gap to come. After an idle time it
-        // is the input of the next launch, and ends the gap.
+        // Behind a kernel a transfer changes nothing about the gap. After an idle time it is the
+        // input of the next launch, and ends the gap.
         if !is_transfer(kernel) {
             self.last_kernel = kernel;
-            self.stirred_at = None;
+            self.hinted_at = None;
         } else if self.idle_at.is_some() || !self.launched {
             self.last_kernel = 0;
-            self.stirred_at = Some(at);
+            self.hinted_at = Some(at);
         }
         self.launched = true;
         self.idle_at = None;
@@ -177,13 +173,13 @@ impl Timeline {
         if at < self.last_launch {
             return false;
         }
-        // The first sight is the nearest to the truth.
+        // The first sight is nearest to the truth.
         if self.idle_at.is_none() {
             let late = at.saturating_sub(self.busy_until());
             // Growth is believed at once, shrinking slowly.
-            self.slip = late.max(self.slip - self.slip / 16);
-            let slip = &mut self.slips[self.class()];
-            *slip = Some(slip.map_or(late, |slip| late.max(slip - slip / 16)));
+            self.lateness = late.max(self.lateness - self.lateness / 16);
+            let lateness = &mut self.lateness_by_class[self.class()];
+            *lateness = Some(lateness.map_or(late, |lateness| late.max(lateness - lateness / 16)));
             self.known = self.known.saturating_add(SEEN).min(ENOUGH);
             self.learn(at);
             self.idle_at = Some(at);
@@ -197,42 +193,42 @@ impl Timeline {
             return;
         }
         let took = end.saturating_sub(self.burst_start) as f64 / predicted as f64;
-        let took = took.clamp(1.0 / UTMOST_STRETCH, UTMOST_STRETCH);
+        let took = took.clamp(1.0 / UTMOST_SLOWDOWN, UTMOST_SLOWDOWN);
         self.lesson = predicted.max(self.lesson - self.lesson / 16);
         self.untaught = 0;
-        self.stretch = if took > self.stretch {
+        self.slowdown = if took > self.slowdown {
             took
         } else {
-            self.stretch + (took - self.stretch) * STRETCH_DECAY
+            self.slowdown + (took - self.slowdown) * SLOWDOWN_DECAY
         };
     }
 
     /// Forgets part of what an end taught, as work is launched without a seen end.
     fn unlearn(&mut self, cost: Ns) {
         self.untaught = self.untaught.saturating_add(cost);
-        if self.stretch > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {
-            self.stretch = 1.0 + (self.stretch - 1.0) / 2.0;
+        if self.slowdown > 1.0 && self.lesson > 0 && self.untaught > self.lesson.saturating_mul(LESSONS) {
+            self.slowdown = 1.0 + (self.slowdown - 1.0) / 2.0;
             self.untaught = 0;
         }
     }
 
-    pub(super) fn stir(&mut self, at: Ns) {
+    pub(super) fn wake_up_hint(&mut self, at: Ns) {
         if at >= self.last_launch {
-            self.stirred_at = Some(at);
+            self.hinted_at = Some(at);
         }
     }
 
-    /// Last activity: a launch, a wake-up hint, or the end of work.
-    pub(super) fn last_active(&self) -> Option<Ns> {
+    /// The last launch, wake-up hint or end of work.
+    pub(super) fn last_activity(&self) -> Option<Ns> {
         if !self.launched {
-            return self.stirred_at;
+            return self.hinted_at;
         }
-        Some(self.end().max(self.last_launch).max(self.stirred_at.unwrap_or(0)))
+        Some(self.end().max(self.last_launch).max(self.hinted_at.unwrap_or(0)))
     }
 
-    pub(super) fn phase(&self, now: Ns, times: &Times, config: &Config) -> Phase {
-        if let Some(stirred) = self.stirred_at {
-            let until = stirred.saturating_add(config.open_after);
+    pub(super) fn phase(&self, now: Ns, times: &MeanTimes, config: &Config) -> Phase {
+        if let Some(hinted) = self.hinted_at {
+            let until = hinted.saturating_add(config.open_after);
             if now < until {
                 return Phase::Busy { until };
             }
@@ -259,7 +255,7 @@ impl Timeline {
                 _ => Phase::Open { since: over },
             };
         }
-        // At an end that was not seen, the launching thread may have lost its core for a moment.
+        // The launching thread may have lost its core for a moment.
         let patience = if self.idle_at.is_some() {
             config.open_after
         } else {
@@ -282,36 +278,36 @@ mod tests {
         *,
     };
 
-    const LONGEST: Ns = 10_000 * MS;
+    const LONGEST_NS: Ns = 10_000 * MS;
     const LONG: u64 = 1;
     const SHORT: u64 = 2;
     const UNKNOWN: u64 = 3;
 
-    fn times() -> Times {
+    fn times() -> MeanTimes {
         let mut run = Aggregator::new();
         run.sampled(LONG, MS, Some(5 * MS));
         run.sampled(SHORT, MS, Some(20 * US));
-        Times::of(&run.finish("p", 0))
+        MeanTimes::of(&run.finish("p", 0))
     }
 
     fn config() -> Config {
         Config::default()
     }
 
-    fn phase(timeline: &Timeline, now: Ns) -> Phase {
-        timeline.phase(now, &times(), &config())
+    fn phase(model: &BusyModel, now: Ns) -> Phase {
+        model.phase(now, &times(), &config())
     }
 
     #[test]
     fn launches_queue_behind_each_other() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(SHORT, 100 * US, 0, 0, LONGEST);
-        timeline.launch(SHORT, 100 * US, 10 * US, 0, LONGEST);
-        assert_eq!(timeline.busy_until(), 200 * US);
-        assert_eq!(phase(&timeline, 150 * US), Phase::Busy { until: 200 * US });
-        timeline.launch(SHORT, 50 * US, MS, 300 * US, LONGEST);
+        let mut model = BusyModel::new(0.0);
+        model.launch(SHORT, 100 * US, 0, 0, LONGEST_NS);
+        model.launch(SHORT, 100 * US, 10 * US, 0, LONGEST_NS);
+        assert_eq!(model.busy_until(), 200 * US);
+        assert_eq!(phase(&model, 150 * US), Phase::Busy { until: 200 * US });
+        model.launch(SHORT, 50 * US, MS, 300 * US, LONGEST_NS);
         assert_eq!(
-            timeline.busy_until(),
+            model.busy_until(),
             MS + 350 * US,
             "a new burst starts behind what others have there"
         );
@@ -319,35 +315,27 @@ mod tests {
 
     #[test]
     fn a_known_gap_ends_when_the_foreground_job_is_predicted_back() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(LONG, MS, 0, 0, LONGEST);
+        let mut model = BusyModel::new(0.0);
+        model.launch(LONG, MS, 0, 0, LONGEST_NS);
         let (until, over) = (6 * MS, 6 * MS + 200 * US);
-        assert_eq!(phase(&timeline, MS), Phase::Gap { since: MS, until, over });
-        assert_eq!(
-            phase(&timeline, until),
-            Phase::Busy { until: over },
-            "it is expected back"
-        );
-        assert_eq!(
-            phase(&timeline, over),
-            Phase::Open { since: over },
-            "it did not come back"
-        );
+        assert_eq!(phase(&model, MS), Phase::Gap { since: MS, until, over });
+        assert_eq!(phase(&model, until), Phase::Busy { until: over }, "it is expected back");
+        assert_eq!(phase(&model, over), Phase::Open { since: over }, "it did not come back");
     }
 
     #[test]
     fn seeing_the_end_is_better_than_predicting_it() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(LONG, MS, 0, 0, LONGEST);
-        assert!(timeline.idle(400 * US));
-        assert!(timeline.idle(500 * US));
+        let mut model = BusyModel::new(0.0);
+        model.launch(LONG, MS, 0, 0, LONGEST_NS);
+        assert!(model.idle(400 * US));
+        assert!(model.idle(500 * US));
         let since = 400 * US;
-        assert!(matches!(phase(&timeline, 600 * US), Phase::Gap { since: s, .. } if s == since));
-        timeline.launch(LONG, MS, 2 * MS, 0, LONGEST);
-        assert!(!timeline.idle(MS), "old news");
+        assert!(matches!(phase(&model, 600 * US), Phase::Gap { since: s, .. } if s == since));
+        model.launch(LONG, MS, 2 * MS, 0, LONGEST_NS);
+        assert!(!model.idle(MS), "old news");
         let until = 2 * MS + 940 * US;
         assert_eq!(
-            phase(&timeline, 2 * MS + 1),
+            phase(&model, 2 * MS + 1),
             Phase::Busy { until },
             "it took less than predicted once"
         );
@@ -355,61 +343,61 @@ mod tests {
 
     #[test]
     fn a_transfer_does_not_hide_the_kernel_before_it() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(LONG, MS, 0, 0, LONGEST);
-        timeline.launch(0, 3 * US, 0, 0, LONGEST);
-        assert!(timeline.idle(MS + 5 * US));
-        assert!(matches!(phase(&timeline, MS + 5 * US), Phase::Gap { .. }));
+        let mut model = BusyModel::new(0.0);
+        model.launch(LONG, MS, 0, 0, LONGEST_NS);
+        model.launch(0, 3 * US, 0, 0, LONGEST_NS);
+        assert!(model.idle(MS + 5 * US));
+        assert!(matches!(phase(&model, MS + 5 * US), Phase::Gap { .. }));
     }
 
     #[test]
     fn an_input_copy_ends_the_gap() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(LONG, MS, 0, 0, LONGEST);
-        timeline.idle(MS);
-        assert!(matches!(phase(&timeline, 2 * MS), Phase::Gap { .. }));
-        timeline.stir(3 * MS);
-        timeline.launch(0, 3 * US, 3 * MS, 0, LONGEST);
-        assert!(timeline.idle(3 * MS + 20 * US));
+        let mut model = BusyModel::new(0.0);
+        model.launch(LONG, MS, 0, 0, LONGEST_NS);
+        model.idle(MS);
+        assert!(matches!(phase(&model, 2 * MS), Phase::Gap { .. }));
+        model.wake_up_hint(3 * MS);
+        model.launch(0, 3 * US, 3 * MS, 0, LONGEST_NS);
+        assert!(model.idle(3 * MS + 20 * US));
         let until = 3 * MS + 200 * US;
-        assert_eq!(phase(&timeline, 3 * MS + 50 * US), Phase::Busy { until });
+        assert_eq!(phase(&model, 3 * MS + 50 * US), Phase::Busy { until });
         let open = 3 * MS + 220 * US;
         assert_eq!(
-            phase(&timeline, until),
+            phase(&model, until),
             Phase::Busy { until: open },
             "its launches were to come"
         );
-        assert_eq!(phase(&timeline, open), Phase::Open { since: open });
+        assert_eq!(phase(&model, open), Phase::Open { since: open });
     }
 
     #[test]
     fn a_small_or_unknown_gap_opens_after_silence() {
         for kernel in [SHORT, UNKNOWN] {
-            let mut timeline = Timeline::new(0.0);
-            timeline.launch(kernel, MS, 0, 0, LONGEST);
-            timeline.idle(MS);
-            assert_eq!(phase(&timeline, MS), Phase::Busy { until: MS + 200 * US });
-            assert_eq!(phase(&timeline, MS + 200 * US), Phase::Open { since: MS + 200 * US });
+            let mut model = BusyModel::new(0.0);
+            model.launch(kernel, MS, 0, 0, LONGEST_NS);
+            model.idle(MS);
+            assert_eq!(phase(&model, MS), Phase::Busy { until: MS + 200 * US });
+            assert_eq!(phase(&model, MS + 200 * US), Phase::Open { since: MS + 200 * US });
         }
     }
 
     #[test]
     fn an_end_that_nobody_saw_is_doubted() {
-        let mut timeline = Timeline::new(0.25);
-        timeline.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST);
-        assert_eq!(timeline.busy_until(), 10 * MS);
+        let mut model = BusyModel::new(0.25);
+        model.launch(UNKNOWN, 8 * MS, 0, 0, LONGEST_NS);
+        assert_eq!(model.busy_until(), 10 * MS);
         let silent = 10 * MS + 1_000 * US;
-        assert_eq!(phase(&timeline, 10 * MS), Phase::Busy { until: silent });
-        assert_eq!(phase(&timeline, silent), Phase::Open { since: silent });
+        assert_eq!(phase(&model, 10 * MS), Phase::Busy { until: silent });
+        assert_eq!(phase(&model, silent), Phase::Open { since: silent });
     }
 
     #[test]
     fn each_end_that_is_seen_teaches_how_far_predictions_fall_short() {
-        let mut timeline = Timeline::new(0.0);
+        let mut model = BusyModel::new(0.0);
         let mut burst = |start: Ns, took: Ns| {
-            timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
-            let predicted = timeline.busy_until() - start;
-            timeline.idle(start + took);
+            model.launch(UNKNOWN, MS, start, 0, LONGEST_NS);
+            let predicted = model.busy_until() - start;
+            model.idle(start + took);
             predicted
         };
         assert_eq!(burst(0, 4 * MS), MS);
@@ -428,35 +416,35 @@ mod tests {
     fn until_some_ends_were_seen_work_may_end_later_by_all_that_background_jobs_may_have_out() {
         let config = config();
         let most = config.delay_bound + 2 * config.switch_cost;
-        let mut timeline = Timeline::new(0.0);
+        let mut model = BusyModel::new(0.0);
         for turn in 0..4 {
-            timeline.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
-            assert_eq!(timeline.slip(&config), most, "{turn} ends were seen");
-            timeline.idle(turn * 100 * MS + MS);
-            assert_eq!(timeline.slip(&config), 0, "it was seen");
+            model.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST_NS);
+            assert_eq!(model.lateness(&config), most, "{turn} ends were seen");
+            model.idle(turn * 100 * MS + MS);
+            assert_eq!(model.lateness(&config), 0, "it was seen");
         }
-        timeline.launch(UNKNOWN, MS, 400 * MS, 0, LONGEST);
-        assert_eq!(timeline.slip(&config), 0, "four of them came in time");
-        let mut never_waits = Timeline::new(0.0);
+        model.launch(UNKNOWN, MS, 400 * MS, 0, LONGEST_NS);
+        assert_eq!(model.lateness(&config), 0, "four of them came in time");
+        let mut never_waits = BusyModel::new(0.0);
         for turn in 0..u64::from(ENOUGH) {
-            assert_eq!(never_waits.slip(&config), most);
-            never_waits.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST);
+            assert_eq!(never_waits.lateness(&config), most);
+            never_waits.launch(UNKNOWN, MS, turn * 100 * MS, 0, LONGEST_NS);
         }
-        assert_eq!(never_waits.slip(&config), 0, "nobody will ever tell");
+        assert_eq!(never_waits.lateness(&config), 0, "nobody will ever tell");
     }
 
     #[test]
     fn ends_of_short_work_say_nothing_about_long_work() {
         let config = config();
-        let mut timeline = Timeline::new(0.0);
+        let mut model = BusyModel::new(0.0);
         let mut now = 0;
         // Predicted time, and time taken.
         let mut burst = |predicted: Ns, takes: Ns| {
             now += 100 * MS;
-            timeline.launch(UNKNOWN, predicted, now, 0, LONGEST);
-            let slip = timeline.slip(&config);
-            timeline.idle(now + takes);
-            slip
+            model.launch(UNKNOWN, predicted, now, 0, LONGEST_NS);
+            let lateness = model.lateness(&config);
+            model.idle(now + takes);
+            lateness
         };
         let (prompt, token) = (16 * MS, 2 * MS);
         for _ in 0..4 {
@@ -482,61 +470,61 @@ mod tests {
 
     #[test]
     fn one_late_end_is_not_believed_for_ever() {
-        let mut timeline = Timeline::new(0.0);
-        timeline.launch(UNKNOWN, MS, 0, 0, LONGEST);
-        timeline.idle(8 * MS);
+        let mut model = BusyModel::new(0.0);
+        model.launch(UNKNOWN, MS, 0, 0, LONGEST_NS);
+        model.idle(8 * MS);
         // From here no wait follows. 10 ms of work every 20 ms, late for a while and then no more.
         let mut start = 100 * MS;
-        let predicted = |timeline: &mut Timeline, start: Ns| {
-            timeline.launch(UNKNOWN, 10 * MS, start, 0, LONGEST);
-            timeline.busy_until() - start
+        let predicted = |model: &mut BusyModel, start: Ns| {
+            model.launch(UNKNOWN, 10 * MS, start, 0, LONGEST_NS);
+            model.busy_until() - start
         };
-        assert_eq!(predicted(&mut timeline, start), 80 * MS);
+        assert_eq!(predicted(&mut model, start), 80 * MS);
         for _ in 0..40 {
             start += 20 * MS;
-            predicted(&mut timeline, start);
+            predicted(&mut model, start);
         }
         start += 20 * MS;
-        let after = predicted(&mut timeline, start);
+        let after = predicted(&mut model, start);
         assert!(after < 15 * MS, "{after}");
     }
 
     #[test]
     fn ends_that_come_again_and_again_as_late_are_believed() {
-        let mut timeline = Timeline::new(0.0);
+        let mut model = BusyModel::new(0.0);
         for turn in 0..100 {
             let start = turn * 100 * MS;
             for _ in 0..10 {
-                timeline.launch(UNKNOWN, MS, start, 0, LONGEST);
+                model.launch(UNKNOWN, MS, start, 0, LONGEST_NS);
             }
             if turn > 0 {
-                assert_eq!(timeline.busy_until() - start, 30 * MS);
+                assert_eq!(model.busy_until() - start, 30 * MS);
             }
-            timeline.idle(start + 30 * MS);
+            model.idle(start + 30 * MS);
         }
     }
 
     #[test]
     fn a_stir_closes_the_gap_for_a_while() {
-        let mut timeline = Timeline::new(0.0);
-        assert_eq!(phase(&timeline, 5), Phase::Open { since: 0 });
-        timeline.launch(LONG, MS, 0, 0, LONGEST);
-        timeline.stir(2 * MS);
+        let mut model = BusyModel::new(0.0);
+        assert_eq!(phase(&model, 5), Phase::Open { since: 0 });
+        model.launch(LONG, MS, 0, 0, LONGEST_NS);
+        model.wake_up_hint(2 * MS);
         assert_eq!(
-            phase(&timeline, 2 * MS),
+            phase(&model, 2 * MS),
             Phase::Busy {
                 until: 2 * MS + 200 * US
             }
         );
-        assert!(matches!(phase(&timeline, 3 * MS), Phase::Gap { .. }));
+        assert!(matches!(phase(&model, 3 * MS), Phase::Gap { .. }));
     }
 
     #[test]
     fn ceiling_of_a_prediction() {
-        let mut timeline = Timeline::new(0.0);
+        let mut model = BusyModel::new(0.0);
         for _ in 0..100 {
-            timeline.launch(UNKNOWN, u64::MAX / 2, 7, u64::MAX, LONGEST);
+            model.launch(UNKNOWN, u64::MAX / 2, 7, u64::MAX, LONGEST_NS);
         }
-        assert_eq!(timeline.busy_until(), 7 + LONGEST);
+        assert_eq!(model.busy_until(), 7 + LONGEST_NS);
     }
 }

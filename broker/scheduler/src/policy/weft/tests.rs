@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use weft_profiles::{Aggregator, Profile};
 
-use super::{
+use weft_protocol::Ns;
+
+use crate::{
     config::{MS, US},
     *,
 };
@@ -62,7 +64,6 @@ impl Bench {
     fn tell(&mut self, event: Event) -> Vec<Decision> {
         let mut out = Vec::new();
         self.core.handle(self.now, event, &mut out);
-        // The core's driver answers at once.
         let mut at = 0;
         while let Some(decision) = out.get(at).copied() {
             if let Decision::Revoke(client) = decision {
@@ -112,7 +113,7 @@ impl Bench {
         self.done_while(time, false);
     }
 
-    /// [`Bench::done`]; if `waits`, the host is at the gate at once and so watches the end.
+    /// [`Bench::done`]; if `waits`, the host is at the gate and so watches the end.
     fn done_while(&mut self, time: Ns, waits: bool) {
         let at = self.now;
         let cost = self
@@ -167,7 +168,6 @@ fn a_gap_is_filled_to_its_end_and_not_beyond_once_it_is_known() {
         "at once: the foreground job is seen to have ended"
     );
     bench.done(300 * US);
-    // Near the end of the gap only kernels that end in time go.
     bench.now = begin + 4_500 * US;
     assert!(is_grant(&bench.waits(300 * US)));
     bench.done(300 * US);
@@ -250,7 +250,7 @@ fn of_a_background_job_that_nothing_is_known_of_one_kernel_goes_at_a_time() {
     }
     let times = bench.core.snapshot().client(TRAINING).expect("attached").times;
     assert!(times.contexts > 0, "{times:?}");
-    // The kernel is known by now: it does not go where 700 us do not fit.
+    // The kernel is known by now.
     bench.request();
     bench.now += 19_600 * US;
     assert!(!is_grant(&bench.waits(20 * US)));
@@ -263,7 +263,7 @@ fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
         bench.request();
         bench.now += 5 * MS;
         let at = bench.now;
-        bench.tell(Event::Stirred(SERVICE, at));
+        bench.tell(Event::WakeUpHint(SERVICE, at));
         bench.now += 80 * US;
     }
     bench.request();
@@ -271,7 +271,7 @@ fn nothing_goes_between_a_stir_and_the_launch_that_follows_it() {
     assert!(is_grant(&bench.waits(100 * US)));
     bench.done(100 * US);
     let at = bench.now;
-    bench.tell(Event::Stirred(SERVICE, at));
+    bench.tell(Event::WakeUpHint(SERVICE, at));
     assert!(
         !is_grant(&bench.waits(100 * US)),
         "it stirs 3 ms early, and launches 80 us after it stirs"
@@ -387,7 +387,7 @@ fn credit_that_a_silent_background_job_has_left_keeps_no_other_waiting() {
         settled: used,
     });
     assert!(left(&bench, TRAINING) > 100_000, "{}", left(&bench, TRAINING));
-    // The other job waits for that silence to be noticed, and does not starve.
+    // The other job waits for that silence to be noticed.
     let since = bench.now;
     let mut out = bench.tell(Event::Waits {
         client: OTHER,

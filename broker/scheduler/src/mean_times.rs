@@ -1,6 +1,5 @@
-//! Mean times of a client's kernels, and mean gaps after them, from its profile.
-//!
-//! As in the paper, `fikit` goes by the kernel's identity, whatever ran before.
+//! Mean times of a client's kernels, and mean gaps after them, from its profile, whatever ran
+//! before.
 
 use std::{
     collections::HashMap,
@@ -13,7 +12,7 @@ use weft_protocol::{Ns, lane::is_transfer};
 
 /// Means by kernel.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Times {
+pub(super) struct MeanTimes {
     known: HashMap<u64, Mean, BuildHasherDefault<Hashed>>,
     /// Time of a kernel that was never timed, ns.
     typical: Option<Ns>,
@@ -25,14 +24,14 @@ struct Mean {
     gap: Option<Ns>,
 }
 
-impl Times {
-    pub(super) fn of(profile: &Profile) -> Times {
+impl MeanTimes {
+    pub(super) fn of(profile: &Profile) -> MeanTimes {
         let known = profile.kernels.iter().filter_map(|kernel| {
             let time = kernel.time.mean()?;
             let gap = kernel.gap.mean();
             Some((kernel.hash, Mean { time, gap }))
         });
-        Times {
+        MeanTimes {
             known: known.collect(),
             typical: profile.typical_cost(),
         }
@@ -91,13 +90,13 @@ mod tests {
         run.sampled(1, 10, Some(100));
         run.sampled(1, 30, Some(300));
         run.sampled(2, 200, None);
-        let times = Times::of(&run.finish("p", 0));
+        let times = MeanTimes::of(&run.finish("p", 0));
         assert_eq!(times.gap_after(1), Some(200));
         assert_eq!(times.gap_after(2), None);
         assert_eq!(times.gap_after(3), None);
         assert_eq!(times.of_launch(1, 5), 20);
         assert_eq!(times.of_launch(3, 5), 80, "the mean of all launches");
         assert_eq!(times.of_launch(0, 5), 5, "a transfer");
-        assert_eq!(Times::default().of_launch(1, 5), 5);
+        assert_eq!(MeanTimes::default().of_launch(1, 5), 5);
     }
 }

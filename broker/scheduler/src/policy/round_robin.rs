@@ -1,59 +1,61 @@
 //! Turns among equals: one keeps the device for a while, then the one with the fewest turns has it.
 //!
-//! Equals are not interleaved kernel by kernel: a time-sliced device needs about 100 us to go from
-//! one process to another. A turn ends early when its client is silent. In long turns, whose jobs'
-//! memory is moved, the host's pauses count as present ([`PRESENT`]). Else two jobs that pause
-//! would share a turn and take the memory from each other.
+//! A time-sliced device needs about 100 us to go from one process to another, so equals are not
+//! interleaved kernel by kernel. A turn ends early when its client is silent. In long turns the
+//! host's pauses count as present ([`PRESENT`]): else two jobs that pause would share a turn and
+//! take the memory from each other.
+
+use weft_protocol::{Ns, PRIORITIES};
 
 use super::{
-    super::{client::ClientState, queue::Slot, state::State},
-    Verdict,
+    delay_bound::{grant_freely, more_important_runs, none_starves, revocable, silent_at},
+    interface::GrantVerdict,
 };
-use weft_protocol::{Ns, PRIORITIES};
+use crate::{client::ClientState, queue::ClientSlot, state::SchedulerState};
 
 /// Factor of `open_after` from which a turn is long (50 ms at 200 us): memory may move for it, and
 /// 1 GB takes some 50 ms.
-const LONG: Ns = 250;
+const LONG: u64 = 250;
 
-/// In a long turn the client is present for 1/8 of the turn after its last sign of work. A Python
-/// host pauses for milliseconds between two steps; a job that has ended wastes no more.
-const PRESENT: Ns = 8;
+/// In a long turn the client is present for `1 / PRESENT` of it after its last sign of work. A
+/// Python host pauses for milliseconds between two steps.
+const PRESENT: u64 = 8;
 
 /// The turn of each class.
 #[derive(Debug, Default)]
-pub(super) struct Turns([Option<Turn>; PRIORITIES]);
+pub(super) struct RoundRobin([Option<CurrentTurn>; PRIORITIES]);
 
 #[derive(Debug, Clone, Copy)]
-struct Turn {
-    slot: Slot,
+struct CurrentTurn {
+    slot: ClientSlot,
     until: Ns,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Verdict for a class, where background jobs run freely within the delay bound.
-    pub(super) fn next(&mut self, class: usize, state: &State, now: Ns, bound: bool) -> Verdict {
+    pub(super) fn next(&mut self, class: usize, state: &SchedulerState, now: Ns, bound: bool) -> GrantVerdict {
         match self.whose(class, state, now) {
-            Ok(slot) => grant_freely(state, slot, now, bound),
+            Ok(slot) => grant_freely(state, slot, now, bound, none_starves),
             Err(verdict) => verdict,
         }
     }
 
-    /// The client whose turn it is in a class, or the verdict until that is clear.
-    pub(super) fn whose(&mut self, class: usize, state: &State, now: Ns) -> Result<Slot, Verdict> {
+    /// The client whose turn it is, or the verdict until that is clear.
+    pub(super) fn whose(&mut self, class: usize, state: &SchedulerState, now: Ns) -> Result<ClientSlot, GrantVerdict> {
         let Some(first) = state.queue.first_in_turn(class) else {
-            return Err(Verdict::Nothing(None));
+            return Err(GrantVerdict::Nothing(None));
         };
         if let Some(silent) = more_important_runs(class, state, now) {
-            return Err(Verdict::Nothing(Some(silent)));
+            return Err(GrantVerdict::Nothing(Some(silent)));
         }
         let slot = match self.0[class] {
             Some(turn) if now < turn.until && turn.slot != first => {
                 match state.get(turn.slot) {
                     Some(client) if client.queued.is_some_and(|entry| entry.class == class) => turn.slot,
-                    // It runs on its credit; others wait for the end of its turn or its work.
+                    // It runs on its credit.
                     Some(client) if now < absent_at(state, client) => {
                         let absent = absent_at(state, client);
-                        return Err(Verdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
+                        return Err(GrantVerdict::Nothing(Some(turn.until.min(absent).max(now + 1))));
                     }
                     _ => self.begin(class, first, state, now),
                 }
@@ -61,9 +63,9 @@ impl Turns {
             Some(turn) if now < turn.until => turn.slot,
             Some(turn) => {
                 self.begin(class, first, state, now);
-                // Its turn is over: what it has not used is for the next one.
+                // What it has not used is for the next one.
                 if turn.slot != first && revocable(state, turn.slot) {
-                    return Err(Verdict::Revoke(turn.slot));
+                    return Err(GrantVerdict::Revoke(turn.slot));
                 }
                 first
             }
@@ -72,15 +74,15 @@ impl Turns {
         Ok(slot)
     }
 
-    fn begin(&mut self, class: usize, slot: Slot, state: &State, now: Ns) -> Slot {
-        self.0[class] = Some(Turn {
+    fn begin(&mut self, class: usize, slot: ClientSlot, state: &SchedulerState, now: Ns) -> ClientSlot {
+        self.0[class] = Some(CurrentTurn {
             slot,
             until: now.saturating_add(state.config.turn),
         });
         slot
     }
 
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget(&mut self, slot: ClientSlot) {
         for turn in &mut self.0 {
             if turn.is_some_and(|turn| turn.slot == slot) {
                 *turn = None;
@@ -89,45 +91,8 @@ impl Turns {
     }
 }
 
-/// Until when a more important client that does not wait works on its credit.
-pub(super) fn more_important_runs(class: usize, state: &State, now: Ns) -> Option<Ns> {
-    state
-        .exposed
-        .iter()
-        .filter_map(|slot| state.get(*slot))
-        .filter(|client| client.class < class && client.queued.is_none() && runs(state, client, now))
-        .map(|client| silent_at(state, client))
-        .max()
-}
-
-/// Whether a client's credit is in others' way and revocable.
-fn revocable(state: &State, slot: Slot) -> bool {
-    state
-        .get(slot)
-        .is_some_and(|client| client.queued.is_none() && client.revocable())
-}
-
-/// The other client whose credit lies unused the longest, and since when.
-pub(super) fn unused(state: &State, slot: Slot) -> Option<(Slot, Ns)> {
-    let others = state
-        .exposed
-        .iter()
-        .copied()
-        .filter(|other| *other != slot && revocable(state, *other));
-    let silent = others.filter_map(|other| Some((other, silent_at(state, state.get(other)?))));
-    silent.min_by_key(|(_, at)| *at)
-}
-
-/// Until when a client counts as working on its credit: last grant or use, plus its outstanding
-/// work, plus `open_after`.
-fn silent_at(state: &State, client: &ClientState) -> Ns {
-    let used = client.progress_at.max(client.granted_at);
-    used.saturating_add(client.ledger.outstanding())
-        .saturating_add(state.config.open_after)
-}
-
 /// Until when the client of a turn counts as present without waiting for credit.
-fn absent_at(state: &State, client: &ClientState) -> Ns {
+fn absent_at(state: &SchedulerState, client: &ClientState) -> Ns {
     let (turn, silent) = (state.config.turn, silent_at(state, client));
     match turn >= state.config.open_after.saturating_mul(LONG) {
         true => silent.max(client.progress_at.max(client.granted_at).saturating_add(turn / PRESENT)),
@@ -135,50 +100,9 @@ fn absent_at(state: &State, client: &ClientState) -> Ns {
     }
 }
 
-/// Whether a client that does not wait works on its credit.
-fn runs(state: &State, client: &ClientState, now: Ns) -> bool {
-    now < silent_at(state, client)
-}
-
-/// Grants a waiting client what the delay bound has room for, or makes room.
-pub(crate) fn grant_freely(state: &State, slot: Slot, now: Ns, bound: bool) -> Verdict {
-    let Some(entry) = state.get(slot).and_then(|client| client.queued) else {
-        return Verdict::Nothing(None);
-    };
-    if !state.admits(slot, entry.cost) {
-        return make_room(state, slot, entry.cost, now);
-    }
-    let room = state.most_out().saturating_sub(state.exposure_before(slot));
-    Verdict::Grant {
-        slot,
-        total: entry.cost.max(room),
-        bound,
-    }
-}
-
-/// Makes room by revoking unused credit: at once from less important clients, else after a while.
-pub(crate) fn make_room(state: &State, slot: Slot, cost: Ns, now: Ns) -> Verdict {
-    let class_of = |slot: Slot| state.get(slot).map_or(PRIORITIES, |client| client.class);
-    let class = class_of(slot);
-    let mut again = state.drained(slot, cost, now);
-    for other in state.exposed.iter().copied().filter(|other| *other != slot) {
-        let Some(client) = state.get(other).filter(|_| revocable(state, other)) else {
-            continue;
-        };
-        let stale = silent_at(state, client);
-        // Credit that is not bound was given against starvation.
-        let yields = class_of(other) > class && client.bound && !state.is_hungry(other, now);
-        if yields || now >= stale {
-            return Verdict::Revoke(other);
-        }
-        again = again.min(stale);
-    }
-    Verdict::Nothing(Some(again))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::super::{
+    use crate::{
         Client, Config, Core, Decision, Event, PolicyName,
         config::{MS, US},
     };
@@ -254,8 +178,7 @@ mod tests {
             })
         }
 
-        /// The first client has used and ended so much in all, and does not wait: its host is at
-        /// something else.
+        /// The first client has used and ended this much in all, and does not wait.
         fn pauses(&mut self, used: Ns) {
             self.tell(Event::Passed(ONE));
             self.tell(Event::Progress {
@@ -265,8 +188,7 @@ mod tests {
             });
         }
 
-        /// When the second client gets the device, by the wakes that the core asks for, and how
-        /// many those are.
+        /// When the second client gets the device, and after how many wakes.
         fn handed_over(&mut self) -> (Ns, usize) {
             for wakes in 1..100 {
                 self.now = self.core.next_wake(self.now).expect("somebody waits");

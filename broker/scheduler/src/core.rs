@@ -1,0 +1,931 @@
+//! The state machine: takes events in, asks the policy, and makes decisions of its verdicts.
+//!
+//! What clients say is checked and bounded, then booked in [`SchedulerState`], then told to the
+//! policy.
+
+use weft_protocol::{Client, Ns, PRIORITIES, credit::RunAheadWindow, lane::Mode};
+
+use crate::{
+    busy_model::Phase,
+    client::{ClientState, GateWait},
+    config::Config,
+    event::{Decision, Event},
+    mean_times::MeanTimes,
+    policy::{self, GrantVerdict, Observed, Policy, TopUp},
+    queue::ClientSlot,
+    snapshot::{self, ClientView, ForecastView, GapView, Snapshot, WaitView},
+    state::SchedulerState,
+    turn_scheduler::{NextTurn, TurnScheduler},
+};
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Core {
+    state: SchedulerState,
+    policy: Box<dyn Policy>,
+    turns: TurnScheduler,
+    now: Ns,
+    wake: Option<Ns>,
+    /// No minimum share is granted before this.
+    next_share: Ns,
+    /// Begin of the gap that was counted last, and whether its length was known.
+    counted_gap: Option<(Ns, bool)>,
+}
+
+impl Core {
+    /// Scheduler without clients.
+    pub fn new(config: Config) -> Core {
+        Core {
+            policy: policy::by_name(config.policy),
+            state: SchedulerState::new(config),
+            turns: TurnScheduler::default(),
+            now: 0,
+            wake: None,
+            next_share: 0,
+            counted_gap: None,
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.state.config
+    }
+
+    /// Takes in an event and appends decisions to `out`. `now` must not go backwards: an earlier
+    /// time counts as the last one.
+    pub fn handle(&mut self, now: Ns, event: Event, out: &mut Vec<Decision>) {
+        self.now = self.now.max(now);
+        self.state.counters.events += 1;
+        if let Some(due) = self.wake.filter(|due| self.now > *due) {
+            self.observe(&Observed::WokenLate(self.now - due));
+        }
+        match event {
+            Event::Attached {
+                client,
+                priority,
+                profile,
+            } => {
+                if self.state.slot(client).is_some() {
+                    self.state.counters.strangers += 1;
+                    return;
+                }
+                let times = profile.as_deref().map(MeanTimes::of).unwrap_or_default();
+                let priority = self.priority(priority);
+                let class = self.policy.class(priority);
+                let margin = if times.is_empty() {
+                    self.state.config.unprofiled_margin
+                } else {
+                    0.0
+                };
+                let new = ClientState::new(client, priority, class, times, margin, self.now);
+                let slot = self.state.add(new);
+                let profile = profile.as_deref();
+                self.observe(&Observed::Attached { slot, profile });
+                self.assign_modes(out);
+            }
+            Event::Gone(client) => {
+                let Some(slot) = self.known(client) else { return };
+                self.policy.forget_turn(slot);
+                self.turns.forget(slot);
+                self.state.remove(slot);
+                self.observe(&Observed::Removed { slot });
+                self.assign_modes(out);
+            }
+            Event::Priority(client, priority) => {
+                let Some(slot) = self.known(client) else { return };
+                let priority = self.priority(priority);
+                self.policy.forget_turn(slot);
+                self.turns.forget(slot);
+                let class = self.policy.class(priority);
+                if let Some(client) = self.state.get_mut(slot) {
+                    (client.priority, client.class) = (priority, class);
+                }
+                self.requeue(slot);
+                self.assign_modes(out);
+            }
+            Event::Unprofiled(client) => {
+                let Some(slot) = self.known(client) else { return };
+                let margin = self.state.config.unprofiled_margin;
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.times = MeanTimes::default();
+                    client.busy.raise_margin(margin);
+                }
+                self.observe(&Observed::Unprofiled { slot });
+            }
+            Event::Launched {
+                client,
+                kernel,
+                cost,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if !self.launched(slot, kernel, cost, at, out) {
+                    return;
+                }
+            }
+            Event::Idle(client, at) => {
+                let Some(slot) = self.known(client) else { return };
+                let at = self.past(at);
+                let Some(client) = self.state.get_mut(slot) else { return };
+                if client.busy.idle(at) && client.mode == Mode::Foreground {
+                    self.observe(&Observed::ForegroundIdle { slot, at });
+                }
+            }
+            Event::WakeUpHint(client, at) => {
+                let Some(slot) = self.known(client) else { return };
+                let at = self.past(at);
+                let foreground = self.state.mode(slot) == Some(Mode::Foreground);
+                if foreground {
+                    self.observe(&Observed::WakeUpHint { slot, at });
+                }
+                if let Some(client) = self.state.get_mut(slot) {
+                    client.busy.wake_up_hint(at);
+                    client.active_at = client.active_at.max(at);
+                }
+                if foreground {
+                    self.foreground_is_back(out);
+                }
+            }
+            Event::Waits {
+                client,
+                kernel,
+                cost,
+                since,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                self.waits(slot, kernel, cost, since, out);
+            }
+            Event::Holds { client, left } => {
+                let Some(slot) = self.known(client) else { return };
+                self.state.holds(slot, left);
+                return self.decide_soon();
+            }
+            Event::Passed(client) => {
+                let Some(slot) = self.known(client) else { return };
+                self.state.pass(slot);
+                return self.decide_soon();
+            }
+            Event::Progress {
+                client,
+                issued,
+                settled,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                if !self.progress(slot, issued, settled, out) {
+                    return;
+                }
+                return self.decide_soon();
+            }
+            Event::Renewed { client, total } => {
+                let Some(slot) = self.known(client) else { return };
+                if self.state.account(slot, |ledger| ledger.renew(total)) == Some(false) {
+                    self.state.counters.corrected += 1;
+                }
+                return self.decide_soon();
+            }
+            Event::Oversubscribed { client, turn } => {
+                let Some(slot) = self.known(client) else { return };
+                self.oversubscribed(slot, turn, out);
+            }
+            Event::Revoked { client, left } => {
+                let Some(slot) = self.known(client) else { return };
+                self.revoked(slot, left);
+            }
+            Event::Sampled {
+                client,
+                kernel,
+                time,
+                at,
+            } => {
+                let Some(slot) = self.known(client) else { return };
+                let (time, at) = (time.min(self.state.config.longest_cost), self.past(at));
+                self.observe(&Observed::Measured { slot, kernel, time, at });
+                return self.decide_soon();
+            }
+            Event::SwitchCost(cost) => self.state.config.switch_cost = cost,
+            Event::Tick => {}
+        }
+        self.decide(out);
+    }
+
+    /// Decides after the other events of this iteration: a client whose work has ended is about to
+    /// say whether it waits.
+    fn decide_soon(&mut self) {
+        if self.state.waiting > 0 {
+            self.wake_at(Some(self.now));
+        }
+    }
+
+    /// When [`Event::Tick`] is due, if nothing happens before; never before `now`.
+    pub fn next_wake(&self, now: Ns) -> Option<Ns> {
+        self.wake.map(|wake| wake.max(now))
+    }
+
+    /// The state for people and tests.
+    pub fn snapshot(&self) -> Snapshot {
+        let gap = match self.state.foreground_jobs.is_empty() {
+            true => None,
+            false => match self.state.phase(self.now) {
+                Phase::Busy { .. } => None,
+                Phase::Gap { since, until, .. } => Some(GapView {
+                    since,
+                    until: Some(until),
+                }),
+                Phase::Open { since } => Some(GapView { since, until: None }),
+            },
+        };
+        let order = self.state.order.iter();
+        let clients = order.filter_map(|slot| Some(self.view(*slot, self.state.get(*slot)?)));
+        let clients = clients.collect();
+        Snapshot {
+            policy: self.state.config.policy.as_str(),
+            switch_cost: self.state.config.switch_cost,
+            clients,
+            gap,
+            exposure: self.state.exposure,
+            counters: self.state.counters,
+        }
+    }
+
+    fn view(&self, slot: ClientSlot, client: &ClientState) -> ClientView {
+        let [gaps, times] = self.policy.quality(slot);
+        let last = client.busy.last_activity().unwrap_or(0).max(client.active_at);
+        ClientView {
+            client: client.id.0,
+            priority: client.priority,
+            mode: snapshot::mode_name(client.mode),
+            active: client.wait.is_some() || self.now < last.saturating_add(self.state.config.idle_grace),
+            turns: self.turns.has(client),
+            waiting: client.wait.map(|wait| WaitView {
+                kernel: wait.kernel,
+                cost: wait.cost,
+                since: wait.since,
+            }),
+            launches: client.launches,
+            work: client.work,
+            busy_until: client.busy.busy_until(),
+            granted: client.ledger.granted(),
+            renewed: client.ledger.renewed(),
+            issued: client.ledger.issued(),
+            revoked: client.ledger.revoked(),
+            left: client.ledger.left(),
+            outstanding: client.ledger.outstanding(),
+            written_off: client.ledger.written_off(),
+            starved: client.starved,
+            gaps: ForecastView::of_gaps(gaps),
+            times: ForecastView::of_times(times),
+        }
+    }
+
+    fn observe(&mut self, seen: &Observed<'_>) {
+        self.policy.observe(&self.state, seen);
+    }
+
+    // Taking events in.
+
+    fn known(&mut self, client: Client) -> Option<ClientSlot> {
+        let slot = self.state.slot(client);
+        if slot.is_none() {
+            self.state.counters.strangers += 1;
+        }
+        slot
+    }
+
+    fn priority(&mut self, priority: u8) -> u8 {
+        let most = PRIORITIES as u8 - 1;
+        if priority > most {
+            self.state.counters.corrected += 1;
+        }
+        priority.min(most)
+    }
+
+    /// Bounds a client's time to the last `longest_cost`.
+    fn past(&mut self, at: Ns) -> Ns {
+        let earliest = self.now.saturating_sub(self.state.config.longest_cost);
+        if at > self.now || at < earliest {
+            self.state.counters.corrected += 1;
+        }
+        at.clamp(earliest, self.now)
+    }
+
+    /// Bounds a client's cost to what is possible.
+    fn cost(&mut self, cost: Ns) -> Ns {
+        let config = &self.state.config;
+        if cost > config.longest_cost {
+            self.state.counters.corrected += 1;
+        }
+        match cost {
+            0 => config.unknown_cost.max(1),
+            cost => cost.min(config.longest_cost),
+        }
+    }
+
+    /// Gives every client its mode, and tells those whose mode changes.
+    fn assign_modes(&mut self, out: &mut Vec<Decision>) {
+        let first = self.state.most_important().unwrap_or(0);
+        let alone = self.state.order.len() == 1;
+        self.turns.count(&self.state);
+        self.state.foreground_jobs.clear();
+        for at in 0..self.state.order.len() {
+            let slot = self.state.order[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let (id, old) = (client.id, client.mode);
+            let new = match alone {
+                true => Mode::Alone,
+                false => self.turns.mode(client, self.policy.mode(client.priority, first)),
+            };
+            if new == Mode::Foreground {
+                self.state.foreground_jobs.push(slot);
+            }
+            if new == old {
+                continue;
+            }
+            if old == Mode::Background {
+                self.state.pass(slot);
+                self.policy.forget_turn(slot);
+                self.state.empty(slot, self.now, out);
+            }
+            let (now, grace) = (self.now, self.state.config.idle_grace);
+            if let Some(client) = self.state.get_mut(slot) {
+                client.mode = new;
+                // A client that was alone told nothing of its work, and a new one has none.
+                if new == Mode::Foreground && old != Mode::Free {
+                    let busy = if old == Mode::Alone {
+                        grace
+                    } else {
+                        client.ledger.outstanding()
+                    };
+                    client.busy.assume_busy(now, now.saturating_add(busy));
+                }
+                client.window = None;
+            }
+            self.observe(&Observed::ModeChanged { slot });
+            if old == Mode::Background
+                && let Some(times) = self.policy.timing_change(slot, false)
+            {
+                out.push(Decision::Times(id, times));
+            }
+            out.push(Decision::Mode(id, new));
+        }
+        self.keep_out(out);
+    }
+
+    /// Takes in a launch. Returns whether there may be anything to decide.
+    fn launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns, out: &mut Vec<Decision>) -> bool {
+        let (cost, at) = (self.cost(cost), self.past(at));
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
+        client.launches += 1;
+        client.work = client.work.saturating_add(cost);
+        client.active_at = client.active_at.max(at);
+        match client.mode {
+            Mode::Foreground => {
+                self.foreground_launched(slot, kernel, cost, at);
+                self.foreground_is_back(out);
+                false
+            }
+            Mode::Background => self.background_launched(slot, kernel, cost, at),
+            Mode::Free | Mode::Alone => false,
+        }
+    }
+
+    fn foreground_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) {
+        let longest = self.state.config.longest_cost;
+        let behind = self.policy.work_ahead(&self.state, at);
+        let Some(client) = self.state.get_mut(slot) else { return };
+        let cost = client.times.of_launch(kernel, cost).min(longest);
+        let earlier_end = client.busy.end_if_launched().unwrap_or(at);
+        client.busy.launch(kernel, cost, at, behind, longest);
+        let end = client.busy.end_if_launched().unwrap_or(at);
+        self.observe(&Observed::ForegroundLaunched {
+            slot,
+            kernel,
+            at,
+            earlier_end,
+            end,
+        });
+    }
+
+    /// Returns whether the launch ends a wait.
+    fn background_launched(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, at: Ns) -> bool {
+        let Some(client) = self.state.get(slot) else {
+            return false;
+        };
+        let class = client.class;
+        let passed = client
+            .wait
+            .is_some_and(|wait| wait.kernel == kernel && at >= wait.since);
+        self.observe(&Observed::BackgroundLaunched {
+            slot,
+            kernel,
+            cost,
+            at,
+            passed,
+        });
+        self.state.class_active_at[class] = self.state.class_active_at[class].max(at);
+        if passed {
+            self.state.pass(slot);
+        }
+        passed
+    }
+
+    /// Filling stops at the foreground job's first launch or wake-up hint. The launch epoch has
+    /// voided the credit already; this brings the books up to date.
+    fn foreground_is_back(&mut self, out: &mut Vec<Decision>) {
+        if self.state.exposed.is_empty() {
+            return;
+        }
+        if let Some((_, true)) = self.counted_gap.take() {
+            self.state.counters.early_returns += 1;
+        }
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            if self.state.get(slot).is_some_and(|client| client.bound) {
+                self.state.order_revocation(slot, self.now, out);
+            }
+        }
+    }
+
+    fn revoked(&mut self, slot: ClientSlot, left: i64) {
+        let most = self.state.config.longest_cost;
+        let believed = self.state.account(slot, |ledger| ledger.revoke(left, most));
+        if believed == Some(false) {
+            self.state.counters.corrected += 1;
+        }
+        let now = self.now;
+        if let Some(client) = self.state.get_mut(slot) {
+            // Credit granted since the order is in the word now.
+            let ordered = client.revoking.take();
+            client.emptied_at = ordered.filter(|_| !client.granted_since).map(|_| now);
+        }
+        self.requeue(slot);
+    }
+
+    /// Puts a wait into the queue, unless the client's credit covers it.
+    fn requeue(&mut self, slot: ClientSlot) {
+        let Some(client) = self.state.get(slot) else { return };
+        // What an empty word leaves in the books was taken by threads and not reported yet.
+        let empty = client.emptied_at.is_some();
+        let covered = client
+            .wait
+            .is_none_or(|wait| !empty && SchedulerState::covered(client, &wait));
+        match client.wait {
+            Some(wait) if !covered && !client.not_its_turn && client.mode == Mode::Background => {
+                let long = self.policy.long_estimate(&self.state, slot, &wait);
+                let due = self.policy.due(&self.state, slot, &wait, long);
+                self.state.enqueue(slot, long, due);
+            }
+            _ => self.state.unqueue(slot),
+        }
+    }
+
+    fn waits(&mut self, slot: ClientSlot, kernel: u64, cost: Ns, since: Ns, out: &mut Vec<Decision>) {
+        let (cost, since) = (self.cost(cost), self.past(since));
+        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
+            return;
+        };
+        let since = since.max(client.attached_at);
+        let same = client
+            .wait
+            .is_some_and(|wait| (wait.kernel, wait.cost, wait.since) == (kernel, cost, since));
+        if same {
+            return;
+        }
+        let class = client.class;
+        let wait = GateWait {
+            kernel,
+            cost,
+            since,
+            issued: client.ledger.issued(),
+        };
+        self.state.class_active_at[class] = self.state.class_active_at[class].max(since);
+        let leased = self.state.get(slot).is_some_and(|client| client.window.is_some());
+        self.state.wait(slot, wait);
+        if leased {
+            self.state.end_window(slot, self.now, out);
+        } else {
+            self.requeue(slot);
+        }
+    }
+
+    /// Takes in a client's reports. Returns whether there is anything new.
+    fn progress(&mut self, slot: ClientSlot, issued: Ns, settled: Ns, out: &mut Vec<Decision>) -> bool {
+        let (now, most) = (self.now, self.state.config.longest_cost);
+        let patience = self.state.config.write_off_after;
+        let Some((had_none, change)) = self.state.account(slot, |ledger| {
+            (ledger.outstanding() == 0, ledger.report(issued, settled, most))
+        }) else {
+            return false;
+        };
+        if change.corrected {
+            self.state.counters.corrected += 1;
+        }
+        if change.issued == 0 && change.settled == 0 {
+            return false;
+        }
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
+        // Turns are shared out by time: work that takes longer than predicted counts with the
+        // difference. Where gaps are filled, the minimum share sees to it.
+        if change.settled > 0 && !had_none && !self.policy.shares_minimum() {
+            let took = now.saturating_sub(client.ended_at).min(patience);
+            client.served = client.served.saturating_add(took.saturating_sub(change.settled));
+        }
+        client.progress_at = now;
+        if had_none || change.settled > 0 {
+            client.ended_at = now;
+        }
+        if change.settled > 0 {
+            self.completed(slot, change.settled, out);
+        }
+        if self.state.get(slot).is_some_and(|client| client.bound) {
+            let issued = change.issued;
+            self.observe(&Observed::GapUsed { slot, issued, now });
+        }
+        if change.issued == 0 {
+            return true;
+        }
+        let Some(client) = self.state.get_mut(slot) else {
+            return false;
+        };
+        client.served = client.served.saturating_add(change.issued);
+        client.active_at = now;
+        client.unreported = false;
+        client.untold = client.untold.saturating_sub(change.issued);
+        let class = client.class;
+        let passed = client
+            .wait
+            .is_some_and(|wait| client.ledger.issued() >= wait.issued.saturating_add(wait.cost));
+        self.state.class_active_at[class] = now;
+        if passed {
+            self.state.pass(slot);
+        } else {
+            self.state.account(slot, |_| ());
+        }
+        if self.policy.grants_by_clock() {
+            // What came back is told next.
+            self.wake_at(Some(now));
+        } else {
+            self.top_up(slot, out);
+        }
+        true
+    }
+
+    fn completed(&mut self, slot: ClientSlot, completed: Ns, out: &mut Vec<Decision>) {
+        let now = self.now;
+        self.observe(&Observed::Completed { slot, completed, now });
+        let Some(client) = self.state.get(slot).filter(|client| client.mode == Mode::Background) else {
+            return;
+        };
+        if let Some(times) = self.policy.timing_change(slot, true) {
+            out.push(Decision::Times(client.id, times));
+        }
+    }
+
+    // Deciding.
+
+    /// Moves run-ahead windows: the longer the foreground job is away, the later its return is
+    /// expected.
+    fn look_after_windows(&mut self, out: &mut Vec<Decision>) {
+        let alone = self.state.has_one_background();
+        if !self.state.windows_out() {
+            return;
+        }
+        for at in 0..self.state.exposed.len() {
+            let slot = self.state.exposed[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let (Some(old), None) = (client.window.filter(|_| client.bound), client.revoking) else {
+                continue;
+            };
+            // Among several background jobs the broker shares out the credit that comes back.
+            if !alone {
+                self.state.set_window(slot, None, out);
+                continue;
+            }
+            // No window: the foreground job works, and has ended it by its launch epoch.
+            let Some((new, again)) = self.policy.window(&self.state, slot, self.now) else {
+                continue;
+            };
+            if differs(&old, &new, self.now) {
+                self.state.set_window(slot, Some(new), out);
+            }
+            self.wake_at(Some(again));
+        }
+    }
+
+    /// Grants more to a background job before it asks, while no other wants credit.
+    fn top_up(&mut self, slot: ClientSlot, out: &mut Vec<Decision>) {
+        if !self.state.queue.is_empty() {
+            return;
+        }
+        let Some(client) = self.state.get(slot) else { return };
+        let wanted = client.mode == Mode::Background
+            && client.wait.is_none()
+            && client.revoking.is_none()
+            && client.window.is_none()
+            && client.bound;
+        if !wanted {
+            return;
+        }
+        match self.policy.top_up(&self.state, slot, self.now) {
+            TopUp::To(total) => self.grant(slot, total, true, out),
+            TopUp::At(at) => self.wake_at(Some(at)),
+            TopUp::No => {}
+        }
+    }
+
+    /// Brings a background job's unused credit up to `total` ns.
+    fn grant(&mut self, slot: ClientSlot, total: Ns, bound: bool, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let window = match bound && self.state.has_one_background() {
+            true => self.policy.window(&self.state, slot, now),
+            false => None,
+        };
+        self.wake_at(window.map(|(_, again)| again));
+        let window = window.and_then(|(window, _)| self.state.with_non_refundable(slot, window, total));
+        self.state.set_window(slot, window, out);
+        let keep_long = self.policy.grants_by_clock();
+        self.state.grant(slot, total, bound, keep_long, now, out);
+        // An untold launch epoch may have voided the credit.
+        if self.state.get(slot).is_some_and(|client| client.wait.is_some()) {
+            self.wake_at(Some(now.saturating_add(self.state.config.stuck_after)));
+        }
+    }
+
+    /// Asks the policy until it has no verdict left, and looks after the clients that it leaves
+    /// out.
+    fn decide(&mut self, out: &mut Vec<Decision>) {
+        self.wake = None;
+        self.look_after_windows(out);
+        if self.state.waiting == 0 {
+            if let [slot] = self.state.exposed[..]
+                && self.policy.grants_by_clock()
+            {
+                self.top_up(slot, out);
+            }
+            return;
+        }
+        self.look_after_turns(out);
+        self.look_after_exposed(out);
+        // Else the policy would grant again and again what was revoked for a due client.
+        if self.policy.shares_minimum() && !self.share_minimum(out) {
+            return;
+        }
+        while !self.state.queue.is_empty() {
+            let verdict = match self.serve_turn() {
+                Some(verdict) => verdict,
+                None => self.policy.next(&self.state, self.now),
+            };
+            match verdict {
+                GrantVerdict::Grant { slot, total, bound } => {
+                    self.count_gap();
+                    self.grant(slot, total, bound, out);
+                }
+                GrantVerdict::Revoke(slot) => self.state.order_revocation(slot, self.now, out),
+                GrantVerdict::Nothing(again) => {
+                    self.wake_at(again);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn wake_at(&mut self, at: Option<Ns>) {
+        let Some(at) = at else { return };
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    fn count_gap(&mut self) {
+        if self.state.foreground_jobs.is_empty() {
+            return;
+        }
+        let gap = match self.state.phase(self.now) {
+            Phase::Gap { since, .. } => (since, true),
+            Phase::Open { since } => (since, false),
+            Phase::Busy { .. } => return,
+        };
+        if self.counted_gap != Some(gap) {
+            self.counted_gap = Some(gap);
+            match gap.1 {
+                true => self.state.counters.gaps += 1,
+                false => self.state.counters.open_gaps += 1,
+            }
+        }
+    }
+
+    /// Keeps work that never ends from holding up other clients or its own.
+    fn look_after_exposed(&mut self, out: &mut Vec<Decision>) {
+        let now = self.now;
+        let (write_off_after, stuck_after) = (self.state.config.write_off_after, self.state.config.stuck_after);
+        let mut at = 0;
+        while let Some(slot) = self.state.exposed.get(at).copied() {
+            at += 1;
+            let Some(client) = self.state.get_mut(slot) else {
+                continue;
+            };
+            let outstanding = client.ledger.outstanding();
+            // At most twenty times `write_off_after`. Launches without credit count once: one each
+            // millisecond behind work that never ends would prolong the wait faster than time
+            // passes.
+            let over = outstanding.min(client.ledger.overdrawn());
+            let patience = (outstanding - over)
+                .saturating_mul(10)
+                .saturating_add(over)
+                .min(write_off_after.saturating_mul(20));
+            let lost = client
+                .progress_at
+                .saturating_add(write_off_after)
+                .saturating_add(patience);
+            if client
+                .revoking
+                .is_some_and(|since| now > since.saturating_add(write_off_after))
+            {
+                // The answer never came.
+                client.revoking = None;
+                let left = client.ledger.left();
+                self.state.account(slot, |ledger| ledger.revoke(left, 0));
+                self.requeue(slot);
+                at = 0;
+                continue;
+            }
+            let idle_credit = !client.not_its_turn || client.revocable();
+            if client.wait.is_some() && client.queued.is_none() && client.revoking.is_none() && idle_credit {
+                // The client has credit and does not go: an unseen launch epoch has voided it.
+                let due = client.granted_at.saturating_add(stuck_after);
+                if now < due {
+                    self.wake_at(Some(due));
+                } else {
+                    self.state.order_revocation(slot, self.now, out);
+                }
+                continue;
+            }
+            if outstanding == 0 {
+                // A thread died or stands still before its report, or the client lies.
+                if client.wants().is_some() && (client.untold > 0 || client.unreported) {
+                    let due = lost.max(client.granted_at.saturating_add(write_off_after));
+                    match now < due {
+                        true => self.wake_at(Some(due)),
+                        false => {
+                            self.state.give_up_untold(slot);
+                            self.state.counters.write_offs += 1;
+                        }
+                    }
+                }
+                continue;
+            }
+            // Launches behind work that never ends must not prolong this.
+            let lost = client.ended_at.saturating_add(write_off_after).saturating_add(patience);
+            if now >= lost {
+                self.state.account(slot, |ledger| ledger.write_off());
+                self.state.counters.write_offs += 1;
+                // The list has changed.
+                at = 0;
+                continue;
+            }
+            // Also out of turn: the next launch may be what ends the work.
+            let stuck = client.wants().map(|wait| {
+                let since = client.progress_at.max(client.granted_at).max(wait.since);
+                let out_of_turn = client.oversubscribed.filter(|_| client.not_its_turn).unwrap_or(0) / 4;
+                let patience = stuck_after.saturating_add(outstanding.saturating_mul(2));
+                (since.saturating_add(patience).saturating_add(out_of_turn), wait.cost)
+            });
+            self.wake_at(Some(lost));
+            match stuck {
+                Some((due, cost)) if now >= due => {
+                    self.state.counters.stuck_grants += 1;
+                    self.grant(slot, cost, false, out);
+                }
+                Some((due, _)) => self.wake_at(Some(due)),
+                None => {}
+            }
+        }
+    }
+
+    /// Grants to due clients one at a time, at most the minimum share together. False: the due
+    /// client waits for work to end, and comes first.
+    fn share_minimum(&mut self, out: &mut Vec<Decision>) -> bool {
+        let share = self.state.config.minimum_share;
+        if share <= 0.0 {
+            return true;
+        }
+        while let Some((due, slot)) = self.state.queue.first_due() {
+            let at = due.max(self.next_share);
+            if self.now < at {
+                self.wake_at(Some(at));
+                return true;
+            }
+            let Some(entry) = self.state.get(slot).and_then(|client| client.queued) else {
+                return true;
+            };
+            let cost = entry.cost;
+            if !self.state.admits(slot, cost) {
+                let again = match policy::make_room(&self.state, slot, cost, self.now, |other| {
+                    self.policy.is_starving(&self.state, other, self.now)
+                }) {
+                    GrantVerdict::Revoke(other) => {
+                        self.state.order_revocation(other, self.now, out);
+                        self.state.drained(slot, cost, self.now)
+                    }
+                    GrantVerdict::Nothing(Some(again)) => again,
+                    _ => self.state.drained(slot, cost, self.now),
+                };
+                self.wake_at(Some(again));
+                return false;
+            }
+            let portion = self.policy.due_portion(&self.state, &entry);
+            let interval = self.state.share_interval(entry.long.max(portion));
+            self.next_share = self.now.saturating_add(interval);
+            self.state.counters.starvation_grants += 1;
+            if let Some(client) = self.state.get_mut(slot) {
+                client.starved += 1;
+            }
+            self.grant(slot, portion, false, out);
+        }
+        true
+    }
+
+    // Long turns.
+
+    /// Takes in whether a client's memory finds no room beside others', and the length of its
+    /// turns.
+    fn oversubscribed(&mut self, slot: ClientSlot, turn: Option<Ns>, out: &mut Vec<Decision>) {
+        let turn = turn.filter(|_| self.policy.long_turns()).map(TurnScheduler::length);
+        let Some(client) = self.state.get_mut(slot) else { return };
+        let before = std::mem::replace(&mut client.oversubscribed, turn);
+        if before.is_some() != turn.is_some() {
+            self.assign_modes(out);
+        }
+    }
+
+    /// Takes clients out of turn from the queue and puts all others in.
+    fn keep_out(&mut self, out: &mut Vec<Decision>) {
+        self.turns.end_stale(&self.state);
+        for at in 0..self.state.order.len() {
+            let slot = self.state.order[at];
+            let Some(client) = self.state.get(slot) else { continue };
+            let kept_out = self.turns.keeps_out(client, slot);
+            if kept_out != client.not_its_turn {
+                self.set_kept_out(slot, kept_out, out);
+            }
+        }
+    }
+
+    fn set_kept_out(&mut self, slot: ClientSlot, kept_out: bool, out: &mut Vec<Decision>) {
+        let Some(client) = self.state.get_mut(slot) else { return };
+        client.not_its_turn = kept_out;
+        if kept_out {
+            self.state.unqueue(slot);
+            self.state.order_revocation(slot, self.now, out);
+        } else if client.revoking.is_none() {
+            // The answer to a revocation puts it back.
+            self.requeue(slot);
+        }
+    }
+
+    /// Hands over turns that are due.
+    fn look_after_turns(&mut self, out: &mut Vec<Decision>) {
+        for class in 0..PRIORITIES {
+            match self.turns.next(class, &self.state, self.now) {
+                NextTurn::Nothing => {}
+                NextTurn::At(again) => self.wake_at(Some(again)),
+                NextTurn::Of(slot) => self.hand_over(class, slot, out),
+            }
+        }
+    }
+
+    fn hand_over(&mut self, class: usize, slot: ClientSlot, out: &mut Vec<Decision>) {
+        let (before, until) = self.turns.begin(class, slot, &self.state, self.now);
+        if let Some(before) = before {
+            if let Some(client) = self.state.get_mut(before) {
+                client.turned_at = self.now;
+            }
+            self.policy.forget_turn(before);
+            self.set_kept_out(before, true, out);
+        }
+        self.state.counters.long_turns += 1;
+        self.set_kept_out(slot, false, out);
+        self.wake_at(Some(until));
+    }
+
+    /// Verdict for members with no foreground job above them.
+    fn serve_turn(&self) -> Option<GrantVerdict> {
+        let class = self.state.queue.first_class()?;
+        let slot = self.state.queue.first_in_turn(class)?;
+        let client = self.state.get(slot).filter(|client| self.turns.has(client))?;
+        let first = self.state.most_important()?;
+        let at_the_top = self.policy.mode(client.priority, first) == Mode::Foreground;
+        let starving = |other| self.policy.is_starving(&self.state, other, self.now);
+        // Not bound: launches of equals that are no members are no reason to stop.
+        at_the_top.then(|| policy::grant_freely(&self.state, slot, self.now, false, starving))
+    }
+}
+
+/// Whether two windows differ in backlog, or by more than an eighth of the time left.
+fn differs(old: &RunAheadWindow, new: &RunAheadWindow, now: Ns) -> bool {
+    let moved = |old: Ns, new: Ns| old.abs_diff(new) > new.saturating_sub(now) / 8;
+    moved(old.deadline, new.deadline)
+        || moved(old.safe_until.max(now), new.safe_until.max(now))
+        || old.max_backlog != new.max_backlog
+}

@@ -1,0 +1,186 @@
+//! What the core asks of a policy, and what it tells one.
+//!
+//! A policy reads the state and gives one verdict at a time. The core carries it out and asks again
+//! until the verdict is "nothing". All but [`Policy::next`] and [`Policy::forget_turn`] have a
+//! default, so a simple policy is one short file.
+
+use std::fmt::Debug;
+
+use weft_profiles::{Profile, predictor::Quality};
+use weft_protocol::{Ns, credit::RunAheadWindow, lane::Mode};
+
+use crate::{
+    busy_model::Phase,
+    client::GateWait,
+    queue::{ClientSlot, QueueEntry},
+    state::SchedulerState,
+};
+
+/// A policy's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GrantVerdict {
+    /// Grant this client credit, so that it has `total` ns left.
+    Grant {
+        slot: ClientSlot,
+        total: Ns,
+        /// Whether a more important launch voids it.
+        bound: bool,
+    },
+    /// Revoke this client's unused credit.
+    Revoke(ClientSlot),
+    /// Ask again at this time if nothing happens before.
+    Nothing(Option<Ns>),
+}
+
+/// Whether a background job gets credit before it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TopUp {
+    /// Now, so that it has this much left, ns.
+    To(Ns),
+    /// Ask again at this time.
+    At(Ns),
+    No,
+}
+
+/// What happened, checked and booked by the core.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Observed<'a> {
+    /// The client came into this slot.
+    Attached {
+        slot: ClientSlot,
+        profile: Option<&'a Profile>,
+    },
+    /// The client is gone; the slot may be used again.
+    Removed { slot: ClientSlot },
+    /// The client's profile does not fit its device.
+    Unprofiled { slot: ClientSlot },
+    /// What the client did meanwhile was not told.
+    ModeChanged { slot: ClientSlot },
+    /// `earlier_end`: when earlier work of the foreground job ended, seen or predicted. `end`: when
+    /// all of its work is predicted to end now.
+    ForegroundLaunched {
+        slot: ClientSlot,
+        kernel: u64,
+        at: Ns,
+        earlier_end: Ns,
+        end: Ns,
+    },
+    /// A foreground job saw its work end.
+    ForegroundIdle { slot: ClientSlot, at: Ns },
+    /// An idle foreground job made a driver call that is no launch.
+    WakeUpHint { slot: ClientSlot, at: Ns },
+    /// Not booked yet. `passed`: the launch waited at the gate.
+    BackgroundLaunched {
+        slot: ClientSlot,
+        kernel: u64,
+        cost: Ns,
+        at: Ns,
+        passed: bool,
+    },
+    /// A background job's work, worth `completed` ns, was seen to end.
+    Completed { slot: ClientSlot, completed: Ns, now: Ns },
+    /// A background job launched `issued` ns on credit for gaps.
+    GapUsed { slot: ClientSlot, issued: Ns, now: Ns },
+    /// The device measured a kernel launched at `at`.
+    Measured {
+        slot: ClientSlot,
+        kernel: u64,
+        time: Ns,
+        at: Ns,
+    },
+    /// By how much the core was woken too late, ns.
+    WokenLate(Ns),
+}
+
+/// A rule for which background job may launch when.
+pub(crate) trait Policy: Debug + Send {
+    /// The next verdict. Asked while a client waits.
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict;
+
+    /// Forgets the turn of a client.
+    fn forget_turn(&mut self, slot: ClientSlot);
+
+    /// Learns from what happened.
+    fn observe(&mut self, _state: &SchedulerState, _seen: &Observed<'_>) {}
+
+    /// Mode of a client that is not alone. `first`: the most important priority attached.
+    fn mode(&self, priority: u8, first: u8) -> Mode {
+        if priority == first {
+            Mode::Foreground
+        } else {
+            Mode::Background
+        }
+    }
+
+    /// Class in which a priority queues.
+    fn class(&self, priority: u8) -> usize {
+        usize::from(priority)
+    }
+
+    /// Whether clients that never fit get a minimum share.
+    fn shares_minimum(&self) -> bool {
+        true
+    }
+
+    /// Whether equals take long turns where their memory does not fit together.
+    fn long_turns(&self) -> bool {
+        true
+    }
+
+    /// What of a waiting kernel must fit into a gap, ns.
+    fn long_estimate(&self, _state: &SchedulerState, _slot: ClientSlot, wait: &GateWait) -> Ns {
+        wait.cost
+    }
+
+    /// When the minimum share lets a waiting kernel through.
+    fn due(&self, state: &SchedulerState, _slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+        wait.since.saturating_add(state.share_interval(long))
+    }
+
+    /// Credit of a client that is due, ns.
+    fn due_portion(&self, _state: &SchedulerState, entry: &QueueEntry) -> Ns {
+        entry.cost
+    }
+
+    /// Whether a background job will soon starve without a gap, and so keeps its credit.
+    fn is_starving(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> bool {
+        false
+    }
+
+    /// Background work in front of a foreground launch at `at`, ns.
+    fn work_ahead(&self, state: &SchedulerState, _at: Ns) -> Ns {
+        state.exposure
+    }
+
+    /// Whether kernels are granted before earlier ones are seen to end. Then a long kernel counts
+    /// until its end is seen, and credit is topped up at the end of an iteration.
+    fn grants_by_clock(&self) -> bool {
+        false
+    }
+
+    /// Whether a background job that alone wants credit gets more before it asks.
+    fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
+        let bound = state.config.delay_bound;
+        let low = state.get(slot).is_some_and(|client| client.ledger.usable() < bound / 4);
+        if low && state.exposure <= bound / 2 && matches!(state.phase(now), Phase::Open { .. }) {
+            return TopUp::To(bound - state.exposure_before(slot));
+        }
+        TopUp::No
+    }
+
+    /// Run-ahead window of a client, and when to look at it again.
+    fn window(&self, _state: &SchedulerState, _slot: ClientSlot, _now: Ns) -> Option<(RunAheadWindow, Ns)> {
+        None
+    }
+
+    /// Whether to start (`true`) or stop timing a client's launches.
+    fn timing_change(&mut self, _slot: ClientSlot, _background: bool) -> Option<bool> {
+        None
+    }
+
+    /// Quality of a client's forecasts of gaps and of kernel times, each with the number of
+    /// contexts.
+    fn quality(&self, _slot: ClientSlot) -> [(Quality, usize); 2] {
+        Default::default()
+    }
+}

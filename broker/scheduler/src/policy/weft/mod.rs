@@ -1,0 +1,486 @@
+//! Policy `weft`: fills gaps by quantiles of what followed in the same context before.
+//!
+//! # Steps
+//!
+//! Times are in ns.
+//!
+//! 1. **Room**, for which background jobs may use the device (`Situation::opening`):
+//!
+//!    ```text
+//!    P(foreground job back before now + room | the gap has lasted so long) <= risk
+//!    risk = Config::risk; at most 0.5 where the device switches between processes
+//!    ```
+//!
+//!    Known gaps, random arrivals and open-ended gaps are one case. Within a stretch of launches
+//!    `room` grows by the delay budget ([`delay_budget`]). Beside a busy foreground job only copies
+//!    go.
+//! 2. **Fit.** A kernel fits if `takes <= room`:
+//!
+//!    ```text
+//!    takes     = max(remaining, lead) + long + way_there
+//!    remaining = background work that is still to run
+//!    lead      = how long an order takes to arrive
+//!    long      = a high quantile of the kernel's time, in its context
+//!    way_there = Config::switch_cost * (0 owner | 1 other background job | 4 foreground job)
+//!    ```
+//!
+//!    A long kernel must also fit at the smaller risk of its length.
+//! 3. **Choice.** First a job that is about to starve. Then the most important class with a kernel
+//!    that fits: of it the job whose turn it is, else the longest kernel that fits.
+//! 4. **Deferral** to a better moment that is near, if that costs less than it saves.
+//! 5. **Grant**, `lead` before the device runs dry or the foreground job's work ends. More is
+//!    granted where a return is hardly expected. A job that launches more slowly than the device
+//!    works has no limit.
+//! 6. **Run-ahead window** of a lone background job with a profile. Its gate launches what ends
+//!    before the expected return, one kernel ahead of the device. Credit comes back as work ends.
+//! 7. **Return.** The foreground job's launch epoch voids all credit. So does a wake-up hint,
+//!    before the launch.
+//!
+//! ```text
+//! foreground  |##launches##|                               |####
+//! device      |#######work#######|####k1####|     idle     |####
+//!                           |lead|
+//!                           |<--- takes --->|
+//!                           |<- room: P(back) <= risk ->|
+//!                           ^ grant of k1                  ^ epoch moves: credit void
+//! ```
+//!
+//! # Special cases
+//!
+//! * A kernel that fits no gap runs when the foreground job is silent for long, or by the minimum
+//!   share. A graph is not cut: a launch for each node costs what the graph saves.
+//! * An unknown job has one kernel at a time, counted as the whole delay bound, until some were
+//!   seen to end.
+//!
+//! Tried and not kept: an empty kernel of the foreground job's process at each copy while idle, to
+//! start the switch back early. In the lab the device switched more often and gained nothing.
+
+mod delay_budget;
+mod device_clock;
+mod gap_model;
+mod kernel_time_model;
+mod models;
+mod room;
+
+use weft_profiles::predictor::Quality;
+use weft_protocol::{Ns, PRIORITIES, credit::RunAheadWindow};
+
+use super::{
+    copies,
+    delay_bound::{make_room, more_important_runs, unused},
+    interface::{GrantVerdict, Observed, Policy, TopUp},
+    round_robin::RoundRobin,
+};
+use crate::{
+    client::{ClientState, GateWait},
+    queue::{ClientSlot, QueueEntry},
+    state::SchedulerState,
+};
+use models::{JobModels, Models};
+use room::Situation;
+
+/// Chance of a return up to which more than `lead` is granted.
+const HARDLY: f64 = 0.02;
+
+/// Chance of a return within a kernel's time up to which a moment is good.
+const GOOD: f64 = 0.1;
+
+/// Chances above `GOOD` that deferral tells apart.
+const SHADES: [f64; 4] = [0.1, 0.15, 0.2, 0.25];
+
+#[derive(Debug, Default)]
+pub(super) struct Weft {
+    turns: RoundRobin,
+    models: Models,
+}
+
+impl Weft {
+    fn situation<'a>(&'a self, state: &'a SchedulerState, now: Ns) -> Situation<'a> {
+        Situation {
+            state,
+            models: &self.models,
+            now,
+        }
+    }
+}
+
+impl Policy for Weft {
+    fn next(&mut self, state: &SchedulerState, now: Ns) -> GrantVerdict {
+        let situation = Situation {
+            state,
+            models: &self.models,
+            now,
+        };
+        let room = match situation.opening() {
+            Ok(room) => room,
+            Err(until) => return copies::beside_foreground(state, until, now),
+        };
+        let fit = GapFit {
+            situation,
+            room,
+            remaining: situation.remaining(),
+        };
+        match fit.choose(&mut self.turns) {
+            Ok(entry) => fit.grant(&entry),
+            Err(verdict) => verdict,
+        }
+    }
+
+    fn forget_turn(&mut self, slot: ClientSlot) {
+        self.turns.forget(slot);
+    }
+
+    fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
+        self.models.observe(state, seen);
+    }
+
+    fn long_estimate(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait) -> Ns {
+        match self.models.job(slot) {
+            Some(job) => room::long_estimate(state, job, wait),
+            None => wait.cost,
+        }
+    }
+
+    fn due(&self, state: &SchedulerState, slot: ClientSlot, wait: &GateWait, long: Ns) -> Ns {
+        let interval = state.share_interval(long).max(state.config.share_every);
+        let starves_at = self.models.job(slot).map_or(0, |job| job.starves_at);
+        wait.since.saturating_add(interval).max(starves_at)
+    }
+
+    /// A portion pays for one switch there and back: the share of `share_every`.
+    fn due_portion(&self, state: &SchedulerState, entry: &QueueEntry) -> Ns {
+        if entry.long > entry.cost {
+            return entry.cost;
+        }
+        let config = &state.config;
+        let due = (config.share_every as f64 * config.minimum_share) as Ns;
+        let room = config.delay_bound.saturating_sub(state.exposure_before(entry.slot));
+        entry.cost.max(due.saturating_sub(2 * config.switch_cost).min(room))
+    }
+
+    fn is_starving(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> bool {
+        self.situation(state, now).is_starving(slot)
+    }
+
+    /// Unused credit is void at a foreground launch: only what runs is in the way.
+    fn work_ahead(&self, state: &SchedulerState, at: Ns) -> Ns {
+        self.models.device.remaining(state.outstanding(), at)
+    }
+
+    fn grants_by_clock(&self) -> bool {
+        true
+    }
+
+    fn top_up(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> TopUp {
+        let situation = self.situation(state, now);
+        let Some((client, job)) = situation.job(slot).filter(|(_, job)| job.times.is_known()) else {
+            return TopUp::No;
+        };
+        let used_at = client.progress_at.max(client.granted_at);
+        if now > used_at.saturating_add(state.config.delay_bound) {
+            return TopUp::No;
+        }
+        let (remaining, lead) = (situation.remaining(), situation.lead());
+        let due = remaining.saturating_sub(2 * lead);
+        // At random arrivals: no more than the foreground job finds of a kernel in progress anyway.
+        let calm = match situation.is_steady() {
+            true => calm(situation),
+            false => calm(situation).min(job.times.in_progress()),
+        };
+        // Kernels that take n times their charge get 1/n.
+        let longer = match job.times.is_profiled() {
+            true => 1,
+            false => (job.times.slowest() / job.times.longest().max(1)).max(1),
+        };
+        let calm = calm / longer;
+        let slow = slow(situation, job, 2 * lead);
+        let most = most_ahead(state, client, job).min(calm.max(slow));
+        if due > 0 && most > remaining {
+            return TopUp::At(situation.less_remains(due));
+        }
+        // The trip must be worth it.
+        match most.checked_sub(state.exposure) {
+            Some(more) if more > lead => TopUp::To(client.ledger.usable().saturating_add(more)),
+            _ => TopUp::No,
+        }
+    }
+
+    fn window(&self, state: &SchedulerState, slot: ClientSlot, now: Ns) -> Option<(RunAheadWindow, Ns)> {
+        let situation = self.situation(state, now);
+        // Without a profile the charges say little about kernel times.
+        let (client, job) = situation.job(slot).filter(|(_, job)| job.times.is_profiled())?;
+        let config = &state.config;
+        let longest = Some(job.times.longest()).filter(|longest| *longest > graph(state));
+        let room = situation.opening_for(longest.unwrap_or(0)).ok()?;
+        let window = RunAheadWindow {
+            safe_until: now.saturating_add(calm(situation)),
+            deadline: now.saturating_add(room).max(1),
+            max_backlog: config.depth,
+            non_refundable: client.window.map_or(0, |window| window.non_refundable),
+        };
+        let again = (room / 2).clamp(config.open_after / 8, config.open_after * 4).max(1);
+        Some((window, now.saturating_add(again)))
+    }
+
+    fn timing_change(&mut self, slot: ClientSlot, background: bool) -> Option<bool> {
+        let times = &mut self.models.job_mut(slot)?.times;
+        match background {
+            true => times.begins_to_be_timed().then_some(true),
+            false => times.ends_to_be_timed().then_some(false),
+        }
+    }
+
+    fn quality(&self, slot: ClientSlot) -> [(Quality, usize); 2] {
+        match self.models.job(slot) {
+            Some(job) => [job.gaps.quality(), job.times.quality()],
+            None => Default::default(),
+        }
+    }
+}
+
+/// A kernel's time to its end against the room that there is.
+#[derive(Debug, Clone, Copy)]
+struct GapFit<'a> {
+    situation: Situation<'a>,
+    /// Room for background jobs, ns.
+    room: Ns,
+    /// Background work still to run, ns.
+    remaining: Ns,
+}
+
+impl GapFit<'_> {
+    /// The entry that goes next, or the verdict.
+    fn choose(&self, turns: &mut RoundRobin) -> Result<QueueEntry, GrantVerdict> {
+        let (state, now) = (self.situation.state, self.situation.now);
+        let mut again = later(state, now);
+        if let Some(entry) = self.starving().filter(|entry| self.fits(entry)) {
+            return Ok(entry);
+        }
+        for class in 0..PRIORITIES {
+            let Some(first) = state.queue.first_in_turn(class) else {
+                continue;
+            };
+            // Without switching costs no turns are kept.
+            let slot = match state.config.switch_cost {
+                0 => first,
+                _ => turns.whose(class, state, now)?,
+            };
+            let entry = state.get(slot).and_then(|client| client.queued);
+            let mut longer = false;
+            if let Some(entry) = entry {
+                if self.fits(&entry) {
+                    return match self.better_moment(&entry) {
+                        Some(at) => Err(GrantVerdict::Nothing(Some(at))),
+                        None => Ok(entry),
+                    };
+                }
+                longer = true;
+            }
+            // Of the others the longest that fits. A kernel with a low charge and a long quantile
+            // must hide none that fits, or a less important one is granted and revoked for it again
+            // and again.
+            if let Some(entry) = self.longest(class) {
+                return Ok(entry);
+            }
+            // Too much is out: look again when it has ended.
+            if longer && self.remaining > 0 {
+                again = again.min(self.situation.less_remains(self.remaining));
+            }
+        }
+        Err(GrantVerdict::Nothing(Some(again)))
+    }
+
+    /// The entry of a job that is about to starve. It has the next gap first: later it would go
+    /// beside the foreground job.
+    fn starving(&self) -> Option<QueueEntry> {
+        let state = self.situation.state;
+        let (_, slot) = state.queue.first_due()?;
+        state.get(slot)?.queued.filter(|_| self.situation.is_starving(slot))
+    }
+
+    /// The entry of `class` with the longest `long` that fits. The device's owner needs no switch.
+    fn longest(&self, class: usize) -> Option<QueueEntry> {
+        let (state, owner) = (self.situation.state, self.situation.models.device.owner());
+        let fitting = |slot: ClientSlot| {
+            let entry = state.get(slot)?.queued.filter(|entry| entry.class == class)?;
+            self.fits(&entry).then_some(entry)
+        };
+        let lead = self.situation.lead();
+        let others = self.remaining.max(lead).saturating_add(match owner {
+            Some(_) => state.config.switch_cost,
+            None => 4 * state.config.switch_cost,
+        });
+        let best = match self.room.checked_sub(others) {
+            Some(most) => state.queue.best_fit(class, most.saturating_add(1)).and_then(fitting),
+            None => None,
+        };
+        let there = owner.and_then(fitting);
+        match (best, there) {
+            (Some(best), Some(there)) if there.long > best.long => Some(there),
+            (None, there) => there,
+            (best, _) => best,
+        }
+    }
+
+    /// `max(remaining, lead) + long + way_there`, from now to the kernel's end.
+    fn takes(&self, entry: &QueueEntry) -> Ns {
+        self.remaining
+            .max(self.situation.lead())
+            .saturating_add(entry.long)
+            .saturating_add(self.way_there(entry.slot))
+    }
+
+    /// Whether `takes <= room`; for `long > short` also at the risk of its length. `short` is half
+    /// a delay bound where the device switches. (Under MPS that took 6 % from background jobs and
+    /// gave the foreground job 0.1 %.)
+    fn fits(&self, entry: &QueueEntry) -> bool {
+        let (config, takes) = (&self.situation.state.config, self.takes(entry));
+        let short = match config.switch_cost {
+            0 => graph(self.situation.state),
+            _ => config.delay_bound / 2,
+        };
+        let at_its_risk = || self.situation.opening_for(entry.long).is_ok_and(|room| takes <= room);
+        takes <= self.room && (entry.long <= short || at_its_risk())
+    }
+
+    /// Room for switching to a job, where the device switches between processes.
+    ///
+    /// None for the owner: the way back begins with the foreground job's kernel. One switch from
+    /// another background job. From the foreground job twice there and back: a gap that is mostly
+    /// switching is not worth its way back.
+    fn way_there(&self, slot: ClientSlot) -> Ns {
+        let switches = match self.situation.models.device.owner() {
+            Some(owner) if owner == slot => 0,
+            Some(_) => 1,
+            None => 4,
+        };
+        switches * self.situation.state.config.switch_cost
+    }
+
+    /// Deferral: a better moment, if waiting for it costs less than it saves.
+    fn better_moment(&self, entry: &QueueEntry) -> Option<Ns> {
+        let (situation, now) = (self.situation, self.situation.now);
+        let time = self.takes(entry);
+        let fits = |at: Ns, chance: f64| situation.room(at, chance).is_ok_and(|room| time <= room);
+        let risk = situation.risk();
+        if !situation.state.config.deferral || risk <= GOOD || fits(now, GOOD) || !fits(now, risk) {
+            return None;
+        }
+        let chance = SHADES
+            .into_iter()
+            .find(|chance| *chance < risk && fits(now, *chance))
+            .unwrap_or(risk);
+        // A return delays by half of the kernel's time, on average.
+        let saves = (chance - GOOD) / risk * time as f64;
+        let mut ahead = (saves as Ns) / 8;
+        while ahead > 0 && ahead <= saves as Ns {
+            let at = now.saturating_add(ahead);
+            if fits(at, GOOD) {
+                return Some(at);
+            }
+            ahead = ahead.saturating_mul(2);
+        }
+        None
+    }
+
+    /// Grants a kernel that fits, `lead` before the device runs dry.
+    fn grant(&self, entry: &QueueEntry) -> GrantVerdict {
+        let (situation, state, now) = (self.situation, self.situation.state, self.situation.now);
+        let Some((client, job)) = situation.job(entry.slot) else {
+            return GrantVerdict::Nothing(None);
+        };
+        let known = job.times.is_known();
+        let lead = situation.lead();
+        let takes = self.takes(entry);
+        let calm = calm(situation).saturating_sub(takes);
+        // In a calm time waiting only delays the thread's next launch. An unknown job has no work
+        // before its kernel.
+        let ahead_of = if known {
+            lead.max(calm.min(state.config.delay_bound / 4))
+        } else {
+            0
+        };
+        if self.remaining > ahead_of {
+            let again = situation.less_remains(self.remaining - ahead_of);
+            // Only the next launch epoch would end unused credit.
+            return match unused(state, entry.slot) {
+                Some((slot, at)) if now >= at => GrantVerdict::Revoke(slot),
+                Some((_, at)) => GrantVerdict::Nothing(Some(again.min(at))),
+                None => GrantVerdict::Nothing(Some(again)),
+            };
+        }
+        if !state.admits(entry.slot, entry.cost) {
+            let starving = |slot| situation.is_starving(slot);
+            return make_room(state, entry.slot, entry.cost, now, starving);
+        }
+        if state.config.switch_cost > 0
+            && let Some(silent) = more_important_runs(entry.class, state, now)
+        {
+            return GrantVerdict::Nothing(Some(silent));
+        }
+        let before = state.exposure_before(entry.slot);
+        let total = if !known {
+            0
+        } else if job.times.is_profiled() && state.has_one_background() {
+            // The run-ahead window bounds what goes ahead.
+            state.config.delay_bound.saturating_sub(before)
+        } else {
+            let slow = slow(situation, job, takes);
+            let lead = lead.min(self.room.saturating_sub(takes));
+            let most = most_ahead(state, client, job).saturating_sub(before);
+            // Kernels that take n times their charge get 1/n.
+            let longer = match job.times.is_profiled() {
+                true => 1,
+                false => (entry.long / entry.cost.max(1)).max(1),
+            };
+            (lead.max(calm).max(slow) / longer).min(most)
+        };
+        GrantVerdict::Grant {
+            slot: entry.slot,
+            total: entry.cost.max(total),
+            bound: true,
+        }
+    }
+}
+
+/// Length above which a kernel must also fit at the risk of its length, on any device.
+fn graph(state: &SchedulerState) -> Ns {
+    4 * state.config.delay_bound
+}
+
+/// When to look for room again: the longer nothing has changed, the later.
+fn later(state: &SchedulerState, now: Ns) -> Ns {
+    let active = state.foreground().filter_map(|(_, client)| client.busy.last_activity());
+    let elapsed = now.saturating_sub(active.max().unwrap_or(0));
+    let (least, most) = (state.config.open_after / 8, state.config.open_after * 4);
+    now.saturating_add((elapsed / 8).clamp(least.max(1), most.max(1)))
+}
+
+/// How long background jobs may go beyond `lead`: until a return has the chance `HARDLY`.
+fn calm(situation: Situation<'_>) -> Ns {
+    situation.room(situation.now, HARDLY).unwrap_or(0)
+}
+
+/// No limit for a job that launches more slowly than the device works, until the foreground job is
+/// due: at most one of its kernels is on the device. Else 0.
+fn slow(situation: Situation<'_>, job: &JobModels, takes: Ns) -> Ns {
+    let due = situation.opening().unwrap_or(0) < takes;
+    // The charges of such kernels tell nothing.
+    let long = !job.times.is_profiled() && job.times.slowest() > situation.state.config.delay_bound / 4;
+    match job.times.spread(1) {
+        Ns::MAX if !due && !long => Ns::MAX,
+        _ => 0,
+    }
+}
+
+/// The most that a job may have out: any usual kernel of it is still admitted.
+fn most_ahead(state: &SchedulerState, client: &ClientState, job: &JobModels) -> Ns {
+    let bound = state.config.delay_bound;
+    match client.long_out() {
+        0 => bound.saturating_sub(job.times.longest()).max(bound / 2),
+        long => long.saturating_add(bound / 4),
+    }
+}
+
+#[cfg(test)]
+mod tests;

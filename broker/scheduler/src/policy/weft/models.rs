@@ -1,0 +1,170 @@
+//! What policy `weft` learns: of each job, and of the device.
+
+use weft_protocol::Ns;
+
+use super::{
+    delay_budget::DelayBudget,
+    device_clock::{DeviceClock, ForegroundWork},
+    gap_model::GapModel,
+    kernel_time_model::{KernelTimeModel, SeenEnd},
+};
+use crate::{Config, policy::Observed, queue::ClientSlot, state::SchedulerState};
+
+/// Models of one job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct JobModels {
+    /// Of a foreground job: its gaps.
+    pub gaps: GapModel,
+    /// Of a foreground job: how late its kernels may be.
+    pub budget: DelayBudget,
+    /// Of a background job: its kernels' times.
+    pub times: KernelTimeModel,
+    /// Starvation deadline: gaps that it had keep it from starving until then.
+    pub starves_at: Ns,
+}
+
+impl JobModels {
+    /// Puts starvation off by `starving_after * min(work, delay_bound) / delay_bound`, ns.
+    fn gap_used(&mut self, work: Ns, now: Ns, config: &Config) {
+        let (enough, lasts) = (config.delay_bound, config.starving_after);
+        let most = now.saturating_add(lasts);
+        let lasts = (lasts as f64 * work.min(enough) as f64 / enough.max(1) as f64) as Ns;
+        self.starves_at = self.starves_at.max(now).saturating_add(lasts).min(most);
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Models {
+    /// By slot.
+    jobs: Vec<JobModels>,
+    pub device: DeviceClock,
+    foreground_work: ForegroundWork,
+}
+
+impl Models {
+    pub(super) fn job(&self, slot: ClientSlot) -> Option<&JobModels> {
+        self.jobs.get(slot)
+    }
+
+    pub(super) fn job_mut(&mut self, slot: ClientSlot) -> Option<&mut JobModels> {
+        self.jobs.get_mut(slot)
+    }
+
+    pub(super) fn observe(&mut self, state: &SchedulerState, seen: &Observed<'_>) {
+        match *seen {
+            Observed::Attached { slot, profile } => {
+                if self.jobs.len() <= slot {
+                    self.jobs.resize_with(slot + 1, JobModels::default);
+                }
+                if let (Some(job), Some(profile)) = (self.jobs.get_mut(slot), profile) {
+                    // Also where the device does not switch now: that may change.
+                    let may_take = state.config.spread(profile);
+                    (job.gaps, job.times) = (GapModel::of(profile), KernelTimeModel::of(profile, may_take));
+                }
+            }
+            Observed::Removed { slot } => {
+                self.device.forget(slot);
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    *job = JobModels::default();
+                }
+            }
+            Observed::Unprofiled { slot } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    (job.gaps, job.times) = Default::default();
+                }
+            }
+            Observed::ModeChanged { slot } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.gaps.interrupted();
+                    job.budget.interrupted();
+                    job.times.forget();
+                }
+            }
+            Observed::ForegroundLaunched {
+                slot,
+                kernel,
+                at,
+                earlier_end,
+                end,
+            } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.gaps.launched(kernel, at, earlier_end);
+                    job.budget.launched(at);
+                }
+                self.device.foreground_launched();
+                self.foreground_work.launched(at, end);
+            }
+            Observed::ForegroundIdle { slot, at } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.gaps.ended(at);
+                    job.budget.waited(at);
+                }
+                // With several, the others may have work there.
+                if let [_] = state.foreground_jobs[..] {
+                    self.foreground_work.ended(at);
+                }
+            }
+            Observed::WakeUpHint { slot, at } => {
+                let end = state.get(slot).and_then(|client| client.busy.end_if_launched());
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.gaps.wake_up_hint(at, end.unwrap_or(at));
+                }
+            }
+            Observed::BackgroundLaunched {
+                slot,
+                kernel,
+                cost,
+                at,
+                passed,
+            } => {
+                let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
+                    return;
+                };
+                let time = job.times.of_next(kernel).map_or(cost, |forecast| forecast.middle);
+                job.times.launched(kernel, cost, at, passed);
+                job.times.takes(time);
+                if passed {
+                    self.device.order_took(at.saturating_sub(client.granted_at));
+                }
+                self.device.launched(slot, time, at, state.outstanding());
+            }
+            Observed::Completed { slot, completed, now } => {
+                self.device.seen(state.outstanding(), now);
+                let (Some(job), Some(client)) = (self.jobs.get_mut(slot), state.get(slot)) else {
+                    return;
+                };
+                let end = SeenEnd {
+                    now,
+                    undisturbed_since: undisturbed_since(state, slot),
+                    waits_since: client.wait.map(|wait| wait.since),
+                    unknown: state.config.delay_bound,
+                };
+                job.times.ended(completed, &end);
+            }
+            Observed::GapUsed { slot, issued, now } => {
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.gap_used(issued, now, &state.config);
+                }
+            }
+            Observed::Measured { slot, kernel, time, at } => {
+                let alone = self.foreground_work.without(at, time);
+                if let Some(job) = self.jobs.get_mut(slot) {
+                    job.times.measured(kernel, time, at, alone, state.config.delay_bound);
+                }
+            }
+            Observed::WokenLate(late) => self.device.wake_took(late),
+        }
+    }
+}
+
+/// Since when only this background job had the device.
+fn undisturbed_since(state: &SchedulerState, slot: ClientSlot) -> Ns {
+    let out = |other: &ClientSlot| state.get(*other).is_some_and(|other| other.ledger.outstanding() > 0);
+    if state.exposed.iter().any(|other| *other != slot && out(other)) {
+        return Ns::MAX;
+    }
+    let ends = state
+        .foreground()
+        .filter_map(|(_, client)| client.busy.end_if_launched());
+    ends.max().unwrap_or(0).saturating_add(state.config.switch_cost)
+}

@@ -1,0 +1,234 @@
+//! Room: how long background jobs may use the device, and what of their work is still to run.
+
+use weft_protocol::{Ns, lane::is_transfer};
+
+use super::models::{JobModels, Models};
+use crate::{
+    client::{ClientState, GateWait},
+    queue::ClientSlot,
+    state::SchedulerState,
+};
+
+/// Highest chance of a return that is unknown, or near after a wake-up hint.
+const UNKNOWN_RISK: f64 = 0.5;
+
+/// The state and the models at one time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Situation<'a> {
+    pub state: &'a SchedulerState,
+    pub models: &'a Models,
+    pub now: Ns,
+}
+
+impl<'a> Situation<'a> {
+    pub(super) fn job(&self, slot: ClientSlot) -> Option<(&'a ClientState, &'a JobModels)> {
+        Some((self.state.get(slot)?, self.models.job(slot)?))
+    }
+
+    fn foreground(&self) -> impl Iterator<Item = (&'a ClientState, &'a JobModels)> {
+        let models = self.models;
+        let clients = self.state.foreground();
+        clients.filter_map(|(slot, client)| Some((client, models.job(slot)?)))
+    }
+
+    /// Room of background jobs from `at` on, ns, at this chance of keeping a foreground job
+    /// waiting; the least of all foreground jobs. Error: until when one is busy at least.
+    pub(super) fn room(&self, at: Ns, chance: f64) -> Result<Ns, Ns> {
+        let mut room = Ns::MAX;
+        for (client, job) in self.foreground() {
+            room = room.min(self.room_of(client, job, at, chance)?);
+        }
+        Ok(room)
+    }
+
+    /// [`Situation::room`] from now on at the highest risk, plus the delay budget
+    /// ([`DelayBudget`](super::delay_budget::DelayBudget)).
+    pub(super) fn opening(&self) -> Result<Ns, Ns> {
+        self.opening_for(0)
+    }
+
+    /// [`Situation::opening`] for a kernel of this length: the longer, the smaller the risk.
+    pub(super) fn opening_for(&self, long: Ns) -> Result<Ns, Ns> {
+        let mut room = Ns::MAX;
+        for (client, job) in self.foreground() {
+            room = room.min(self.opening_of(client, job, long)?);
+        }
+        Ok(room)
+    }
+
+    fn opening_of(&self, client: &ClientState, job: &JobModels, kernel: Ns) -> Result<Ns, Ns> {
+        let (config, now, lead) = (&self.state.config, self.now, self.lead());
+        let chance = job.budget.risk(self.risk(), kernel);
+        let budget = match config.switch_cost {
+            0 if job.gaps.hinted_at().is_none() => job.budget.allows().min(config.delay_bound),
+            _ => 0,
+        };
+        if budget == 0 {
+            return self.room_of(client, job, now, chance);
+        }
+        let Some(end) = client.busy.end_if_launched() else {
+            return self.room_of(client, job, now, chance);
+        };
+        // No wait follows, so a predicted end is believed.
+        let end = end.saturating_add(client.busy.lateness(config).min(budget));
+        match self.room_of(client, job, now, chance) {
+            Ok(room) => Ok(room.saturating_add(budget)),
+            Err(_) if now.saturating_add(lead) >= end => Ok(budget.saturating_add(end.saturating_sub(now))),
+            Err(until) => Err(until.min(end.saturating_sub(lead))),
+        }
+    }
+
+    fn room_of(&self, client: &ClientState, job: &JobModels, at: Ns, chance: f64) -> Result<Ns, Ns> {
+        let (config, gaps) = (&self.state.config, &job.gaps);
+        let knows = gaps.knows();
+        let room = |elapsed: Ns| match knows {
+            true => gaps.room(elapsed, chance),
+            // Less is risked where nothing is known.
+            false => gaps.room_unknown(elapsed, chance.min(UNKNOWN_RISK)),
+        };
+        if let Some(hinted) = gaps.hinted_at().or(client.busy.hinted_at()) {
+            let until = hinted.saturating_add(config.open_after);
+            let elapsed = at.saturating_sub(hinted);
+            return match knows || at >= until {
+                true if knows => Ok(gaps.room(elapsed, chance.min(UNKNOWN_RISK))),
+                true => Ok(room(elapsed)),
+                false => Err(until),
+            };
+        }
+        let Some(end) = client.busy.end_if_launched() else {
+            return Ok(Ns::MAX);
+        };
+        let end = end.saturating_add(client.busy.lateness(config));
+        let followed = knows && gaps.expects().is_some_and(|(low, _)| low > config.small_gap / 4);
+        if at < end {
+            // An order given now arrives as the work ends. A launch would void it.
+            let ready = end.saturating_sub(if followed { self.lead() } else { 0 });
+            return match at >= ready {
+                true => Ok(room(0).saturating_add(end - at)),
+                false => Err(ready),
+            };
+        }
+        // An unseen end may be a launching thread that lost its core for a moment.
+        let silent = end.saturating_add(config.open_unseen);
+        if at < silent && !followed && !client.busy.is_seen() {
+            return Err(silent);
+        }
+        Ok(room(at - end))
+    }
+
+    /// Highest chance at which a kernel may keep a foreground job waiting. A wrong guess costs more
+    /// where the device must switch back.
+    pub(super) fn risk(&self) -> f64 {
+        /// Best in the lab on a time-sliced device.
+        const SWITCHED: f64 = 0.5;
+        match self.state.config.switch_cost {
+            0 => self.state.config.risk,
+            _ => self.state.config.risk.min(SWITCHED),
+        }
+    }
+
+    /// Whether the length of the foreground jobs' gap is known, not only a distribution.
+    pub(super) fn is_steady(&self) -> bool {
+        self.foreground().all(|(_, job)| job.gaps.is_steady())
+    }
+
+    /// How long before the device runs dry the next kernel is granted, ns.
+    pub(super) fn lead(&self) -> Ns {
+        self.models.device.lead(self.state.config.delay_bound / 4)
+    }
+
+    /// When to look again whether `less` of the background work has ended. Unused credit and
+    /// stopped work do not end with time: a report of them brings the look, and the clock must not
+    /// spin until then.
+    pub(super) fn less_remains(&self, less: Ns) -> Ns {
+        let bound = self.state.config.delay_bound;
+        let running = self.models.device.running(self.now);
+        // A kernel that takes longer than its charge keeps the charge to its end.
+        let charged = running.min(self.state.exposure.saturating_sub(self.credit_abroad()));
+        let wait = match less <= charged {
+            true => less.saturating_add(running - charged),
+            false => less.max(bound / 16),
+        };
+        self.now.saturating_add(wait.max(1))
+    }
+
+    /// Credit that needs no other grant, ns.
+    fn credit_abroad(&self) -> Ns {
+        let exposed = self.state.exposed.iter().filter_map(|slot| self.state.get(*slot));
+        exposed
+            .filter(|client| client.queued.is_none())
+            .fold(0, |credit: Ns, client| credit.saturating_add(client.ledger.usable()))
+    }
+
+    /// Background work still to run by the clock, plus credit that needs no other grant, ns.
+    pub(super) fn remaining(&self) -> Ns {
+        let credit = self.credit_abroad();
+        let outstanding = self.state.exposure.saturating_sub(credit);
+        self.models
+            .device
+            .remaining(outstanding, self.now)
+            .saturating_add(credit)
+    }
+
+    /// Whether a background job will soon starve without a gap.
+    pub(super) fn is_starving(&self, slot: ClientSlot) -> bool {
+        let soon = self.now.saturating_add(self.state.config.starving_after / 2);
+        self.models.job(slot).is_some_and(|job| soon >= job.starves_at)
+    }
+}
+
+/// High estimate of a waiting kernel, ns. Of an unknown job `max(cost, min(delay_bound, bound))`.
+pub(super) fn long_estimate(state: &SchedulerState, job: &JobModels, wait: &GateWait) -> Ns {
+    let times = &job.times;
+    match times.of_next(wait.kernel) {
+        Some(forecast) if times.is_profiled() && state.config.switch_cost == 0 => forecast.high,
+        Some(forecast) if times.is_profiled() => forecast.high.max(times.may_take(wait.kernel)),
+        // Ends are seen a little late: the learnt time is rather too long.
+        Some(forecast) => forecast.middle,
+        None if is_transfer(wait.kernel) || times.is_known() => wait.cost,
+        None => wait.cost.max(state.config.delay_bound.min(times.bound(wait.kernel))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Client, Config, config::US, mean_times::MeanTimes};
+
+    use super::*;
+
+    #[test]
+    fn only_what_runs_by_the_clock_is_waited_for_by_the_clock() {
+        let config = Config::default();
+        let coarse = config.delay_bound / 16;
+        let mut state = SchedulerState::new(config);
+        let mut models = Models::default();
+        let less_remains = |state: &SchedulerState, models: &Models, less: Ns, now: Ns| {
+            Situation { state, models, now }.less_remains(less)
+        };
+        assert_eq!(
+            less_remains(&state, &models, US, 0),
+            coarse,
+            "nothing runs: it is credit that lies unused"
+        );
+        let new = ClientState::new(Client(1), 5, 5, MeanTimes::default(), 0.0, 0);
+        let slot = state.add(new);
+        state.account(slot, |ledger| {
+            ledger.grant(100 * US);
+            ledger.report(100 * US, 0, 0)
+        });
+        models.device.launched(slot, 100 * US, 0, 0);
+        assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), 40 * US);
+        assert_eq!(less_remains(&state, &models, 0, 10 * US), 10 * US + 1, "never at once");
+        // More than runs: the rest is credit.
+        assert_eq!(less_remains(&state, &models, 91 * US, 10 * US), 10 * US + 91 * US);
+        // Nothing ends until only the charge is left.
+        models.device.launched(slot, 500 * US, 0, 0);
+        assert_eq!(less_remains(&state, &models, 30 * US, 10 * US), (600 - 100 + 30) * US);
+        models.device.foreground_launched();
+        assert_eq!(
+            less_remains(&state, &models, 30 * US, 10 * US),
+            10 * US + coarse,
+            "it may stand still"
+        );
+    }
+}
