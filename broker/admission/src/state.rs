@@ -1,6 +1,6 @@
 //! The state: waiters, running jobs with their shares, and what each event changes.
 //!
-//! Invariant: [`Admission::sums`] are dropped whenever an input of them changes.
+//! Invariant: [`Admission::sums()`] are dropped whenever an input of them changes.
 #![forbid(unsafe_code)]
 
 use std::cell::OnceCell;
