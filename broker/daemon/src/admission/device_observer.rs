@@ -15,11 +15,11 @@
 //!   [`CONFIRMATION_NS`].
 //! * Without another user's job to probe, a claim counts until such a job has waited for
 //!   [`CONFIRMATION_NS`].
-//! * A change under way for [`STUCK_NS`](super::member) counts as all that its job may have. Memory
-//!   that changes at each probe for [`STUCK_NS`](super::member) counts as reported.
+//! * A stuck change ([`super::member`]) counts as all that its job may have. Memory that changes at
+//!   each probe for that long counts as reported.
 //!
 //! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
-//! The rest is strangers'. Context sizes outlive the broker ([`super::known`]).
+//! The rest is strangers'. Context sizes outlive the broker ([`super::device_facts`]).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
