@@ -79,9 +79,7 @@ pub struct Acceptor {
     pub host: Arc<Host>,
     /// Attached clients.
     pub registry: Arc<Registry>,
-    /// The scheduler.
     pub to_scheduler: SchedulerHandle,
-    /// The profile writer.
     pub profile_writer: ProfileWriter,
     /// The control thread.
     pub control: Sender<Arrival>,
@@ -95,7 +93,6 @@ pub struct Acceptor {
     pub entering: UserThreads<PendingClient>,
     /// Questions being answered.
     pub asking: UserThreads<Question>,
-    /// Guests' profiles.
     pub guest_profiles: Arc<GuestProfiles>,
     /// ThreadLimits clients at once ([`most`]).
     pub most: usize,

@@ -5,9 +5,8 @@
 //! belongs to the first device heard of, so a one-device machine has one core. With several
 //! devices, an unnamed client is in the core `nowhere`.
 //!
-//! Each client says whether it shares its device under MPS ([`Cores::shares`]), as its driver tells
-//! it. One that does not makes the device time-sliced, with the switch cost. With no such word
-//! left, the cost stays as it is until another client speaks.
+//! Each client says whether it shares its device under MPS ([`Cores::shares`]). One that does not
+//! makes the device time-sliced, with the switch cost; without a word left, the cost stays.
 //!
 //! What holds: a client is in one core at a time, which hears of its arrival, events and end in
 //! that order.
@@ -156,7 +155,6 @@ impl Cores {
         })
     }
 
-    /// The core of a client.
     fn core_of(&mut self, client: Client) -> &mut Core {
         // With one device a launch needs no lookup. Unknown clients count as strangers in the first
         // core.
@@ -264,7 +262,6 @@ impl Cores {
 pub(super) struct Newcomer {
     /// 0 to 9.
     pub(super) priority: u8,
-    /// The client's profile.
     pub(super) profile: Option<Arc<Profile>>,
 }
 

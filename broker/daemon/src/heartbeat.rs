@@ -1,5 +1,5 @@
 //! The heartbeat of admission slots. While it moves, jobs wait for device memory; without it they
-//! begin (`DEAD_BEAT` in the interposer's `admission_slot`).
+//! begin (`DEAD_BEAT` in the interposer's `admission`).
 //!
 //! This thread touches one word per lane and takes no lock of the control thread, so that thread's
 //! short stalls let no job begin early. It beats while the control thread made a round within

@@ -26,16 +26,15 @@ const RING_PAUSE_NS: Ns = 1_000_000;
 
 /// Newest records read per iteration of a lane that overran its reader.
 ///
-/// Such a lane has holes in any case. Old records make a busy job look idle since, and wake
-/// background jobs for void credit. Each read also takes a cache line from the launching thread,
-/// and core time.
+/// Such a lane has holes in any case. Old records make a busy job look idle, and each read takes a
+/// cache line from the launching thread.
 const OF_A_FAST_LANE: usize = RECORDS / 16;
 
 /// How often a lasting wait is reported again, ns.
 ///
-/// The core may have taken the wait for over: a late record of another thread, or a mode change and
-/// back during the client's sleep. Else the gate stays closed for the longest wait. 1000 waiting
-/// clients make 50,000 reports/s, nearly all known.
+/// The core may have taken the wait for over, by another thread's late record or a mode change and
+/// back. The gate would then stay closed for the longest wait. 1000 waiting clients make 50,000
+/// reports/s.
 const TOLD_AGAIN_NS: Ns = 20_000_000;
 
 /// Greatest age of a record, ns; a parked broker reads after 0.2 s.
@@ -408,7 +407,6 @@ impl LaneWatch {
         (left != 0).then_some(left)
     }
 
-    /// Tells the priority.
     pub fn tell_priority(&self, priority: u8) {
         self.entry.priority.store(priority, Ordering::Relaxed);
         self.tell_epoch();

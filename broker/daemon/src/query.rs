@@ -27,19 +27,15 @@ pub struct QueryHandler {
     pub admission: super::admission::AdmissionHandle,
     /// Attached clients.
     pub registry: Arc<Registry>,
-    /// The scheduler.
     pub to_scheduler: SchedulerHandle,
-    /// The profile writer.
     pub profile_writer: ProfileWriter,
     /// Set to end the broker.
     pub stop: Arc<AtomicBool>,
     /// When the broker started.
     pub since: Instant,
-    /// The socket's path.
     pub socket: PathBuf,
     /// The policy in force.
     pub policy: String,
-    /// The delay bound.
     pub delay_bound: Duration,
     /// Longest wait of a launch at the gate.
     pub longest_wait: Duration,

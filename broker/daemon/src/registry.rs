@@ -44,7 +44,6 @@ pub struct Entry {
     pub command: String,
     /// The profile's name, by the client.
     pub profile: Option<String>,
-    /// The loaded profile.
     pub loaded: Option<Arc<Profile>>,
     /// Whether the client takes stage-1 samples.
     pub profiling: bool,
@@ -52,7 +51,6 @@ pub struct Entry {
     pub refines: bool,
     /// When the client attached.
     pub since: Instant,
-    /// The client's lane.
     pub lane: Arc<SharedLane>,
     /// 0 to 9, now.
     pub priority: AtomicU8,
@@ -100,9 +98,7 @@ pub struct Figures {
     pub to_host: AtomicU64,
     /// Length of turns with the device's memory, ns; 0: none.
     pub turn: AtomicU64,
-    /// Turns so far.
     pub turns: AtomicU64,
-    /// Whether the client has a turn now.
     pub has_turn: AtomicBool,
 }
 
@@ -116,23 +112,15 @@ struct Talk {
 /// The parts of a new [`Entry`].
 #[derive(Debug)]
 pub struct NewEntry {
-    /// Client number.
     pub client: u64,
-    /// Process id.
     pub pid: u32,
-    /// The command line.
     pub command: String,
-    /// The profile's name, by the client.
     pub profile: Option<String>,
-    /// The loaded profile.
     pub loaded: Option<Arc<Profile>>,
     /// Why there is no profile.
     pub trouble: Option<String>,
-    /// Whether the client samples.
     pub profiling: bool,
-    /// 0 to 9.
     pub priority: u8,
-    /// The client's lane.
     pub lane: Arc<SharedLane>,
 }
 
@@ -392,18 +380,13 @@ pub struct Registry {
     records: AtomicU64,
 }
 
-/// Ends of clients, and their records read and lost.
+/// Ends of clients, and their records read and lost; `detached` lied in their lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Clients that said goodbye.
     pub goodbyes: u64,
-    /// Clients that ended without a goodbye.
     pub vanished: u64,
-    /// Clients detached because their lane lied.
     pub detached: u64,
-    /// Records read.
     pub records: u64,
-    /// Records lost.
     pub lost: u64,
 }
 

@@ -1,9 +1,7 @@
 //! Composes admission: clients' requests become events of the core, its decisions reach the
 //! clients.
 //!
-//! Each part owns its state: the [`JobTable`], the [`Devices`], the [`DeviceObserver`], clients
-//! whose device is not observed yet ([`Arrivals`]), running clients that wait for more
-//! ([`Growth`]), the [`Journal`] for the next broker. The controller passes events among them.
+//! Each part owns its state and returns values or events, which the controller passes on.
 //!
 //! What holds: after each public call the core's decisions are carried out. They are in the journal
 //! before a client can act on them.
@@ -106,8 +104,7 @@ impl Controller {
         new
     }
 
-    /// Sets whether users distrust each other: a user's claim then needs other users' or NVML's
-    /// word.
+    /// Sets whether users distrust each other.
     pub fn set_shared(&mut self, shared: bool) {
         self.devices.set_shared(shared);
     }
@@ -835,8 +832,7 @@ impl Controller {
         }
     }
 
-    /// Tells clients that they wait for more, as nothing else shows a wait inside an allocation.
-    /// Ends waits that are over.
+    /// Tells clients that they wait for more, and ends waits that are over.
     fn check_growth(&mut self) {
         let now = clock::now();
         for (job, client, line) in self.growth.take_lines(now) {

@@ -4,19 +4,16 @@
 //! * clients' probes: after making a context, with the first memory, and when the broker asks;
 //! * NVML, without a context ([`super::watch`]): before any admission and while a job waits.
 //!
-//! A probe counts only where all other clients were still
-//! ([`weft_protocol::admission_slot::Moves`]; making a context is a change) and exited clients'
-//! memory is the driver's again. Otherwise memory just given would count as unknown. The client
-//! then probes again with its next memory.
+//! A probe counts only while all other clients' memory is still
+//! ([`weft_protocol::admission_slot::Moves`]) and exited clients' memory is the driver's again.
+//! Else memory just given would count as unknown; the client probes again with its next memory.
 //!
-//! In a shared broker a probe is one user's claim, and it keeps other users out:
+//! In a shared broker a probe is one user's claim, which keeps other users out:
 //! * Where NVML tells of the device, a probe is only a reason to ask NVML.
-//! * Elsewhere, more foreign memory counts as far as another user or the owner reports it within
-//!   [`CONFIRMATION_NS`].
-//! * Without another user's job to probe, a claim counts until such a job has waited for
-//!   [`CONFIRMATION_NS`].
-//! * A change under way for [`STUCK_NS`](super::member) counts as all that its job may have. Memory
-//!   that changes at each probe for [`STUCK_NS`](super::member) counts as reported.
+//! * Elsewhere, more foreign memory counts as far as another user or the owner confirms it within
+//!   [`CONFIRMATION_NS`]. Without another user's job there, it counts until one has waited so long.
+//! * A stuck change ([`super::member`]) counts as all that its job may have. Memory that changes at
+//!   each probe for that long counts as reported.
 //!
 //! A context takes the increase of `unknown` since a recent sample, at most `unknown / contexts`.
 //! The rest is strangers'. Context sizes outlive the broker ([`super::device_facts`]).
@@ -41,21 +38,20 @@ const LARGEST_CONTEXT_BYTES: u64 = 2 << 30;
 const CAUTIOUS_PART: u64 = 16;
 const CAUTIOUS_BYTES: u64 = 512 << 20;
 
-/// Largest distance of two samples whose difference counts as contexts: strangers come less often.
+/// Largest distance of two samples whose difference counts as contexts.
 const TOGETHER_NS: Ns = 30_000_000_000;
 
-/// Time in which a device's first job makes its context. No job waits longer for its measurement.
+/// Time in which a device's first job makes its context; then a size is assumed.
 const FIRST_CONTEXT_NS: Ns = 10_000_000_000;
 
-/// How long foreign memory is believed without NVML and clients. Then the first waiting job finds
-/// out.
+/// How long foreign memory is believed without NVML and clients.
 const FORGOTTEN_NS: Ns = 30_000_000_000;
 
 /// Time after which an exited client's memory is the driver's; `SETTLES` in
 /// `interposer/src/admission/mod.rs` equals it.
 const SETTLES_NS: Ns = 2_000_000_000;
 
-/// Time from a process's end until its memory is surely free: the driver reports it a moment late.
+/// Time from a process's end until the driver reports its memory as free.
 const LATE_FREE_NS: Ns = 200_000_000;
 
 /// Time in which another user's probe can confirm a claim.

@@ -142,13 +142,13 @@ impl Room {
         look(&self.handle.controller());
     }
 
-    /// Ends all clients. Panics if any is left in the book.
+    /// Ends all clients. Panics if any is left in the job table.
     pub fn close(&mut self) {
         for entry in &self.clients {
             self.handle.gone(entry.client);
         }
         let left = self.handle.controller().clients();
-        assert_eq!(left, 0, "clients that are gone are still in the book");
+        assert_eq!(left, 0, "clients that are gone are still in the job table");
         self.handle = empty();
     }
 }

@@ -1,28 +1,23 @@
 //! The job table: which clients are which job, and what each job asked for.
 //!
-//! A job's processes on one device are a [`Gang`], which is admitted by itself. Gangs of one job on
-//! several devices are a *multi-device group*; its first gang gives the group its id. A process
-//! attaches once for each of its devices.
+//! A job's processes on one device are a [`Gang`], admitted by itself. Gangs of one job on several
+//! devices are a *multi-device group*, named after its first gang. A process attaches once per
+//! device.
 //!
 //! A declared need covers all devices together:
 //! * The first gang asks for all that its device has room for.
-//! * A further process (a rank) on another device takes an equal part with it. The first gang asks
-//!   for that much less, or gives it back.
-//! * A process that goes on to another device asks there for the rest. Without a rest, it begins
-//!   with little and grows.
+//! * A rank on another device takes an equal part, which the first gang gives up.
+//! * A process that goes on to another device asks there for the rest, or begins with little.
 //!
-//! A job's share is divided among its processes. A new process gets an equal part. A process that
-//! needs more gets what its siblings do not hold, then what is free on the device.
+//! A new process gets an equal part of its job's share. For more it gets what its siblings do not
+//! hold, then what is free on the device.
 //!
-//! What holds: `sum(quota + context) <= share`. It is exceeded only while a process takes memory as
-//! its quota is taken back; its next allocation asks for that.
+//! What holds: `sum(quota + context) <= share`. Exception: a process takes memory as its quota is
+//! taken back; its next allocation asks for that.
 //!
-//! After a broker was killed, its clients reattach: they look for a broker once a second. Until a
-//! client is back, its job keeps its share or its place in the queue. So new jobs are judged as if
-//! the broker had never been away.
-//! * An ended process is gone.
-//! * A waiting job that does not reattach within [`REATTACH_NS`] leaves the queue. A running
-//!   process keeps its share while it runs, attached or not: it keeps its memory.
+//! After a broker was killed, its clients look for another once a second. Until they reattach, jobs
+//! keep their share or their place in the queue. An ended process is gone. A waiting job may stay
+//! away for [`REATTACH_NS`]; a running process keeps its share, as it keeps its memory.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -289,7 +284,7 @@ impl JobTable {
         Job(self.last)
     }
 
-    /// The user of this name.
+    /// The user of this name, who is added if new.
     pub fn user(&mut self, name: &str) -> User {
         let at = self.users.iter().position(|known| known == name).unwrap_or_else(|| {
             self.users.push(name.to_string());
@@ -328,7 +323,6 @@ impl JobTable {
         self.gangs.iter().map(|(job, gang)| (*job, gang))
     }
 
-    /// The gangs on a device.
     pub fn on(&self, device: DeviceId) -> impl Iterator<Item = (Job, &Gang)> {
         self.iter().filter(move |(_, gang)| gang.device == device)
     }
@@ -338,14 +332,12 @@ impl JobTable {
         self.gangs.values().flat_map(|gang| gang.members.values())
     }
 
-    /// The clients of a job.
     pub fn clients_of(&self, job: Job) -> Vec<u64> {
         let gang = self.gangs.get(&job);
         gang.map(|gang| gang.members.keys().copied().collect())
             .unwrap_or_default()
     }
 
-    /// The job of a client.
     pub fn job_of(&self, client: u64) -> Option<Job> {
         self.clients.get(&client).copied()
     }

@@ -1,6 +1,6 @@
-//! The book on the disk, for a killed broker's successor: which jobs hold and which await memory.
+//! The job table on the disk, for a killed broker's successor: which jobs hold or await memory.
 //!
-//! A thread of its own replaces one small file beside the socket. A change of the book waits for
+//! A thread of its own replaces one small file beside the socket. A change of the table waits for
 //! the write, [`WRITE_TIMEOUT`] at most: a hanging disk costs a restart's memory, not the jobs.
 //!
 //! What holds: an unreadable file, or one of another boot or format, counts as empty. A process in

@@ -101,8 +101,7 @@ impl AdmissionHandle {
         }
     }
 
-    /// Sets whether users distrust each other: a user's claim then needs other users' or NVML's
-    /// word.
+    /// Sets whether users distrust each other: a claim then needs other users' or NVML's word.
     pub fn shared(self, shared: bool) -> AdmissionHandle {
         self.controller().set_shared(shared);
         self
@@ -171,8 +170,7 @@ impl AdmissionHandle {
         self.controller().set_weight(user, weight);
     }
 
-    /// Observed usage of the latest ended job without a declared need: of `pid` and `user` where
-    /// given.
+    /// Observed usage of the latest ended job: of `pid` and `user` where given.
     pub fn learnt(&self, pid: Option<u32>, user: Option<&str>) -> Option<PeakUsage> {
         self.controller().observed_usage(pid, user).cloned()
     }

@@ -22,7 +22,6 @@ const MOST_GRANULES: u32 = 1 << 16;
 /// dropped.
 const USED_GRANULES: u64 = 1 << 21;
 
-/// Longest period.
 const LONGEST_PERIOD_NS: Ns = 3_600_000_000_000;
 
 /// A client's forecast.

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 
 use weft_paging::{GRANULE, GranuleRange};
 
-/// Whereabouts of a known granule.
+/// Whereabouts of a granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whereabouts {
     Host,
@@ -26,7 +26,7 @@ enum Whereabouts {
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct ClientGranules {
     places: HashMap<u64, Whereabouts>,
     there: u64,
     faulted: u64,
@@ -41,7 +41,7 @@ pub(super) struct Residency {
     arrivals: u64,
     /// Arrivals in order: number, client, granule. Some are outdated.
     order: VecDeque<(u64, u64, u64)>,
-    clients: HashMap<u64, Book>,
+    clients: HashMap<u64, ClientGranules>,
 }
 
 impl Residency {
@@ -53,10 +53,10 @@ impl Residency {
 
     /// Enters a launch's touch of a granule.
     pub fn touched(&mut self, client: u64, granule: u64) {
-        let book = self.clients.entry(client).or_default();
-        match book.places.get(&granule) {
+        let own = self.clients.entry(client).or_default();
+        match own.places.get(&granule) {
             Some(Whereabouts::Device(_) | Whereabouts::Coming) => return,
-            Some(Whereabouts::Host) | None => book.faulted += 1,
+            Some(Whereabouts::Host) | None => own.faulted += 1,
         }
         self.arrives(client, granule);
         self.make_room();
@@ -64,11 +64,11 @@ impl Residency {
 
     /// Marks granules as coming by a page operation.
     pub fn ordered(&mut self, client: u64, range: GranuleRange) {
-        let Some(book) = self.clients.get_mut(&client) else {
+        let Some(own) = self.clients.get_mut(&client) else {
             return;
         };
         for granule in range.granules() {
-            if let Some(place @ Whereabouts::Host) = book.places.get_mut(&granule) {
+            if let Some(place @ Whereabouts::Host) = own.places.get_mut(&granule) {
                 *place = Whereabouts::Coming;
             }
         }
@@ -77,8 +77,8 @@ impl Residency {
     /// Marks granules as brought by a page operation.
     pub fn came(&mut self, client: u64, range: GranuleRange) {
         for granule in range.granules() {
-            let book = self.clients.entry(client).or_default();
-            if !matches!(book.places.get(&granule), Some(Whereabouts::Device(_))) {
+            let own = self.clients.entry(client).or_default();
+            if !matches!(own.places.get(&granule), Some(Whereabouts::Device(_))) {
                 self.arrives(client, granule);
             }
         }
@@ -87,9 +87,9 @@ impl Residency {
 
     /// Enters the refusal of a page operation: coming granules stay on the host.
     pub fn stays(&mut self, client: u64, range: GranuleRange) {
-        if let Some(book) = self.clients.get_mut(&client) {
+        if let Some(own) = self.clients.get_mut(&client) {
             for granule in range.granules() {
-                if let Some(place @ Whereabouts::Coming) = book.places.get_mut(&granule) {
+                if let Some(place @ Whereabouts::Coming) = own.places.get_mut(&granule) {
                     *place = Whereabouts::Host;
                 }
             }
@@ -98,14 +98,14 @@ impl Residency {
 
     /// Marks granules as evicted.
     pub fn went(&mut self, client: u64, range: GranuleRange) {
-        let Some(book) = self.clients.get_mut(&client) else {
+        let Some(own) = self.clients.get_mut(&client) else {
             return;
         };
         for granule in range.granules() {
-            if let Some(place) = book.places.get_mut(&granule) {
+            if let Some(place) = own.places.get_mut(&granule) {
                 let gone = u64::from(matches!(place, Whereabouts::Device(_)));
                 *place = Whereabouts::Host;
-                book.there -= gone;
+                own.there -= gone;
                 self.there -= gone;
             }
         }
@@ -113,12 +113,12 @@ impl Residency {
 
     /// Forgets granules that are dead or unmapped.
     pub fn gone(&mut self, client: u64, granules: std::ops::Range<u64>) {
-        let Some(book) = self.clients.get_mut(&client) else {
+        let Some(own) = self.clients.get_mut(&client) else {
             return;
         };
         for granule in granules {
-            if let Some(Whereabouts::Device(_)) = book.places.remove(&granule) {
-                book.there -= 1;
+            if let Some(Whereabouts::Device(_)) = own.places.remove(&granule) {
+                own.there -= 1;
                 self.there -= 1;
             }
         }
@@ -126,16 +126,16 @@ impl Residency {
 
     /// Forgets a client.
     pub fn left(&mut self, client: u64) {
-        if let Some(book) = self.clients.remove(&client) {
-            self.there -= book.there;
+        if let Some(own) = self.clients.remove(&client) {
+            self.there -= own.there;
         }
     }
 
     /// Takes page operations that are out for done: their ends will not be heard.
     pub fn forget_page_ops(&mut self) {
-        let coming = |(client, book): (&u64, &Book)| {
+        let coming = |(client, own): (&u64, &ClientGranules)| {
             let client = *client;
-            let out = book.places.iter().filter(|(_, place)| **place == Whereabouts::Coming);
+            let out = own.places.iter().filter(|(_, place)| **place == Whereabouts::Coming);
             out.map(move |(granule, _)| (client, *granule)).collect::<Vec<_>>()
         };
         let all: Vec<(u64, u64)> = self.clients.iter().flat_map(coming).collect();
@@ -147,23 +147,23 @@ impl Residency {
 
     /// Bytes that came by faults so far, and bytes on the device.
     pub fn of(&self, client: u64) -> (u64, u64) {
-        let book = self.clients.get(&client);
-        book.map_or((0, 0), |book| (book.faulted * GRANULE, book.there * GRANULE))
+        let own = self.clients.get(&client);
+        own.map_or((0, 0), |own| (own.faulted * GRANULE, own.there * GRANULE))
     }
 
     /// Bytes on the host, of all clients.
     pub fn on_host(&self) -> u64 {
-        let all = self.clients.values().map(|book| book.places.len() as u64 - book.there);
+        let all = self.clients.values().map(|own| own.places.len() as u64 - own.there);
         all.sum::<u64>() * GRANULE
     }
 
     fn arrives(&mut self, client: u64, granule: u64) {
-        let Some(book) = self.clients.get_mut(&client) else {
+        let Some(own) = self.clients.get_mut(&client) else {
             return;
         };
         self.arrivals += 1;
-        book.places.insert(granule, Whereabouts::Device(self.arrivals));
-        book.there += 1;
+        own.places.insert(granule, Whereabouts::Device(self.arrivals));
+        own.there += 1;
         self.there += 1;
         self.order.push_back((self.arrivals, client, granule));
         // Drops outdated arrivals: page operations do not remove their entries.
@@ -180,10 +180,10 @@ impl Residency {
             && let Some((number, client, granule)) = self.order.pop_front()
         {
             if is_there(&self.clients, client, granule, number)
-                && let Some(book) = self.clients.get_mut(&client)
+                && let Some(own) = self.clients.get_mut(&client)
             {
-                book.places.insert(granule, Whereabouts::Host);
-                book.there -= 1;
+                own.places.insert(granule, Whereabouts::Host);
+                own.there -= 1;
                 self.there -= 1;
             }
         }
@@ -191,8 +191,8 @@ impl Residency {
 }
 
 /// Whether a granule is on the device since that arrival.
-fn is_there(clients: &HashMap<u64, Book>, client: u64, granule: u64, number: u64) -> bool {
-    let place = clients.get(&client).and_then(|book| book.places.get(&granule));
+fn is_there(clients: &HashMap<u64, ClientGranules>, client: u64, granule: u64, number: u64) -> bool {
+    let place = clients.get(&client).and_then(|own| own.places.get(&granule));
     place == Some(&Whereabouts::Device(number))
 }
 

@@ -10,7 +10,6 @@ pub(super) const RESERVE: u64 = 64;
 /// have smaller ones. The middle leaves room.
 const CONTEXT_BYTES: u64 = 450 << 20;
 
-/// Smallest context.
 const SMALLEST_CONTEXT_BYTES: u64 = 400 << 20;
 
 /// Largest context, as a part of the device.

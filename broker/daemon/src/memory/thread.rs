@@ -53,7 +53,6 @@ pub(super) const SURVEY: Duration = Duration::from_secs(1);
 /// Interval of trace lines on a client's memory: fine enough for a turn of a tenth of a second.
 const DRAWN: Duration = Duration::from_millis(20);
 
-/// Largest device.
 const LARGEST_DEVICE_BYTES: u64 = 1 << 40;
 
 /// Assumed device where no size was reported.

@@ -63,7 +63,6 @@ impl Turns {
         self.told.get(&client).copied()
     }
 
-    /// Forgets a client.
     pub(super) fn forget(&mut self, client: u64) {
         self.told.remove(&client);
     }
