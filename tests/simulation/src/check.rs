@@ -344,7 +344,7 @@ impl Books {
                 if i64::try_from(told).is_ok_and(|told| told < process.taken) {
                     return None;
                 }
-                let wait = view.waiting.filter(|wait| wait.since == sleep.arrived)?;
+                let wait = view.waiting.filter(|wait| wait.since == sleep.wait.arrived())?;
                 Some((wait, sleep))
             };
             return match processes.iter().find_map(known) {

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_daemon::server::Host;
+use weft_gate::charge;
+use weft_gate::fences::{MAX_FENCES, SILENT_SYNCS, is_overdue};
 use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Mode, Ns};
@@ -182,11 +184,10 @@ impl SimProcess {
         self.threads.iter().find_map(|thread| match thread.stage {
             Stage::Asleep(sleep) => {
                 let bound = orders.flags.load(Ordering::Relaxed) & flags::CREDIT_BOUND_TO_EPOCHS != 0;
-                let void =
-                    bound && orders.epochs.load(Ordering::Relaxed) != self.host.epoch_page.sum_above(self.epoch());
-                let covered =
-                    orders.credit.load(Ordering::Relaxed) >= i64::try_from(sleep.launch.cost).unwrap_or(i64::MAX);
-                (void || !covered).then_some(sleep)
+                let bound_to = bound.then(|| orders.epochs.load(Ordering::Relaxed));
+                let above = self.host.epoch_page.sum_above(self.epoch());
+                let credit = orders.credit.load(Ordering::Relaxed);
+                (!charge::covers(credit, sleep.launch.cost, bound_to, above)).then_some(sleep)
             }
             _ => None,
         })
@@ -251,7 +252,7 @@ impl SimProcess {
     }
 
     pub(crate) fn take_credit(&mut self, cost: Ns) -> bool {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let cost = charge::in_credit(cost);
         let took = self.lane.orders.take(&self.host.epoch_page, cost);
         if took {
             self.taken = self.taken.saturating_add(cost);
@@ -260,7 +261,7 @@ impl SimProcess {
     }
 
     pub(crate) fn overdraw(&mut self, cost: Ns) {
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let cost = charge::in_credit(cost);
         self.lane.orders.overdraw(cost);
         self.taken = self.taken.saturating_add(cost);
         self.overdrawn = self.overdrawn.saturating_add(cost);
@@ -268,6 +269,16 @@ impl SimProcess {
 
     pub(crate) fn outstanding(&self) -> Ns {
         self.threads.iter().map(|thread| thread.account.outstanding()).sum()
+    }
+
+    /// `Settle::expects`: predicted time of the next mark.
+    pub(crate) fn expected_end(&self) -> Option<Ns> {
+        let end = |thread: &SimThread| {
+            let mark = thread.marks.first()?;
+            let left = mark.upto.saturating_sub(thread.account.settled);
+            Some(self.progress.saturating_add(left))
+        };
+        self.threads.iter().filter_map(end).min()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -284,8 +295,6 @@ impl SimProcess {
 
     /// `Busy::synced`: whether the process became idle, and whether that is certain.
     pub(crate) fn busy_synced(&mut self, synced: usize) -> (bool, bool) {
-        /// As in `busy`.
-        const SILENT: u32 = 4;
         let (mut had_work, mut left, mut certain) = (false, false, true);
         for (at, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| thread.busy) {
             had_work = true;
@@ -293,7 +302,7 @@ impl SimProcess {
                 thread.busy = false;
             } else {
                 thread.silence += 1;
-                if thread.silence >= SILENT {
+                if thread.silence >= SILENT_SYNCS {
                     thread.busy = false;
                     certain = false;
                 } else {
@@ -306,9 +315,6 @@ impl SimProcess {
 
     /// `Settle::poll`: predicted work newly seen to have ended.
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
-        /// As in `settle`.
-        const DOUBT: Ns = 2;
-        const SLACK_NS: Ns = 5_000_000;
         let clock = self.clock(now);
         let mut gained = 0;
         for thread in &mut self.threads {
@@ -319,11 +325,8 @@ impl SimProcess {
             }
             let account = &mut thread.account;
             let outstanding = account.outstanding();
-            let late = account
-                .last
-                .saturating_add(outstanding * DOUBT)
-                .saturating_add(SLACK_NS);
-            if outstanding > 0 && account.marked <= account.settled && clock > late {
+            let unfenced = outstanding > 0 && account.marked <= account.settled;
+            if unfenced && is_overdue(clock, account.last, outstanding) {
                 gained += account.settle(Ns::MAX);
             }
         }
@@ -343,9 +346,7 @@ impl SimProcess {
 
     /// `Settle::mark`: an event behind what was launched on this thread's stream.
     pub(crate) fn put_mark(&mut self, thread: usize) {
-        /// As in `settle`.
-        const MARKS: usize = 32;
-        if self.threads.iter().map(|thread| thread.marks.len()).sum::<usize>() >= MARKS {
+        if self.threads.iter().map(|thread| thread.marks.len()).sum::<usize>() >= MAX_FENCES {
             return;
         }
         let thread = &mut self.threads[thread];

@@ -13,6 +13,9 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::charge;
+use weft_gate::fences::{FenceDue, fence_due};
+use weft_gate::wait::{GateLook, GateWait, WaitEnd, WaitingClient, longest_wait, nap_length};
 use weft_protocol::lane::{HOST_COPY, Kind};
 use weft_scheduler::{Mode, Ns};
 
@@ -21,20 +24,6 @@ use crate::scenario::{ClientOp, US};
 
 /// What a launch costs the job's own thread.
 const LAUNCH_NS: Ns = 4_000;
-
-/// As in `gate`.
-const STANDSTILL_NS: Ns = 300_000_000;
-const MAX_NAP_NS: Ns = 1_000_000;
-const MIN_NAP_NS: Ns = 50_000;
-const DEFAULT_MAX_WAIT_NS: Ns = 1_000_000_000;
-const UTMOST_WAIT_NS: Ns = 30_000_000_000;
-const STUCK_PART: Ns = 8;
-const MIN_STUCK_NS: Ns = 5_000_000;
-/// As in `settle` and `state`.
-const QUANTUM_NS: Ns = 100_000;
-const PLENTY: Ns = 4;
-const SMALL_TRANSFER: u64 = 64 * 1024;
-const HOST_BANDWIDTH: u64 = 20;
 
 /// A launch or copy on its way.
 #[derive(Debug, Clone, Copy)]
@@ -48,26 +37,12 @@ pub(crate) struct PendingLaunch {
     pub copies: Option<u64>,
 }
 
-/// Why a wait ended (`gate::Passed`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitEnd {
-    Credit,
-    Mode,
-    Expired,
-    Stuck,
-    Standstill,
-}
-
 /// At the head of the queue, asleep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sleep {
     pub launch: PendingLaunch,
     pub ticket: u64,
-    pub arrived: Ns,
-    pub deadline: Ns,
-    pub longest: Ns,
-    pub heartbeat: u32,
-    pub asked: Ns,
+    pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
     /// The world's time when the wait began, whatever the process's own clock says.
@@ -146,13 +121,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             longest,
         } => {
             if process.serving >= ticket {
-                wait_for_credit(
-                    process,
-                    at,
-                    now,
-                    (launch, ticket, arrived, deadline, longest),
-                    &mut stepped,
-                )
+                wait_for_credit(process, at, now, (launch, ticket, arrived, longest), &mut stepped)
             } else if clock >= deadline {
                 through(process, at, now, (launch, ticket, arrived), WaitEnd::Expired)
             } else {
@@ -169,11 +138,8 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             arrived,
         } => {
             process.lane().reports.waiting.store(0, Ordering::Release);
-            match passed {
-                WaitEnd::Credit => {}
-                WaitEnd::Mode | WaitEnd::Expired | WaitEnd::Stuck | WaitEnd::Standstill => {
-                    process.overdraw(launch.cost)
-                }
+            if passed.is_overdraft() {
+                process.overdraw(launch.cost);
             }
             process.leave_turn(ticket);
             stepped.passed = Some((passed, clock.saturating_sub(arrived)));
@@ -265,7 +231,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     let (kernel, time, spins, copies) = match op {
         ClientOp::Launch { kernel, time } => (kernel, time, false, None),
         ClientOp::Spin { kernel, time } => (kernel, time, true, None),
-        ClientOp::Copy { bytes } => (HOST_COPY, bytes / HOST_BANDWIDTH, false, Some(bytes)),
+        ClientOp::Copy { bytes } => (HOST_COPY, charge::host_copy_time(bytes), false, Some(bytes)),
         ClientOp::Sync => return Stage::Syncs,
         ClientOp::Host(time) => {
             *next = time.max(1);
@@ -274,7 +240,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     };
     let time = time.saturating_mul(factor) / 100;
     let cost = match copies {
-        Some(bytes) => bytes / HOST_BANDWIDTH,
+        Some(bytes) => charge::host_copy_time(bytes),
         None => process.cost(kernel),
     };
     let launch = PendingLaunch {
@@ -296,7 +262,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
             process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
             Stage::Told { launch, ends_silence }
         }
-        (Mode::Background, Some(bytes)) if bytes < SMALL_TRANSFER => copy(process, at, clock, launch, stepped),
+        (Mode::Background, Some(bytes)) if !charge::is_gated(bytes) => copy(process, at, clock, launch, stepped),
         (Mode::Foreground, Some(_)) => copy(process, at, clock, launch, stepped),
         (Mode::Background, _) => {
             // `pass`: who finds the queue empty needs no place in it.
@@ -309,10 +275,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
                 process.leave_turn(ticket);
                 return Stage::Took(launch);
             }
-            let longest = match process.lane().orders.longest_wait.load(Ordering::Relaxed) {
-                0 => DEFAULT_MAX_WAIT_NS,
-                wait => wait.min(UTMOST_WAIT_NS),
-            };
+            let longest = longest_wait(process.lane().orders.longest_wait.load(Ordering::Relaxed));
             Stage::Queued {
                 launch,
                 ticket,
@@ -351,7 +314,7 @@ fn wait_for_credit(
     process: &mut SimProcess,
     at: usize,
     now: Ns,
-    (launch, ticket, arrived, deadline, longest): (PendingLaunch, u64, Ns, Ns, Ns),
+    (launch, ticket, arrived, longest): (PendingLaunch, u64, Ns, Ns),
     stepped: &mut Stepped,
 ) -> Stage {
     if process.take_credit(launch.cost) {
@@ -359,7 +322,7 @@ fn wait_for_credit(
     }
     let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
     if process.standstill == Some(heartbeat) {
-        return through(process, at, now, (launch, ticket, arrived), WaitEnd::Standstill);
+        return through(process, at, now, (launch, ticket, arrived), WaitEnd::BrokerStopped);
     }
     let reports = &process.lane().reports;
     reports.wanted_kernel.store(launch.kernel, Ordering::Relaxed);
@@ -373,11 +336,7 @@ fn wait_for_credit(
     Stage::Asleep(Sleep {
         launch,
         ticket,
-        arrived,
-        deadline,
-        longest,
-        heartbeat,
-        asked: arrived,
+        wait: GateWait::new(arrived, longest, heartbeat),
         bell,
         since: now,
     })
@@ -398,6 +357,52 @@ fn through(
     }
 }
 
+/// A thread at the head of the queue, at a time of its process's clock.
+struct AtTheGate<'a> {
+    process: &'a mut SimProcess,
+    cost: Ns,
+    now: Ns,
+    gained: bool,
+}
+
+impl WaitingClient for AtTheGate<'_> {
+    fn take_credit(&mut self, _: Ns) -> bool {
+        self.process.take_credit(self.cost)
+    }
+
+    fn is_background(&self) -> bool {
+        self.process.mode() == Mode::Background
+    }
+
+    fn is_hurried(&self, _: Ns) -> bool {
+        false
+    }
+
+    fn spin(&self) -> Ns {
+        0
+    }
+
+    fn poll(&mut self, _: Ns) {
+        self.gained = self.process.ask_device(self.now) > 0;
+    }
+
+    fn progress(&self) -> Ns {
+        self.process.progress
+    }
+
+    fn has_fences(&self) -> bool {
+        self.process.threads.iter().any(|thread| !thread.marks.is_empty())
+    }
+
+    fn heartbeat(&self) -> u32 {
+        self.process.host.epoch_page.heartbeat.load(Ordering::Relaxed)
+    }
+
+    fn nap(&self, clock: Ns) -> Ns {
+        nap_length(clock, self.process.expected_end(), || self.process.outstanding() > 0)
+    }
+}
+
 /// `sleep_for_credit`: one round of its loop.
 fn asleep(
     process: &mut SimProcess,
@@ -407,76 +412,47 @@ fn asleep(
     next: &mut Ns,
     stepped: &mut Stepped,
 ) -> Stage {
-    let pass = |passed| Stage::Through {
-        launch: sleep.launch,
-        ticket: sleep.ticket,
-        passed,
-        arrived: sleep.arrived,
-    };
     let clock = process.clock(now);
-    let stuck_after = (sleep.longest / STUCK_PART).max(MIN_STUCK_NS);
     let bell = process.lane().orders.bell.load(Ordering::Acquire);
-    if process.take_credit(sleep.launch.cost) {
-        return pass(WaitEnd::Credit);
-    }
-    if process.mode() != Mode::Background {
-        return pass(WaitEnd::Mode);
-    }
-    if clock >= sleep.deadline {
-        return pass(WaitEnd::Expired);
-    }
-    if clock.saturating_sub(sleep.asked) >= MIN_NAP_NS {
-        sleep.asked = clock;
-        if process.ask_device(now) > 0 {
-            stepped.rings = process.ring();
-        }
-        let progress = process.progress.max(sleep.arrived.saturating_sub(stuck_after));
-        let awaits = process.threads.iter().any(|thread| !thread.marks.is_empty());
-        if clock.saturating_sub(progress) > stuck_after && awaits {
-            return pass(WaitEnd::Stuck);
-        }
-    }
-    let heartbeat = process.host.epoch_page.heartbeat.load(Ordering::Relaxed);
-    if clock.saturating_sub(sleep.arrived) > STANDSTILL_NS && heartbeat == sleep.heartbeat {
-        process.standstill = Some(heartbeat);
-        return pass(WaitEnd::Standstill);
-    }
-    sleep.bell = bell;
-    let expected = process
-        .threads
-        .iter()
-        .filter_map(|thread| {
-            let mark = thread.marks.first()?;
-            Some(
-                process
-                    .progress
-                    .saturating_add(mark.upto.saturating_sub(thread.account.settled)),
-            )
-        })
-        .min();
-    let length = match expected {
-        Some(end) if end > clock => end - clock,
-        Some(end) => (clock - end) / 4,
-        None if process.outstanding() > 0 => MAX_NAP_NS / 2,
-        None => MAX_NAP_NS,
+    let mut client = AtTheGate {
+        process,
+        cost: sleep.launch.cost,
+        now,
+        gained: false,
     };
-    let nap = length.clamp(MIN_NAP_NS, MAX_NAP_NS);
-    *next = nap.min(sleep.deadline.saturating_sub(clock)) + process.threads[at].chance.between(US, 30 * US);
-    Stage::Asleep(sleep)
+    let look = sleep.wait.look(clock, &mut client);
+    if client.gained {
+        stepped.rings = process.ring();
+    }
+    match look {
+        GateLook::Ends(passed) => {
+            if passed == WaitEnd::BrokerStopped {
+                process.standstill = Some(sleep.wait.heartbeat());
+            }
+            Stage::Through {
+                launch: sleep.launch,
+                ticket: sleep.ticket,
+                passed,
+                arrived: sleep.wait.arrived(),
+            }
+        }
+        GateLook::Spin => process.threads[at].stage,
+        GateLook::Nap(nap) => {
+            sleep.bell = bell;
+            *next = nap + process.threads[at].chance.between(US, 30 * US);
+            Stage::Asleep(sleep)
+        }
+    }
 }
 
 /// `Session::marks`.
 fn marks(process: &mut SimProcess, at: usize, now: Ns) {
     let unmarked = process.threads[at].account.unmarked();
-    if unmarked < QUANTUM_NS {
-        return;
+    let credit = process.lane().orders.credit.load(Ordering::Relaxed);
+    if fence_due(unmarked, credit) == FenceDue::Now {
+        process.put_mark(at);
+        process.ask_device(now);
     }
-    let left = u64::try_from(process.lane().orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
-    if left > unmarked.saturating_mul(PLENTY) {
-        return;
-    }
-    process.put_mark(at);
-    process.ask_device(now);
 }
 
 /// `Session::synced` of the thread's own stream.

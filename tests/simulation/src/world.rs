@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use weft_daemon::server::Host;
 use weft_daemon::test_driver::{Ending, FakeClient, FakeClients, Moment, TestDriver, Wait};
+use weft_gate::wait::WaitEnd;
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Decision, Event, Mode, Ns};
 
@@ -26,7 +27,7 @@ use crate::check::{Books, Broken, name};
 use crate::clock;
 use crate::process::{ProcessLife, SimProcess};
 use crate::scenario::{CHANCE_OF_BROKER, FaultScenario, MS, PlannedTrouble, ScenarioJob, US};
-use crate::thread::{self, Stage, WaitEnd};
+use crate::thread::{self, Stage};
 
 /// What came of a run.
 #[derive(Debug, Default)]
@@ -319,7 +320,8 @@ impl FaultWorld {
                 WaitEnd::Mode => "waits that ended with the mode",
                 WaitEnd::Expired => "waits that expired",
                 WaitEnd::Stuck => "waits of stuck work",
-                WaitEnd::Standstill => "waits for a broker that stood still",
+                WaitEnd::BrokerStopped => "waits for a broker that stood still",
+                WaitEnd::Unsplit => "tuning bursts",
             });
         }
         if stepped.rings {

@@ -1,10 +1,14 @@
 //! The interposer's half: a launch passes by its job's mode, is recorded, and tells what of it has
-//! ended. Follows `interposer/src/throttle` (`gate`, `state`, `settle`, `busy`); constants that
-//! stand there are copied here by name.
+//! ended. Decides by `weft_gate`, whose first module says where the lab differs; the order of steps
+//! follows `interposer/src/throttle`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weft_gate::charge::{self, QUEUED_WORK_RATIO};
+use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, SILENT_SYNCS, fence_due};
+use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
+use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
 use weft_profiles::Profile;
 use weft_protocol::credit::{MayLaunch, RunAheadWindow};
 use weft_protocol::lane::HOST_COPY;
@@ -13,28 +17,13 @@ use weft_scheduler::{Client, Event, Mode};
 use super::process::{Queued, SyncResult};
 use super::stand::{HeldReason, Stand};
 use super::{LabMachine, MachineEvent};
+use crate::Ns;
 use crate::job::{Play, name_of};
-use crate::{MS, Ns, US};
 
-/// Settle's: predicted work between two marks, and time between two while there is plenty of
-/// credit.
-const QUANTUM_NS: Ns = 100 * US;
-const PAUSE_NS: Ns = 50 * US;
-const PLENTY: Ns = 4;
-/// Busy's: synchronisations of other streams after which a silent one counts as ended.
-const SILENT: u32 = 4;
-/// How often a thread asks the device that waits at the gate for its own work to end.
-const ASK_NS: Ns = 2 * US;
-/// How long it does so before it tells the broker that it waits.
-const ANSWER_TIMEOUT_NS: Ns = 500 * US;
 /// The daemon's longest wait.
-const MAX_WAIT_NS: Ns = 1_000 * MS;
-/// Predicted work that the launch queue holds at most (`interposer/src/deferred/fifo.rs`).
-pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / 128;
-/// State's: transfers below pass; bytes a nanosecond.
-const SMALL_TRANSFER_BYTES: u64 = 64 * 1024;
-const HOST_BANDWIDTH: u64 = 20;
-const DEVICE_BANDWIDTH: u64 = 700;
+const MAX_WAIT_NS: Ns = DEFAULT_LONGEST_WAIT_NS;
+/// Predicted work that the launch queue holds at most.
+pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / QUEUED_WORK_RATIO;
 
 /// A launch at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,14 +131,24 @@ impl GateLane {
 
     /// What a kernel of this cost may well take.
     fn long(&self, kernel: u64, cost: Ns) -> Ns {
-        self.longs.get(&kernel).map_or(cost, |long| cost.max(*long))
+        charge::long_time(cost, self.longs.get(&kernel).copied())
+    }
+
+    /// The sum of launch epochs that the credit is bound to, if any.
+    fn bound_to(&self) -> Option<u64> {
+        self.bound.then_some(self.epochs)
+    }
+
+    /// Whether the credit covers a launch; `above`: the sum of launch epochs above its job's.
+    pub(super) fn covers(&self, cost: Ns, above: u64) -> bool {
+        charge::covers(self.credit, cost, self.bound_to(), above)
     }
 
     pub(super) fn cost(&self, play: &Play) -> Ns {
         match play {
-            Play::Compute { bytes, .. } if *bytes > 0 => bytes / DEVICE_BANDWIDTH,
+            Play::Compute { bytes, .. } if *bytes > 0 => charge::device_copy_time(*bytes),
             Play::Compute { kernel, .. } => self.costs.get(kernel).copied().unwrap_or(self.unknown),
-            Play::Copy { bytes, .. } => bytes / HOST_BANDWIDTH,
+            Play::Copy { bytes, .. } => charge::host_copy_time(*bytes),
             _ => 0,
         }
     }
@@ -208,18 +207,15 @@ impl LabMachine {
             return true;
         }
         let cost = lane.cost(play);
-        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
         let backlog = self.clock_says(job).max(self.behind(job));
         let long = lane.long(name_of(play), cost);
-        let leave = lane
-            .window
-            .map_or(MayLaunch::Now, |window| window.may_launch(self.now, backlog, long));
-        lane.credit >= cost as i64 && holds && leave == MayLaunch::Now
+        let may = run_ahead::may_launch(lane.window, self.now, backlog, long);
+        lane.covers(cost, self.sum_above(process.job.priority)) && may == MayLaunch::Now
     }
 
     fn gate_permits(&mut self, job: usize, play: &Play) -> bool {
         let lane = &self.processes[job].lane;
-        let small = transfer_bytes(play).is_some_and(|bytes| bytes < SMALL_TRANSFER_BYTES);
+        let small = transfer_bytes(play).is_some_and(|bytes| !charge::is_gated(bytes));
         if lane.mode != Mode::Background || small {
             return true;
         }
@@ -294,18 +290,18 @@ impl LabMachine {
             };
         };
         let (clock, behind) = (self.clock_says(job), self.behind(job));
-        let holds = !lane.bound || lane.epochs == self.sum_above(process.job.priority);
-        if !holds || now > waiting.since + ANSWER_TIMEOUT_NS {
+        let holds = charge::is_valid(lane.bound_to(), self.sum_above(process.job.priority));
+        if !holds || now > waiting.since + DEVICE_WAIT_NS {
             return Gate::Shut;
         }
         let awaits = process.outstanding > 0;
-        match window.may_launch(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost)) {
-            MayLaunch::Never => Gate::Shut,
-            MayLaunch::At(_) if behind > clock => Gate::Later(now + ASK_NS),
-            MayLaunch::At(at) => Gate::Later(at),
-            MayLaunch::Now if self.take_credit(job, waiting.cost) => Gate::Open,
-            MayLaunch::Now if awaits => Gate::Later(now + ASK_NS),
-            MayLaunch::Now => Gate::Shut,
+        let may = window.may_launch(now, clock.max(behind), lane.long(waiting.kernel, waiting.cost));
+        if may == MayLaunch::Now && self.take_credit(job, waiting.cost) {
+            return Gate::Open;
+        }
+        match run_ahead::next_look(now, may, behind > clock, awaits) {
+            Some(at) => Gate::Later(at),
+            None => Gate::Shut,
         }
     }
 
@@ -338,24 +334,19 @@ impl LabMachine {
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
-        let takes = match lane.window.map(|window| window.deadline) == lane.came_under {
-            true => lane.long(waiting.kernel, waiting.cost),
-            false => waiting.cost,
-        };
-        let allowed = lane
-            .window
-            .is_none_or(|window| window.may_launch(self.now, backlog, takes) == MayLaunch::Now);
-        allowed && self.take_credit(job, waiting.cost)
+        let long = || lane.long(waiting.kernel, waiting.cost);
+        let takes = run_ahead::takes_while_waiting(lane.window, lane.came_under, waiting.cost, long);
+        let may = run_ahead::may_launch(lane.window, self.now, backlog, takes);
+        may == MayLaunch::Now && self.take_credit(job, waiting.cost)
     }
 
     fn take_credit(&mut self, job: usize, cost: Ns) -> bool {
         let process = &self.processes[job];
         let lane = &process.lane;
-        let covered = lane.credit >= cost as i64;
-        if !covered || (lane.bound && lane.epochs != self.sum_above(process.job.priority)) {
+        if !lane.covers(cost, self.sum_above(process.job.priority)) {
             return false;
         }
-        self.processes[job].lane.credit -= cost as i64;
+        self.processes[job].lane.credit -= charge::in_credit(cost);
         true
     }
 
@@ -444,7 +435,7 @@ impl LabMachine {
         let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;
         let lane = &mut self.processes[job].lane;
-        lane.free_at = lane.free_at.min(now + (lane.issued - lane.settled));
+        lane.free_at = lane.free_at.min(run_ahead::latest_end(now, lane.issued - lane.settled));
         if let Some(window) = lane.window.filter(|_| lane.bound && lane.epochs == above) {
             let total = lane.settled.saturating_sub(window.non_refundable);
             lane.credit += total.saturating_sub(lane.renewed) as i64;
@@ -474,7 +465,7 @@ impl LabMachine {
         let (kernel, cost) = (name_of(play), process.lane.cost(play));
         let transfer = transfer_bytes(play);
         let was_idle = process.lane.busy.iter().all(Option::is_none);
-        let charged = mode == Mode::Background && transfer.is_none_or(|bytes| bytes >= SMALL_TRANSFER_BYTES);
+        let charged = mode == Mode::Background && transfer.is_none_or(charge::is_gated);
         if transfer.is_some() && was_idle && stirs {
             process.lane.records.push((now, Event::Stirred(client, now)));
         }
@@ -515,7 +506,7 @@ impl LabMachine {
         }
         at.issued += cost;
         process.lane.issued += cost;
-        process.lane.free_at = process.lane.free_at.max(now) + cost;
+        process.lane.free_at = run_ahead::end_after_launch(process.lane.free_at, now, cost);
         let issued = at.issued;
         // The record of it in the stream was written before it was booked.
         if let Some(last) = at.in_flight.back_mut() {
@@ -529,15 +520,11 @@ impl LabMachine {
         let process = &mut self.processes[job];
         let at = &mut process.streams[usize::from(stream)];
         let unmarked = at.issued - at.marked.max(at.settled).min(at.issued);
-        if unmarked < QUANTUM_NS {
-            return;
-        }
-        let left = process.lane.credit.max(0) as u64;
-        if left > unmarked * PLENTY {
-            if now - process.lane.last_mark < PAUSE_NS {
-                return;
-            }
-            process.lane.last_mark = now;
+        match fence_due(unmarked, process.lane.credit) {
+            FenceDue::No => return,
+            FenceDue::Rarely if now - process.lane.last_mark < FENCE_PAUSE_NS => return,
+            FenceDue::Rarely => process.lane.last_mark = now,
+            FenceDue::Now => {}
         }
         at.marked = at.issued;
         if let Some(last) = at.in_flight.back_mut() {
@@ -566,7 +553,7 @@ impl LabMachine {
                         *busy = None;
                     } else if let Some(silence) = busy {
                         *silence += 1;
-                        if *silence >= SILENT {
+                        if *silence >= SILENT_SYNCS {
                             *busy = None;
                         }
                     }

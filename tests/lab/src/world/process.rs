@@ -4,18 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use simgpu_engine::{ContextId, Engine, OpId, StreamId};
+use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 
 use super::JobRun;
 use super::gate::GateLane;
 use super::stand::StandChange;
+use crate::Ns;
 use crate::job::PlayedJob;
-use crate::{MS, Ns, US};
-
-/// The gate's naps (`interposer/src/throttle/gate.rs`).
-const MIN_NAP_NS: Ns = 50 * US;
-const MAX_NAP_NS: Ns = MS;
-const LATENESS: Ns = 4;
 
 /// Work on its way through a stream.
 #[derive(Debug, Clone, Copy)]
@@ -145,13 +141,7 @@ impl JobProcess {
         let expected = marks
             .map(|stream| self.lane.progress + (stream.marked - stream.settled))
             .min();
-        let length = match expected {
-            Some(end) if end > now => end - now,
-            Some(end) => (now - end) / LATENESS,
-            None if self.outstanding > 0 => MAX_NAP_NS / 2,
-            None => MAX_NAP_NS,
-        };
-        length.clamp(MIN_NAP_NS, MAX_NAP_NS)
+        nap_length(now, expected, || self.outstanding > 0)
     }
 
     pub(super) fn new(job: PlayedJob, number: u64, profile: Option<Arc<Profile>>, engine: &mut Engine) -> JobProcess {

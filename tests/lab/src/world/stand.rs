@@ -84,8 +84,7 @@ impl LabMachine {
             let Some(WaitingLaunch { cost, .. }) = lane.waiting.filter(|_| lane.mode == Mode::Background) else {
                 continue;
             };
-            let granted = lane.credit >= cost as i64
-                && (!lane.bound || lane.epochs == self.sum_above(self.processes[job].job.priority));
+            let granted = lane.covers(cost, self.sum_above(self.processes[job].job.priority));
             let stand = if granted {
                 Stand::Granted
             } else if lane.told_wait != lane.waiting {
