@@ -1,14 +1,18 @@
 //! The gate: what decides, in the client, whether a launch may go.
 //!
-//! Pure: the time, the answers of the device and the shared words are handed in. The interposer,
-//! the lab and the simulation drive this code, each with a device and a clock of its own.
+//! No clock, no futex, no driver: the time, the answers of the device and the shared words are
+//! handed in. The interposer, the lab and the simulation drive this code, each with a device and a
+//! clock of its own.
 //!
 //! | module | decides |
 //! | --- | --- |
 //! | [`charge`] | what work is charged, and whether credit covers it |
 //! | [`run_ahead`] | what a run-ahead window lets go, and when a launch looks again |
 //! | [`wait`] | what ends a wait at the gate, and the naps in it |
-//! | [`fences`] | when a fence is due, and what ended without one |
+//! | [`tickets`] | in which order launches leave |
+//! | [`accounts`] | how much of each stream's work has ended |
+//! | [`fences`] | when a fence is due, what it tells, and what ended without one |
+//! | [`active_streams`] | which streams have work, and when the process is idle |
 //!
 //! The words of the lane, and the steps that change them, are [`weft_protocol`]'s.
 //!
@@ -41,7 +45,10 @@
     )
 )]
 
+pub mod accounts;
+pub mod active_streams;
 pub mod charge;
 pub mod fences;
 pub mod run_ahead;
+pub mod tickets;
 pub mod wait;

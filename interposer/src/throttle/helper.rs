@@ -253,7 +253,7 @@ impl Helper {
         }
         self.learn_graphs();
         // The new lane's accounts begin at zero: earlier work is not in them.
-        session.streams.settle_all();
+        session.streams.complete_all();
         session.link.epoch_page_place.put(&epoch_page)?;
         session.link.bell.hang(bell);
         // The job keeps the former broker's quota.

@@ -7,16 +7,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use weft_gate::accounts::{AccountIndex, StreamAccount, StreamAccounts};
+use weft_gate::active_streams::ActiveStreams;
+use weft_gate::charge;
+use weft_gate::fences::{FENCE_QUANTUM_NS, FenceDue, PLENTY_RATIO, fence_due};
+use weft_gate::run_ahead;
 use weft_protocol::Ns;
 use weft_protocol::lane::{Kind, Mode, flags};
 use weft_protocol::transport;
 
-use super::active_streams::Busy;
 use super::autotune::Tuning;
-use super::completion::{QUANTUM, Settle};
+use super::completion::CompletionTracker;
 use super::post_launch::{Rest, Step, Want};
-use super::streams::{Account, Place, Streams};
-use super::ticket_lock::Turn;
+use super::ticket_lock::TicketLock;
 use crate::admission::DeviceAdmission;
 use crate::client::costs::Costs;
 use crate::client::link::BrokerLink;
@@ -28,9 +31,6 @@ use crate::internal_error::{caught, failpoint, fails_at, guarded};
 use crate::kernels::launch::{LaunchInfo, LaunchKind};
 use crate::profiler::{Around, Half, Look, Sampler};
 use crate::thread;
-
-/// Credit is plenty at this multiple of the unfenced work.
-const PLENTY: Ns = 4;
 
 /// The session.
 #[derive(Debug)]
@@ -49,11 +49,11 @@ pub struct Session {
     /// Predicted times of graphs, from their kernels'.
     pub sums: Costs,
     /// Order at the gate.
-    pub turn: Turn,
+    pub turn: TicketLock,
     /// Work of each stream.
-    pub streams: Streams,
+    pub streams: StreamAccounts,
     /// Completions of that work.
-    pub settle: Settle,
+    pub settle: CompletionTracker,
     /// Samples.
     pub sampler: Sampler,
     /// Captures under way in the process.
@@ -71,7 +71,7 @@ pub struct Session {
     /// Admission to the device.
     pub admission: DeviceAdmission,
     /// Streams with work.
-    pub(super) busy: Busy,
+    pub(super) busy: ActiveStreams,
 }
 
 impl Session {
@@ -85,9 +85,9 @@ impl Session {
             never_switches: AtomicBool::new(false),
             sums: Costs::few(),
             tuning: Tuning::default(),
-            turn: Turn::default(),
-            streams: Streams::default(),
-            settle: Settle::default(),
+            turn: TicketLock::default(),
+            streams: StreamAccounts::default(),
+            settle: CompletionTracker::default(),
             sampler: Sampler::default(),
             captures: AtomicU32::new(0),
             hurry: AtomicU64::new(Ns::MAX),
@@ -96,7 +96,7 @@ impl Session {
             standstill: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             admission: DeviceAdmission::default(),
-            busy: Busy::default(),
+            busy: ActiveStreams::default(),
         })
     }
 
@@ -140,7 +140,7 @@ impl Session {
     #[inline]
     pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
         match self.has_longs.load(Ordering::Acquire) {
-            true => self.longs.get(kernel).map_or(cost, |long| long.max(cost)),
+            true => charge::long_time(cost, self.longs.get(kernel)),
             false => cost,
         }
     }
@@ -408,7 +408,7 @@ impl Session {
             self.settle.begins(now);
         }
         // A race may lose one cost: the device is then polled a little early.
-        let free = self.free_at.load(Ordering::Relaxed).max(now).saturating_add(want.cost);
+        let free = run_ahead::end_after_launch(self.free_at.load(Ordering::Relaxed), now, want.cost);
         self.free_at.store(free, Ordering::Relaxed);
         self.link.lane.reports.issued.fetch_add(want.cost, Ordering::AcqRel);
     }
@@ -424,7 +424,7 @@ impl Session {
                     self.last_place.store(u32::from(place.at), Ordering::Relaxed);
                 }
                 if let Some(account) = self.streams.account(place.at)
-                    && (elsewhere || account.unmarked() >= QUANTUM)
+                    && (elsewhere || account.unfenced() >= FENCE_QUANTUM_NS)
                 {
                     self.marks(stream, place, at, result, elsewhere);
                 }
@@ -440,30 +440,32 @@ impl Session {
 
     /// Records a fence if enough work is unfenced.
     #[inline(never)]
-    fn marks(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
+    fn marks(&self, stream: Stream, place: AccountIndex, at: Ns, result: u32, elsewhere: bool) {
         caught(|| self.mark_now(stream, place, at, result, elsewhere));
     }
 
     /// `elsewhere`: the launch before went to another stream.
-    fn mark_now(&self, stream: Stream, place: Place, at: Ns, result: u32, elsewhere: bool) {
+    fn mark_now(&self, stream: Stream, place: AccountIndex, at: Ns, result: u32, elsewhere: bool) {
         failpoint("mark");
-        let unmarked = self.streams.account(place.at).map_or(0, Account::unmarked);
+        let unmarked = self.streams.account(place.at).map_or(0, StreamAccount::unfenced);
         if result != 0 {
             return;
         }
         // With little credit the next launch will wait for these completions; with much none will.
-        let left = u64::try_from(self.link.lane.orders.credit.load(Ordering::Relaxed)).unwrap_or(0);
-        if unmarked < QUANTUM {
-            // A waiting launch puts its fence in its own stream. In a job that changes streams the
-            // work is on others, without fences, and counts as ended some ms late.
-            if elsewhere && left < QUANTUM * PLENTY && self.captures.load(Ordering::Acquire) == 0 {
-                let _whole = thread::uncancelled();
-                self.settle.mark(&self.driver, &self.streams, place, stream);
+        let credit = self.link.lane.orders.credit.load(Ordering::Relaxed);
+        match fence_due(unmarked, credit) {
+            FenceDue::No => {
+                // A waiting launch puts its fence in its own stream. In a job that changes streams
+                // the work is on others, without fences, and counts as ended some ms late.
+                let little = u64::try_from(credit).unwrap_or(0) < FENCE_QUANTUM_NS * PLENTY_RATIO;
+                if elsewhere && little && self.captures.load(Ordering::Acquire) == 0 {
+                    let _whole = thread::uncancelled();
+                    self.settle.mark(&self.driver, &self.streams, place, stream);
+                }
+                return;
             }
-            return;
-        }
-        if left > unmarked.saturating_mul(PLENTY) && !self.settle.due(at) {
-            return;
+            FenceDue::Rarely if !self.settle.due(at) => return,
+            FenceDue::Rarely | FenceDue::Now => {}
         }
         // Not earlier: bursts come as far as this, and the two thread-state changes take 15 ns.
         let _whole = thread::uncancelled();

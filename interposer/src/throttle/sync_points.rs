@@ -4,10 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::active_streams::{EndedStreams, RemainingWork};
 use weft_protocol::Ns;
 use weft_protocol::lane::Mode;
 
-use super::active_streams::{Ended, Left};
 use super::state::Session;
 use crate::client::clock;
 use crate::driver::stream::own_stream;
@@ -27,11 +27,11 @@ pub enum Synced {
 
 /// Whether the process has just become idle, and whether that is certain.
 #[inline(always)]
-fn left(left: Left) -> (bool, bool) {
+fn left(left: RemainingWork) -> (bool, bool) {
     match left {
-        Left::AsBefore => (false, false),
-        Left::NothingProbably => (true, false),
-        Left::Nothing => (true, true),
+        RemainingWork::AsBefore => (false, false),
+        RemainingWork::NothingProbably => (true, false),
+        RemainingWork::Nothing => (true, true),
     }
 }
 
@@ -130,16 +130,16 @@ impl Session {
     }
 
     #[inline(always)]
-    fn settle_after(&self, ended: Option<Ended>, idle: bool, now: Ns) {
+    fn settle_after(&self, ended: Option<EndedStreams>, idle: bool, now: Ns) {
         let settle = |stream: usize| {
             let place = self.streams.place(stream);
             match self.streams.account(place.at) {
-                Some(account) if place.own => account.settle(Ns::MAX),
+                Some(account) if place.own => account.complete(Ns::MAX),
                 _ => 0,
             }
         };
         let gained = match ended {
-            _ if idle => self.streams.settle_all(),
+            _ if idle => self.streams.complete_all(),
             Some(ended) if ended.streams().next().is_some() => ended.streams().map(settle).sum(),
             // An event that stands behind no known work.
             _ => {
@@ -164,7 +164,7 @@ impl Session {
         self.sampler.forget(context);
         // Work in another context than the events' still ends by time.
         if self.settle.forget(context) {
-            let gained = self.streams.settle_all();
+            let gained = self.streams.complete_all();
             self.report_settled(gained, clock::now());
         }
     }

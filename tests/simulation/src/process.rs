@@ -1,8 +1,9 @@
 //! A client process: its memory, its queue at the gate, its threads.
 //!
 //! The lane and the epoch page are the real ones, and so is the code that changes the credit word
-//! (`Orders::take`). What waits and sleeps in the real interposer cannot be stepped in virtual
-//! time, so its rules are written down again in `thread`; each names the place it follows.
+//! (`Orders::take`). So are the gate's accounts, fences, tickets and rules (`weft_gate`). What
+//! waits and sleeps in the real interposer cannot be stepped in virtual time: its steps are written
+//! down again in `thread`; each names the place it follows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_daemon::server::Host;
+use weft_gate::accounts::StreamAccounts;
+use weft_gate::active_streams::{ActiveStreams, RemainingWork};
 use weft_gate::charge;
-use weft_gate::fences::{MAX_FENCES, SILENT_SYNCS, is_overdue};
+use weft_gate::fences::{FenceState, PendingFences};
+use weft_gate::tickets::TicketOrder;
 use weft_protocol::lane::{Kind, Lane, Record, bells, flags};
 use weft_protocol::transport::map::SharedLane;
 use weft_scheduler::{Client, Mode, Ns};
@@ -21,38 +25,10 @@ use crate::device::DeviceStream;
 use crate::scenario::{CHANCE_OF_THREADS, ClientOp, ScenarioJob};
 use crate::thread::{Sleep, Stage};
 
-/// Work of one stream (`streams::Account`).
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StreamAccount {
-    pub issued: Ns,
-    pub marked: Ns,
-    pub settled: Ns,
-    pub last: Ns,
-}
-
-impl StreamAccount {
-    pub(crate) fn outstanding(&self) -> Ns {
-        self.issued - self.settled
-    }
-
-    pub(crate) fn unmarked(&self) -> Ns {
-        self.issued.saturating_sub(self.marked.max(self.settled))
-    }
-
-    /// Raises `settled`, says by how much.
-    pub(crate) fn settle(&mut self, upto: Ns) -> Ns {
-        let upto = upto.min(self.issued);
-        let gained = upto.saturating_sub(self.settled);
-        self.settled += gained;
-        gained
-    }
-}
-
-/// An event of ours in the stream (`settle::Mark`).
+/// An event of ours in a thread's stream: reached when so many of the stream's works have ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StreamMark {
-    pub upto: Ns,
-    /// Reached when so many of the stream's works have ended.
+pub(crate) struct SimEvent {
+    pub thread: usize,
     pub behind: u64,
 }
 
@@ -64,12 +40,6 @@ pub(crate) struct SimThread {
     pub next_at: Ns,
     pub chance: SeededChance,
     pub stream: DeviceStream,
-    pub account: StreamAccount,
-    pub marks: Vec<StreamMark>,
-    /// `busy::Busy`: whether the stream has work, and how often others were synchronised since it
-    /// had new work.
-    pub busy: bool,
-    pub silence: u32,
     /// It has no core until then.
     pub stalled_until: Ns,
 }
@@ -93,10 +63,13 @@ pub(crate) struct SimProcess {
     pub lies: bool,
     pub costs: HashMap<u64, Ns>,
     pub threads: Vec<SimThread>,
-    /// `turn::Turn`.
-    pub next_ticket: u64,
-    pub serving: u64,
-    /// `Settle::progress`.
+    /// Order at the gate.
+    pub tickets: TicketOrder,
+    /// Work of each thread's stream; a stream's handle is its thread's number.
+    pub accounts: StreamAccounts,
+    pub fences: PendingFences<SimEvent>,
+    pub active: ActiveStreams,
+    /// `CompletionTracker::progress`.
     pub progress: Ns,
     pub standstill: Option<u32>,
     pub clock_offset: i64,
@@ -127,10 +100,6 @@ impl SimProcess {
             next_at: now,
             chance: SeededChance::new(seed, CHANCE_OF_THREADS + (job.number * 10 + number) as u64),
             stream: DeviceStream::default(),
-            account: StreamAccount::default(),
-            marks: Vec::new(),
-            busy: false,
-            silence: 0,
             stalled_until: 0,
         });
         SimProcess {
@@ -145,8 +114,10 @@ impl SimProcess {
                 .as_ref()
                 .map_or_else(HashMap::new, |profile| profile.mean_costs().into_iter().collect()),
             threads: threads.collect(),
-            next_ticket: 0,
-            serving: 0,
+            tickets: TicketOrder::default(),
+            accounts: StreamAccounts::default(),
+            fences: PendingFences::default(),
+            active: ActiveStreams::default(),
             progress: 0,
             standstill: None,
             clock_offset: 0,
@@ -267,69 +238,38 @@ impl SimProcess {
         self.overdrawn = self.overdrawn.saturating_add(cost);
     }
 
-    pub(crate) fn outstanding(&self) -> Ns {
-        self.threads.iter().map(|thread| thread.account.outstanding()).sum()
-    }
-
-    /// `Settle::expects`: predicted time of the next mark.
-    pub(crate) fn expected_end(&self) -> Option<Ns> {
-        let end = |thread: &SimThread| {
-            let mark = thread.marks.first()?;
-            let left = mark.upto.saturating_sub(thread.account.settled);
-            Some(self.progress.saturating_add(left))
-        };
-        self.threads.iter().filter_map(end).min()
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.busy)
-    }
-
-    /// `Busy::mark`: true if there was no work anywhere.
-    pub(crate) fn mark_busy(&mut self, thread: usize) -> bool {
-        let was_idle = self.is_idle();
-        let thread = &mut self.threads[thread];
-        (thread.busy, thread.silence) = (true, 0);
-        was_idle
-    }
-
     /// `Busy::synced`: whether the process became idle, and whether that is certain.
-    pub(crate) fn busy_synced(&mut self, synced: usize) -> (bool, bool) {
-        let (mut had_work, mut left, mut certain) = (false, false, true);
-        for (at, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| thread.busy) {
-            had_work = true;
-            if at == synced {
-                thread.busy = false;
-            } else {
-                thread.silence += 1;
-                if thread.silence >= SILENT_SYNCS {
-                    thread.busy = false;
-                    certain = false;
-                } else {
-                    left = true;
-                }
-            }
+    pub(crate) fn synced(&self, thread: usize) -> (bool, bool) {
+        match self.active.synced(thread).left {
+            RemainingWork::AsBefore => (false, false),
+            RemainingWork::NothingProbably => (true, false),
+            RemainingWork::Nothing => (true, true),
         }
-        (had_work && !left, certain)
     }
 
-    /// `Settle::poll`: predicted work newly seen to have ended.
+    /// Counts work as ended: of all streams, or of this thread's; says how much.
+    pub(crate) fn complete(&self, thread: usize, all: bool) -> Ns {
+        if all {
+            return self.accounts.complete_all();
+        }
+        let account = self.accounts.account(self.accounts.place(thread).at);
+        account.map_or(0, |account| account.complete(Ns::MAX))
+    }
+
+    /// `CompletionTracker::poll`: predicted work newly seen to have ended.
     pub(crate) fn ask_device(&mut self, now: Ns) -> Ns {
         let clock = self.clock(now);
-        let mut gained = 0;
-        for thread in &mut self.threads {
-            let ended = thread.stream.ended(now);
-            while let Some(mark) = thread.marks.first().copied().filter(|mark| mark.behind <= ended) {
-                thread.marks.remove(0);
-                gained += thread.account.settle(mark.upto);
+        let threads = &mut self.threads;
+        // A forked child has one thread: its parent's other streams are none of its own.
+        let ask = |event: SimEvent| {
+            let ended = threads.get_mut(event.thread).map(|thread| thread.stream.ended(now));
+            match ended.is_some_and(|ended| ended >= event.behind) {
+                true => FenceState::Reached,
+                false => FenceState::Pending,
             }
-            let account = &mut thread.account;
-            let outstanding = account.outstanding();
-            let unfenced = outstanding > 0 && account.marked <= account.settled;
-            if unfenced && is_overdue(clock, account.last, outstanding) {
-                gained += account.settle(Ns::MAX);
-            }
-        }
+        };
+        let by_fences = self.fences.poll(&self.accounts, ask, |_, _| {});
+        let gained = by_fences + self.accounts.complete_overdue(clock, 0);
         if gained > 0 {
             self.progress = clock;
         }
@@ -344,24 +284,17 @@ impl SimProcess {
         }
     }
 
-    /// `Settle::mark`: an event behind what was launched on this thread's stream.
-    pub(crate) fn put_mark(&mut self, thread: usize) {
-        if self.threads.iter().map(|thread| thread.marks.len()).sum::<usize>() >= MAX_FENCES {
-            return;
+    /// `CompletionTracker::mark`: an event behind what was launched on this thread's stream.
+    pub(crate) fn put_fence(&mut self, thread: usize) {
+        let place = self.accounts.place(thread);
+        let wanted = self
+            .accounts
+            .account(place.at)
+            .and_then(|account| self.fences.wanted(account));
+        if let Some(upto) = wanted {
+            let behind = self.threads[thread].stream.queued();
+            self.fences
+                .add(&self.accounts, place, upto, SimEvent { thread, behind });
         }
-        let thread = &mut self.threads[thread];
-        if thread.account.issued <= thread.account.marked {
-            return;
-        }
-        thread.account.marked = thread.account.issued;
-        thread.marks.push(StreamMark {
-            upto: thread.account.issued,
-            behind: thread.stream.queued(),
-        });
-    }
-
-    /// `Turn::leave`.
-    pub(crate) fn leave_turn(&mut self, ticket: u64) {
-        self.serving = self.serving.max(ticket + 1);
     }
 }

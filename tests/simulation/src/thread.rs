@@ -13,6 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
+use weft_gate::accounts::StreamAccount;
 use weft_gate::charge;
 use weft_gate::fences::{FenceDue, fence_due};
 use weft_gate::wait::{GateLook, GateWait, WaitEnd, WaitingClient, longest_wait, nap_length};
@@ -41,7 +42,7 @@ pub(crate) struct PendingLaunch {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sleep {
     pub launch: PendingLaunch,
-    pub ticket: u64,
+    pub ticket: u32,
     pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
@@ -60,7 +61,7 @@ pub(crate) enum Stage {
     },
     Queued {
         launch: PendingLaunch,
-        ticket: u64,
+        ticket: u32,
         arrived: Ns,
         deadline: Ns,
         longest: Ns,
@@ -69,7 +70,7 @@ pub(crate) enum Stage {
     /// Through the gate, the turn not yet given on.
     Through {
         launch: PendingLaunch,
-        ticket: u64,
+        ticket: u32,
         passed: WaitEnd,
         arrived: Ns,
     },
@@ -120,7 +121,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             deadline,
             longest,
         } => {
-            if process.serving >= ticket {
+            if process.tickets.has_come(ticket) {
                 wait_for_credit(process, at, now, (launch, ticket, arrived, longest), &mut stepped)
             } else if clock >= deadline {
                 through(process, at, now, (launch, ticket, arrived), WaitEnd::Expired)
@@ -141,26 +142,23 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             if passed.is_overdraft() {
                 process.overdraw(launch.cost);
             }
-            process.leave_turn(ticket);
+            process.tickets.leave(ticket);
             stepped.passed = Some((passed, clock.saturating_sub(arrived)));
             Stage::Took(launch)
         }
         Stage::Took(launch) => {
             if launch.copies.is_none() {
-                process.mark_busy(at);
+                process.active.mark(at);
             }
-            let was_empty = process.threads[at].account.outstanding() == 0;
-            let account = &mut process.threads[at].account;
-            account.issued += launch.cost;
-            account.last = clock;
-            if was_empty {
+            let place = process.accounts.place(at);
+            if process.accounts.issue(place, launch.cost, clock) {
                 process.progress = clock;
             }
             process.lane().reports.issued.fetch_add(launch.cost, Ordering::AcqRel);
             Stage::Booked { launch, at: clock }
         }
         Stage::Booked { launch, at: issued_at } => {
-            if launch.copies.is_some() && process.is_idle() {
+            if launch.copies.is_some() && process.active.is_idle() {
                 process.write(Kind::Stir, at, clock, 0, 0, 0);
             }
             let kind = if launch.copies.is_some() {
@@ -169,7 +167,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
                 Kind::Launch
             };
             process.write(kind, at, issued_at, launch.kernel, launch.cost, 0);
-            if launch.copies.is_some() && process.mark_busy(at) {
+            if launch.copies.is_some() && process.active.mark(at) {
                 stepped.rings = process.ring();
             }
             Stage::Queues {
@@ -258,7 +256,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     match (process.mode(), copies) {
         (Mode::Free | Mode::Alone, _) => passes,
         (Mode::Foreground, None) => {
-            let ends_silence = process.mark_busy(at);
+            let ends_silence = process.active.mark(at);
             process.write(Kind::Launch, at, clock, launch.kernel, launch.cost, 0);
             Stage::Told { launch, ends_silence }
         }
@@ -266,13 +264,12 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
         (Mode::Foreground, Some(_)) => copy(process, at, clock, launch, stepped),
         (Mode::Background, _) => {
             // `pass`: who finds the queue empty needs no place in it.
-            if process.next_ticket == process.serving && process.take_credit(cost) {
+            if process.tickets.is_empty() && process.take_credit(cost) {
                 return Stage::Took(launch);
             }
-            let ticket = process.next_ticket;
-            process.next_ticket += 1;
-            if process.serving >= ticket && process.take_credit(cost) {
-                process.leave_turn(ticket);
+            let ticket = process.tickets.take();
+            if process.tickets.has_come(ticket) && process.take_credit(cost) {
+                process.tickets.leave(ticket);
                 return Stage::Took(launch);
             }
             let longest = longest_wait(process.lane().orders.longest_wait.load(Ordering::Relaxed));
@@ -289,7 +286,7 @@ fn begin(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
 
 /// A copy that passes the gate.
 fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, stepped: &mut Stepped) -> Stage {
-    if process.is_idle() {
+    if process.active.is_idle() {
         process.write(Kind::Stir, at, clock, 0, 0, 0);
     }
     process.write(
@@ -300,7 +297,7 @@ fn copy(process: &mut SimProcess, at: usize, clock: Ns, launch: PendingLaunch, s
         launch.cost,
         launch.copies.unwrap_or(0),
     );
-    if process.mark_busy(at) {
+    if process.active.mark(at) {
         stepped.rings = process.ring();
     }
     Stage::Queues {
@@ -314,7 +311,7 @@ fn wait_for_credit(
     process: &mut SimProcess,
     at: usize,
     now: Ns,
-    (launch, ticket, arrived, longest): (PendingLaunch, u64, Ns, Ns),
+    (launch, ticket, arrived, longest): (PendingLaunch, u32, Ns, Ns),
     stepped: &mut Stepped,
 ) -> Stage {
     if process.take_credit(launch.cost) {
@@ -331,7 +328,7 @@ fn wait_for_credit(
     process.write(Kind::Wait, at, arrived, launch.kernel, launch.cost, 0);
     reports.waiting.swap(1, Ordering::SeqCst);
     stepped.rings = process.ring();
-    process.put_mark(at);
+    process.put_fence(at);
     let bell = process.lane().orders.bell.load(Ordering::Acquire);
     Stage::Asleep(Sleep {
         launch,
@@ -346,7 +343,7 @@ fn through(
     _: &mut SimProcess,
     _: usize,
     _: Ns,
-    (launch, ticket, arrived): (PendingLaunch, u64, Ns),
+    (launch, ticket, arrived): (PendingLaunch, u32, Ns),
     passed: WaitEnd,
 ) -> Stage {
     Stage::Through {
@@ -391,7 +388,7 @@ impl WaitingClient for AtTheGate<'_> {
     }
 
     fn has_fences(&self) -> bool {
-        self.process.threads.iter().any(|thread| !thread.marks.is_empty())
+        !self.process.fences.is_empty()
     }
 
     fn heartbeat(&self) -> u32 {
@@ -399,7 +396,9 @@ impl WaitingClient for AtTheGate<'_> {
     }
 
     fn nap(&self, clock: Ns) -> Ns {
-        nap_length(clock, self.process.expected_end(), || self.process.outstanding() > 0)
+        let SimProcess { accounts, fences, .. } = &*self.process;
+        let expected = fences.expected_end(accounts, self.process.progress);
+        nap_length(clock, expected, || accounts.outstanding() > 0)
     }
 }
 
@@ -447,10 +446,11 @@ fn asleep(
 
 /// `Session::marks`.
 fn marks(process: &mut SimProcess, at: usize, now: Ns) {
-    let unmarked = process.threads[at].account.unmarked();
+    let account = process.accounts.account(process.accounts.place(at).at);
+    let unmarked = account.map_or(0, StreamAccount::unfenced);
     let credit = process.lane().orders.credit.load(Ordering::Relaxed);
     if fence_due(unmarked, credit) == FenceDue::Now {
-        process.put_mark(at);
+        process.put_fence(at);
         process.ask_device(now);
     }
 }
@@ -472,15 +472,10 @@ fn syncs(process: &mut SimProcess, at: usize, now: Ns, next: &mut Ns, stepped: &
     if matches!(mode, Mode::Free | Mode::Alone) {
         return advance(process, at);
     }
-    let (idle, certain) = process.busy_synced(at);
+    let (idle, certain) = process.synced(at);
     let clock = process.clock(now);
     if mode == Mode::Background {
-        let mut gained = 0;
-        for (other, thread) in process.threads.iter_mut().enumerate() {
-            if other == at || (idle && certain) {
-                gained += thread.account.settle(Ns::MAX);
-            }
-        }
+        let gained = process.complete(at, idle && certain);
         if gained > 0 {
             process.progress = clock;
             process.report_settled(gained);

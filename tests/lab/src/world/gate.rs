@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weft_gate::active_streams::SILENT_SYNCS;
 use weft_gate::charge::{self, QUEUED_WORK_RATIO};
-use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, SILENT_SYNCS, fence_due};
+use weft_gate::fences::{FENCE_PAUSE_NS, FenceDue, fence_due};
 use weft_gate::run_ahead::{self, DEVICE_WAIT_NS};
 use weft_gate::wait::DEFAULT_LONGEST_WAIT_NS;
 use weft_profiles::Profile;
