@@ -6,9 +6,11 @@
 //!
 //! * `play` moves the jobs: their threads, what waits for what, how far a host may be ahead of the
 //!   device.
-//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` is the
-//!   daemon's: when it looks, what it tells the core, when its orders arrive. Both follow
-//!   `interposer/src/throttle` and `broker/daemon/src` step by step; the core is the real one.
+//! * `gate` is the interposer's half of weft: modes, credit, marks, records. `broker` and `turn`
+//!   are the daemon's: when it looks, what it tells the core, when its orders arrive. They follow
+//!   `interposer/src/throttle` and `broker/daemon/src` step by step. The core is the real one, and
+//!   so are the gate's rules (`weft_gate`).
+//! * `process` and `lane` hold what the others work on.
 //!
 //! What is not modelled: memory, hosts that run out of cores, kernels that share the device side by
 //! side.
@@ -16,10 +18,12 @@
 
 mod broker;
 mod gate;
+mod lane;
 mod play;
 mod process;
 mod rules;
 mod stand;
+mod turn;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +38,7 @@ use crate::policy::{JobView, LabPolicy};
 use crate::random::Random;
 use crate::{MS, Ns, US};
 
+pub use process::JobRun;
 pub use stand::{HeldReason, Stand, StandChange};
 
 use broker::Broker;
@@ -133,25 +138,6 @@ pub struct KernelPiece {
     pub op: u32,
     /// What it is called.
     pub kernel: u64,
-}
-
-/// What a job got.
-#[derive(Debug, Clone)]
-pub struct JobRun {
-    /// The job.
-    pub job: PlayedJob,
-    /// Latency of each request from its arrival to its answer.
-    pub latencies: Vec<Ns>,
-    /// When each request arrived.
-    pub arrivals: Vec<Ns>,
-    /// Time its kernels ran.
-    pub compute: Ns,
-    /// When it stood at the gate (weft) or waited for permission: from, to.
-    pub waits: Vec<(Ns, Ns)>,
-    /// How it stood, as that changed.
-    pub stands: Vec<StandChange>,
-    /// Operations begun.
-    pub ops: u64,
 }
 
 /// What came of a run.

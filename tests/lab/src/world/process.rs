@@ -7,11 +7,29 @@ use simgpu_engine::{ContextId, Engine, OpId, StreamId};
 use weft_gate::wait::nap_length;
 use weft_profiles::Profile;
 
-use super::JobRun;
-use super::gate::GateLane;
-use super::stand::StandChange;
+use super::lane::GateLane;
+use super::stand::{Stand, StandChange};
 use crate::Ns;
-use crate::job::PlayedJob;
+use crate::job::{Play, PlayedJob};
+
+/// What a job got.
+#[derive(Debug, Clone)]
+pub struct JobRun {
+    /// The job.
+    pub job: PlayedJob,
+    /// Latency of each request from its arrival to its answer.
+    pub latencies: Vec<Ns>,
+    /// When each request arrived.
+    pub arrivals: Vec<Ns>,
+    /// Time its kernels ran.
+    pub compute: Ns,
+    /// When it stood at the gate (weft) or waited for permission: from, to.
+    pub waits: Vec<(Ns, Ns)>,
+    /// How it stood, as that changed.
+    pub stands: Vec<StandChange>,
+    /// Operations begun.
+    pub ops: u64,
+}
 
 /// Work on its way through a stream.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +204,25 @@ impl JobProcess {
             wanted: 0,
             number,
             job,
+        }
+    }
+
+    /// From now on it stands so.
+    pub(super) fn stands(&mut self, now: Ns, stand: Stand) {
+        if self.stands.last().is_some_and(|last| last.stand == stand) {
+            return;
+        }
+        let time = match stand {
+            Stand::Away => 0,
+            _ => self.wanted,
+        };
+        self.stands.push(StandChange { at: now, stand, time });
+    }
+
+    /// It wants to launch this: how long that will take of the device.
+    pub(super) fn wants(&mut self, seed: u64, call: Queued, play: &Play) {
+        if let Play::Compute { duration, .. } | Play::Copy { duration, .. } = *play {
+            self.wanted = self.job.device_time(seed, self.number, call.request, call.op, duration);
         }
     }
 
