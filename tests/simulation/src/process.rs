@@ -40,7 +40,7 @@ pub(crate) struct SimThread {
     pub next_at: Ns,
     pub chance: SeededChance,
     pub stream: DeviceStream,
-    /// It has no core until then.
+    /// Time, ns, until which it has no core.
     pub stalled_until: Ns,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum ProcessLife {
 #[derive(Clone)]
 pub(crate) struct SimProcess {
     pub number: usize,
-    /// Its number at the broker; a forked child has none.
+    /// Number at the broker; a forked child has none.
     pub client: Option<Client>,
     pub lane: Arc<SharedLane>,
     pub host: Arc<Host>,
@@ -74,13 +74,13 @@ pub(crate) struct SimProcess {
     pub standstill: Option<u32>,
     pub clock_offset: i64,
     pub stalled_until: Ns,
-    /// Since when its lane says that it is a foreground job.
+    /// Time, ns, since which its lane says that it is a foreground job.
     pub foreground_since: Option<Ns>,
-    /// All that was ever taken from its credit word, with and without credit in it.
+    /// All that was taken from its credit word, with and without cover.
     pub taken: i64,
-    /// Of that, without.
+    /// Of that, without cover.
     pub overdrawn: i64,
-    /// The broker let go of it (a lane that lied).
+    /// Whether the broker let go of it, because its lane lied.
     pub let_go: bool,
 }
 
@@ -129,8 +129,7 @@ impl SimProcess {
         }
     }
 
-    /// A child of a fork: the thread that forked, in private memory that reads as no broker
-    /// (`map::Place::clear`).
+    /// A forked child: the thread that forked, in private memory that reads as no broker.
     pub(crate) fn child(&self, number: usize, lane: Arc<SharedLane>, host: Arc<Host>) -> SimProcess {
         let mut child = self.clone();
         child.number = number;
@@ -145,8 +144,7 @@ impl SimProcess {
         &self.lane
     }
 
-    /// The launch of an honest background job that waits at the gate and, as things stand, may not
-    /// go.
+    /// A launch of an honest background job that waits at the gate and may not go now.
     pub(crate) fn at_the_gate(&self) -> Option<Sleep> {
         if self.lies || self.life != ProcessLife::Lives || self.mode() != Mode::Background {
             return None;
@@ -164,8 +162,8 @@ impl SimProcess {
         })
     }
 
-    /// A thread at the gate of a foreground job, and how long after the process was told that it is
-    /// one, and had a core, it stands there.
+    /// A thread of a foreground job at the gate, and for how long, ns, the process has known its
+    /// mode and had a core.
     pub(crate) fn holds_up_a_foreground(&self, now: Ns) -> Option<(usize, Ns)> {
         if self.lies
             || self.let_go
@@ -181,7 +179,7 @@ impl SimProcess {
         Some((self.threads.iter().position(at)?, now.saturating_sub(since)))
     }
 
-    /// What its own clock says.
+    /// Time by its own clock, ns.
     pub(crate) fn clock(&self, now: Ns) -> Ns {
         now.saturating_add_signed(self.clock_offset)
     }
@@ -216,7 +214,7 @@ impl SimProcess {
         sleeps.load(Ordering::Relaxed) == bells::ALL && sleeps.swap(bells::NONE, Ordering::AcqRel) == bells::ALL
     }
 
-    /// `Session::ring_idle`: the same where the process has become idle.
+    /// `Session::ring_idle`: as `ring`, for a process that became idle.
     pub(crate) fn ring_idle(&self) -> bool {
         let sleeps = &self.lane.broker_sleeps;
         sleeps.load(Ordering::Relaxed) != bells::NONE && sleeps.swap(bells::NONE, Ordering::AcqRel) != bells::NONE
@@ -238,7 +236,8 @@ impl SimProcess {
         self.overdrawn = self.overdrawn.saturating_add(cost);
     }
 
-    /// `Busy::synced`: whether the process became idle, and whether that is certain.
+    /// Ends the work of a synchronised stream: whether the process became idle, and whether that is
+    /// certain.
     pub(crate) fn synced(&self, thread: usize) -> (bool, bool) {
         match self.active.synced(thread).left {
             RemainingWork::AsBefore => (false, false),
@@ -247,7 +246,7 @@ impl SimProcess {
         }
     }
 
-    /// Counts work as ended: of all streams, or of this thread's; says how much.
+    /// Counts work as ended, of all streams or of this thread's; returns it, ns.
     pub(crate) fn complete(&self, thread: usize, all: bool) -> Ns {
         if all {
             return self.accounts.complete_all();

@@ -11,9 +11,9 @@ use super::lane::GateBell;
 use super::process::JobProcess;
 use crate::{Ns, US};
 
-/// The lanes': a foreground job is asked to ring for its idleness no more often.
+/// The daemon's: shortest time between two requests to a foreground job to ring when idle.
 const RING_PAUSE_NS: Ns = 1_000 * US;
-/// A turn of a spinning broker: lanes are read that often.
+/// A turn of a spinning broker.
 pub(super) const ITERATION_NS: Ns = US;
 
 /// The daemon.
@@ -22,9 +22,9 @@ pub(super) struct Broker {
     core: Core,
     waiting: Waiting,
     wait: Wait,
-    /// It napped last, and will probably do so again.
+    /// Whether it napped last.
     naps: bool,
-    /// The turn that counts, and when it is.
+    /// The valid turn, and its time, ns.
     token: u32,
     next: Ns,
     last_record: Ns,
@@ -34,7 +34,7 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    /// `spin`: whether it has a core to spin on.
+    /// A broker with these settings. `spin`: it has a core to spin on.
     pub(super) fn new(config: Config, spin: bool) -> Broker {
         let reaction = config.open_after;
         Broker {
@@ -55,8 +55,7 @@ impl Broker {
         self.core.snapshot()
     }
 
-    /// Background job work that the core takes for out, and when it expects the last foreground
-    /// job's work to end.
+    /// What the core believes: background work that is out, ns, and the end of foreground work.
     pub(super) fn believes(&self) -> (Ns, Ns) {
         let snapshot = self.core.snapshot();
         let foreground_jobs = snapshot.clients.iter().filter(|client| client.mode == "foreground");
@@ -87,8 +86,7 @@ impl Broker {
             },
         );
         let at = match wait {
-            // A spin sees what changes at once; if nothing does, the next turn that counts is the
-            // one that is due.
+            // A spin sees changes at once; without any, the turn that is due comes next.
             Wait::Spin => next_wake.unwrap_or(now).max(now + ITERATION_NS),
             Wait::Nap(time) | Wait::Doze(time) | Wait::Sleep(time) => now + time.as_nanos() as Ns,
         };
@@ -185,7 +183,7 @@ impl Broker {
                     self.events.push((now, Event::Renewed { client, total }));
                 }
             }
-            // Told again after other news, as the daemon does, and what is in the word before it.
+            // Told again after other news, as the daemon does; first what is in the word.
             if lane.waiting != lane.told_wait || (progressed && lane.waiting.is_some()) {
                 lane.told_wait = lane.waiting;
                 if lane.waiting.is_some() {
@@ -227,7 +225,7 @@ impl Broker {
     }
 }
 
-/// Before a turn after which the broker may nap.
+/// Sets the bells before a turn after which the broker may nap.
 fn want_bells_in_nap(now: Ns, processes: &mut [JobProcess]) {
     for process in processes {
         let lane = &mut process.lane;
@@ -247,7 +245,8 @@ fn want_bells_in_nap(now: Ns, processes: &mut [JobProcess]) {
     }
 }
 
-/// Before a sleep (`Some`: by anybody, or by background jobs alone) and after it.
+/// Sets the bells before a sleep (`Some(true)`: of all, `Some(false)`: not of foreground jobs) and
+/// after it (`None`).
 fn want_bells(processes: &mut [JobProcess], by_anybody: Option<bool>) {
     for process in processes {
         let lane = &mut process.lane;

@@ -1,44 +1,43 @@
-//! How each job stands between wanting to launch and having launched, written down as it changes.
-//! `crate::why` reads it.
+//! Where each job's next launch stands, as that changes. `crate::why` reads it.
 #![forbid(unsafe_code)]
 
 use crate::Ns;
 
-/// Why the broker, or a rule of the lab's own, gives no credit to one who waits.
+/// Why a waiting launch gets no credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldReason {
-    /// What is out and this together are beyond the delay bound.
+    /// With what is out it would exceed the delay bound.
     Bound,
-    /// The foreground job is believed to be at work.
+    /// The foreground job is believed to have work.
     Busy,
-    /// The foreground job's work should have ended, but no call of it has told.
+    /// The foreground job's work should have ended, but no call said so.
     Unseen,
-    /// The end was told: the gap counts as too short, or as about to end.
+    /// The end is known; the gap counts as too short or about to end.
     Short,
-    /// The rule says so (rules of the lab's own).
+    /// A rule of the lab's own says so.
     Rule,
 }
 
 /// Where a job's next launch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stand {
-    /// It wants to launch nothing: its host works, or waits for the device.
+    /// There is none: the host works, or waits for the device.
     Away,
-    /// At the gate, and whoever decides has not heard of it.
+    /// At the gate, not yet heard of.
     Asks,
     /// Heard and held back.
     Held(HeldReason),
-    /// It has the credit and is about to see it.
+    /// Given credit, which it is about to see.
     Granted,
 }
 
 /// A job's stand from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandChange {
-    /// Since when.
+    /// Time of the change, ns.
     pub at: Ns,
-    /// How it stands.
+    /// The new stand.
     pub stand: Stand,
-    /// Device time of what it wants to launch.
+    /// Device time of the launch, ns.
     pub time: Ns,
 }

@@ -13,7 +13,7 @@ use crate::Ns;
 const ROUNDS: usize = 16;
 
 impl LabMachine {
-    /// Tells the core of everybody, before anything runs.
+    /// Attaches all jobs, before anything runs.
     pub(super) fn attach_all(&mut self) {
         let Some(broker) = &mut self.broker else { return };
         broker.attach_all(&mut self.processes);
@@ -21,7 +21,7 @@ impl LabMachine {
         self.plan_turn();
     }
 
-    /// A client has something to say, or has become idle: it rings if it is asked to.
+    /// A client rings with its news, if it is asked to. `idle`: the news is that it became idle.
     pub(super) fn ring(&mut self, job: usize, idle: bool) {
         let Some(broker) = &self.broker else { return };
         let wanted = &mut self.processes[job].lane.bell;
@@ -123,7 +123,7 @@ impl LabMachine {
                 self.bell(job);
                 None
             }
-            // What a timed launch tells is not modelled: jobs here see their ends at the gate.
+            // Timed launches are not modelled: jobs here see their ends at the gate.
             Decision::Times(..) => None,
             Decision::Revoke(client) => {
                 let job = client.0 as usize;
@@ -135,7 +135,7 @@ impl LabMachine {
         }
     }
 
-    /// After a turn of the broker.
+    /// Notes after a turn of the broker why waiting jobs still wait.
     pub(super) fn note_stands(&mut self) {
         let mut seen = None;
         for job in 0..self.processes.len() {
@@ -166,7 +166,7 @@ impl LabMachine {
         }
     }
 
-    /// Whether the core was told of every foreground job that its work has ended.
+    /// Whether the core was told that all foreground jobs' work has ended.
     fn foreground_jobs_seen(&self) -> bool {
         self.processes
             .iter()
@@ -174,7 +174,7 @@ impl LabMachine {
             .all(|process| process.lane.told_idle)
     }
 
-    /// At the end: everything is told, so that the books can be compared with the words.
+    /// Tells the core all that is left at the end: its books are then compared with the words.
     pub(super) fn settle_accounts(&mut self) {
         if self.broker.is_some() {
             self.read_lanes();
