@@ -58,11 +58,11 @@ impl CompletionTracker {
     }
 
     /// Records a fence behind the work launched to `stream`. The caller rules out captures.
-    pub fn mark(&self, driver: &EventCalls, streams: &StreamAccounts, place: AccountIndex, stream: usize) {
+    pub fn fence(&self, driver: &EventCalls, accounts: &StreamAccounts, place: AccountIndex, stream: usize) {
         if !place.own || !driver.has_events() {
             return;
         }
-        let Some(account) = streams.account(place.at) else {
+        let Some(account) = accounts.account(place.at) else {
             return;
         };
         let Ok(mut inside) = self.inside.try_lock() else { return };
@@ -74,16 +74,16 @@ impl CompletionTracker {
             give_back(&mut inside.spare, driver, event);
             return;
         }
-        inside.pending.add(streams, place, upto, event);
+        inside.pending.add(accounts, place, upto, event);
     }
 
     /// Polls the fences. Returns predicted work newly seen to have ended, ns.
-    pub fn poll(&self, driver: &EventCalls, streams: &StreamAccounts, now: Ns, captures: bool) -> Ns {
+    pub fn poll(&self, driver: &EventCalls, accounts: &StreamAccounts, now: Ns, captures: bool) -> Ns {
         let mut gained: Ns = 0;
         if !captures && let Ok(mut inside) = self.inside.try_lock() {
-            gained = inside.poll(driver, streams);
+            gained = inside.poll(driver, accounts);
         }
-        gained = gained.saturating_add(self.by_clock(streams, now));
+        gained = gained.saturating_add(self.by_clock(accounts, now));
         if gained > 0 {
             self.progress.store(now, Ordering::Relaxed);
         }
@@ -91,8 +91,8 @@ impl CompletionTracker {
     }
 
     /// Counts overdue unfenced work as ended; returns it in ns. No driver call.
-    pub fn by_clock(&self, streams: &StreamAccounts, now: Ns) -> Ns {
-        streams.complete_overdue(now, evicted::kept_until(now))
+    pub fn by_clock(&self, accounts: &StreamAccounts, now: Ns) -> Ns {
+        accounts.complete_overdue(now, evicted::kept_until(now))
     }
 
     /// Notes that a synchronising call ended work.
@@ -101,9 +101,9 @@ impl CompletionTracker {
     }
 
     /// Predicted time of the next fence, ns; `None` without fences.
-    pub fn expects(&self, streams: &StreamAccounts) -> Option<Ns> {
+    pub fn expects(&self, accounts: &StreamAccounts) -> Option<Ns> {
         let inside = self.inside.try_lock().ok()?;
-        inside.pending.expected_end(streams, self.progress())
+        inside.pending.expected_end(accounts, self.progress())
     }
 
     /// Whether this thread can poll now: its context has the fences, and no other thread polls.
@@ -154,7 +154,7 @@ impl FenceEvents {
         Some(event)
     }
 
-    fn poll(&mut self, driver: &EventCalls, streams: &StreamAccounts) -> Ns {
+    fn poll(&mut self, driver: &EventCalls, accounts: &StreamAccounts) -> Ns {
         // Other contexts' events cannot be queried safely here.
         if self.pending.is_empty() || driver.current() != self.context {
             return 0;
@@ -168,7 +168,7 @@ impl FenceEvents {
                 Reached::NotYet => FenceState::Pending,
                 Reached::Never => FenceState::Broken,
             };
-            pending.poll(streams, ask, |event, state| match state {
+            pending.poll(accounts, ask, |event, state| match state {
                 // A faulty event tells nothing; its work ends by time.
                 FenceState::Broken => *made = made.saturating_sub(1),
                 FenceState::Reached | FenceState::Pending => give_back(spare, driver, event),

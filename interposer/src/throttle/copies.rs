@@ -39,8 +39,8 @@ impl Session {
             return;
         }
         match op {
-            StreamOp::EventRecord => self.busy.recorded(event, own_stream(stream)),
-            StreamOp::EventWait => self.busy.awaited(own_stream(stream), event),
+            StreamOp::EventRecord => self.active_streams.recorded(event, own_stream(stream)),
+            StreamOp::EventWait => self.active_streams.awaited(own_stream(stream), event),
             _ => {}
         }
     }
@@ -57,13 +57,13 @@ impl Session {
         };
         let cost = self.link.slowed(time);
         let own = own_stream(stream);
-        let stirs = self.busy.is_idle();
+        let stirs = self.active_streams.is_idle();
         if mode == Mode::Background && charge::is_gated(bytes) {
             let want = Want {
                 kernel,
                 cost,
                 stream,
-                place: self.streams.place(own),
+                place: self.accounts.place(own),
             };
             if !self.pass_at_once(kernel, cost, clock::now()) {
                 self.pass_in_turn(&want);
@@ -75,7 +75,7 @@ impl Session {
             self.link.write(Kind::Stir, now, 0, 0, stream as u64);
         }
         self.link.write(Kind::Transfer, now, kernel, cost, bytes);
-        if self.busy.mark(own) {
+        if self.active_streams.mark(own) {
             self.link.fence_and_ring();
         }
     }

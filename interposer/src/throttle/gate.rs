@@ -41,7 +41,7 @@ impl Session {
     /// have no order.
     #[inline(always)]
     pub fn pass_at_once(&self, kernel: u64, cost: Ns, now: Ns) -> bool {
-        self.turn.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
+        self.tickets.is_empty() && self.goes_on(kernel, cost, now) == MayLaunch::Now && self.take_credit(cost)
     }
 
     /// Passes a launch without credit if kernels on other devices wait for it ([`peers`]). It
@@ -74,7 +74,7 @@ impl Session {
         match self.link.lane.orders.window() {
             None => MayLaunch::Now,
             Some(window) => {
-                let backlog = self.backlog(now).max(self.streams.behind());
+                let backlog = self.backlog(now).max(self.accounts.behind());
                 window.may_launch(now, backlog, self.long(kernel, cost))
             }
         }
@@ -96,14 +96,14 @@ impl Session {
     #[inline(never)]
     pub fn pass_in_turn(&self, want: &Want) -> WaitEnd {
         let _whole = thread::uncancelled();
-        let ticket = self.turn.take();
+        let ticket = self.tickets.take();
         let goes_on = |now| self.goes_on(want.kernel, want.cost, now) == MayLaunch::Now && self.take_credit(want.cost);
-        let passed = if self.turn.has_come(ticket) && goes_on(clock::now()) {
+        let passed = if self.tickets.has_come(ticket) && goes_on(clock::now()) {
             WaitEnd::Credit
         } else {
             self.pass_waiting(ticket, want)
         };
-        self.turn.leave(ticket);
+        self.tickets.leave(ticket);
         passed
     }
 
@@ -130,10 +130,10 @@ impl Session {
         let arrived = clock::now();
         let longest = self.longest_wait();
         let deadline = arrived.saturating_add(longest);
-        let unsplit = || self.tuning.goes_on(arrived, self.streams.outstanding());
-        let passed = if self.turn.has_come(ticket) && unsplit() {
+        let unsplit = || self.tuning.goes_on(arrived, self.accounts.outstanding());
+        let passed = if self.tickets.has_come(ticket) && unsplit() {
             WaitEnd::Unsplit
-        } else if self.turn.wait(ticket, deadline) {
+        } else if self.tickets.wait(ticket, deadline) {
             self.wait_for_credit(want, arrived, longest)
         } else {
             WaitEnd::Expired
@@ -170,7 +170,8 @@ impl Session {
         self.link.ring();
         // From here on completions matter.
         if self.captures.load(Ordering::Acquire) == 0 {
-            self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
+            self.completion
+                .fence(&self.driver, &self.accounts, want.place, want.stream);
         }
         let slack = rustix::thread::current_timer_slack();
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
@@ -189,7 +190,7 @@ impl Session {
     fn paced(&self, want: &Want, arrived: Ns) -> bool {
         let orders = &self.link.lane.orders;
         let cost = charge::in_credit(want.cost);
-        let mut marked = false;
+        let mut fenced = false;
         let mut asked: Ns = 0;
         loop {
             let now = clock::now();
@@ -198,7 +199,7 @@ impl Session {
             // The clock lets it go, and the device was not polled lately.
             let late = leave != clock;
             if late {
-                let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.settle.asks(&self.driver);
+                let may_ask = self.captures.load(Ordering::Acquire) == 0 && self.completion.asks(&self.driver);
                 if !may_ask {
                     leave = clock;
                 } else if now.saturating_sub(asked) >= POLL_INTERVAL_NS {
@@ -221,14 +222,15 @@ impl Session {
                     continue;
                 }
                 // Completions give the credit back.
-                awaits_credit = self.streams.outstanding() != 0 && self.captures.load(Ordering::Acquire) == 0;
+                awaits_credit = self.accounts.outstanding() != 0 && self.captures.load(Ordering::Acquire) == 0;
             }
             let Some(at) = run_ahead::next_look(now, leave, late, awaits_credit) else {
                 return false;
             };
             if awaits_credit {
-                if !std::mem::replace(&mut marked, true) {
-                    self.settle.mark(&self.driver, &self.streams, want.place, want.stream);
+                if !std::mem::replace(&mut fenced, true) {
+                    self.completion
+                        .fence(&self.driver, &self.accounts, want.place, want.stream);
                 }
                 if now.saturating_sub(asked) >= POLL_INTERVAL_NS {
                     asked = now;
@@ -283,7 +285,7 @@ impl Session {
     /// Polls completions and reports them. True if there were any.
     pub fn ask_device(&self, now: Ns) -> bool {
         let captures = self.captures.load(Ordering::Acquire) != 0;
-        let gained = self.settle.poll(&self.driver, &self.streams, now, captures);
+        let gained = self.completion.poll(&self.driver, &self.accounts, now, captures);
         self.report_settled(gained, now);
         gained > 0
     }
@@ -296,7 +298,7 @@ impl Session {
             lane.reports.settled.fetch_add(gained, Ordering::AcqRel);
             lane.orders.renew(&lane.reports, self.link.epoch_page);
             // The device has at most the outstanding work.
-            let left = run_ahead::latest_end(now, self.streams.outstanding());
+            let left = run_ahead::latest_end(now, self.accounts.outstanding());
             if self.free_at.load(Ordering::Relaxed) > left {
                 self.free_at.fetch_min(left, Ordering::Relaxed);
             }
@@ -340,11 +342,11 @@ impl WaitingClient for GateWaiter<'_> {
     }
 
     fn progress(&self) -> Ns {
-        self.session.settle.progress()
+        self.session.completion.progress()
     }
 
     fn has_fences(&self) -> bool {
-        self.session.settle.awaits()
+        self.session.completion.awaits()
     }
 
     fn heartbeat(&self) -> u32 {
@@ -352,8 +354,10 @@ impl WaitingClient for GateWaiter<'_> {
     }
 
     fn nap(&self, now: Ns) -> Ns {
-        let Session { settle, streams, .. } = self.session;
-        let nap = nap_length(now, settle.expects(streams), || streams.outstanding() > 0);
+        let Session {
+            completion, accounts, ..
+        } = self.session;
+        let nap = nap_length(now, completion.expects(accounts), || accounts.outstanding() > 0);
         match self.session.leaves(self.takes, now) {
             MayLaunch::At(at) => nap.min(at.saturating_sub(now)),
             MayLaunch::Now | MayLaunch::Never => nap,

@@ -164,7 +164,7 @@ pub fn before_event_op(op: StreamOp, event: Event, stream: Stream) {
 /// Forgets an event that is destroyed, or recorded out of sight.
 pub fn event_gone(event: Event) {
     for session in devices::all() {
-        session.busy.forget(event);
+        session.active_streams.forget(event);
     }
 }
 
