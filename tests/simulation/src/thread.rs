@@ -1,13 +1,13 @@
-//! What one thread does next: the launch path, step by step, as the interposer has it. Between two
-//! steps anything may happen, its death too.
+//! The launch path of one thread, step by step, as the interposer has it. Between two steps
+//! anything may happen, the thread's death too. What decides is `weft_gate`.
 //!
 //! | here | interposer |
 //! |---|---|
 //! | `Next` of a foreground job, `Told` | `Session::hold_now` |
-//! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass`, `pass_waiting`, `wait_for_credit`, `sleep_for_credit` |
+//! | `Next` of a background job, `Queued`, `Asleep`, `Through` | `gate`: `pass_at_once`, `pass_in_turn`, `wait_for_credit`, `sleep_for_credit` |
 //! | `Took` | `Session::issue` |
 //! | `Booked` | `Session::launched` |
-//! | `Queues` | the driver's own launch, `Session::marks` |
+//! | `Queues` | the driver's own launch, `Session::fence` |
 //! | `Syncs` | `Session::synced` |
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use weft_scheduler::{Mode, Ns};
 use crate::process::SimProcess;
 use crate::scenario::{ClientOp, US};
 
-/// What a launch costs the job's own thread.
+/// Time of a launch on the job's own thread, ns.
 const LAUNCH_NS: Ns = 4_000;
 
 /// A launch or copy on its way.
@@ -31,7 +31,7 @@ const LAUNCH_NS: Ns = 4_000;
 pub(crate) struct PendingLaunch {
     pub kernel: u64,
     pub cost: Ns,
-    /// How long it really takes.
+    /// Its real time, ns.
     pub time: Ns,
     pub spins: bool,
     /// Bytes, where it is a copy.
@@ -46,7 +46,7 @@ pub(crate) struct Sleep {
     pub wait: GateWait,
     /// The bell as it was when the nap began.
     pub bell: u32,
-    /// The world's time when the wait began, whatever the process's own clock says.
+    /// The world's time, ns, at the begin of the wait.
     pub since: Ns,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Sleep {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     Next,
-    /// A foreground job's record is written, the launch epoch comes.
+    /// A foreground job's record is written; next comes the launch epoch.
     Told {
         launch: PendingLaunch,
         ends_silence: bool,
@@ -179,7 +179,7 @@ pub(crate) fn step(process: &mut SimProcess, at: usize, now: Ns) -> Stepped {
             process.threads[at].stream.queue(now, launch.time, launch.spins);
             next = LAUNCH_NS;
             if background {
-                marks(process, at, now);
+                fence(process, at, now);
             }
             advance(process, at)
         }
@@ -444,8 +444,8 @@ fn asleep(
     }
 }
 
-/// `Session::marks`.
-fn marks(process: &mut SimProcess, at: usize, now: Ns) {
+/// `Session::fence`.
+fn fence(process: &mut SimProcess, at: usize, now: Ns) {
     let account = process.accounts.account(process.accounts.place(at).at);
     let unmarked = account.map_or(0, StreamAccount::unfenced);
     let credit = process.lane().orders.credit.load(Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub(super) const QUEUED_WORK_NS: Ns = MAX_WAIT_NS / QUEUED_WORK_RATIO;
 enum Gate {
     /// Go.
     Open,
-    /// The device decides: look again then.
+    /// The device decides: look again at this time.
     Later(Ns),
     /// The broker decides.
     Shut,
@@ -44,12 +44,12 @@ fn transfer_bytes(play: &Play) -> Option<u64> {
 }
 
 impl LabMachine {
-    /// The sum of the launch epochs of everybody more important.
+    /// Sum of the launch epochs above this priority.
     pub(super) fn sum_above(&self, priority: u8) -> u64 {
         self.epochs.iter().take(usize::from(priority)).sum()
     }
 
-    /// Whether the head of the queue may go now; if not, it waits.
+    /// Whether the head of the queue may go now; else it waits.
     pub(super) fn permitted(&mut self, job: usize, call: Queued, play: &Play) -> bool {
         let now = self.now;
         let allowed = if self.own.is_some() {
@@ -77,7 +77,7 @@ impl LabMachine {
         allowed
     }
 
-    /// Whether a launch that finds nobody before it passes. Takes nothing.
+    /// Whether a launch with none before it would pass. Takes no credit.
     pub(super) fn passes_at_once(&self, job: usize, play: &Play) -> bool {
         let process = &self.processes[job];
         let lane = &process.lane;
@@ -108,7 +108,7 @@ impl LabMachine {
         match self.ask_gate(job, &waiting) {
             Gate::Open => return true,
             Gate::Later(at) => {
-                self.mark_all(job);
+                self.fence_all(job);
                 self.processes[job].lane.paced = Some(waiting);
                 self.look_later(job, at);
             }
@@ -117,7 +117,7 @@ impl LabMachine {
         false
     }
 
-    /// From now on the broker's word is waited for.
+    /// Begins a wait for the broker.
     fn begin_wait(&mut self, job: usize, waiting: WaitingLaunch) {
         let now = self.now;
         let gate_spin = self.hosts.gate_spin;
@@ -125,18 +125,17 @@ impl LabMachine {
         lane.paced = None;
         lane.came_under = lane.window.map(|window| window.deadline);
         lane.waiting = Some(WaitingLaunch { since: now, ..waiting });
-        self.mark_all(job);
+        self.fence_all(job);
         self.ring(job, false);
         self.look_later(job, now + gate_spin);
     }
 
-    /// How long the device is at work on what this job has launched, as predicted.
+    /// Predicted work of this job on the device, ns, by the clock.
     fn clock_says(&self, job: usize) -> Ns {
         self.processes[job].lane.free_at.saturating_sub(self.now)
     }
 
-    /// What has not begun, as far as is known: it lies behind a mark that was not reached when the
-    /// device was last asked.
+    /// Work, ns, that has not begun: it lies behind a fence that is not reached.
     fn behind(&self, job: usize) -> Ns {
         let streams = self.processes[job].streams.iter();
         let first = |stream: &super::process::ProcessStream| {
@@ -147,12 +146,12 @@ impl LabMachine {
         streams.filter_map(first).sum()
     }
 
-    /// Takes the credit for a launch, or says when to ask again without another word of the broker.
+    /// Takes the credit for a launch, or says when to look again without the broker.
     fn ask_gate(&mut self, job: usize, waiting: &WaitingLaunch) -> Gate {
         let now = self.now;
         let lane = &self.processes[job].lane;
         if lane.window.is_some() && lane.credit < waiting.cost as i64 {
-            self.mark_all(job);
+            self.fence_all(job);
             self.poll(job);
         }
         let lane = &self.processes[job].lane;
@@ -191,10 +190,10 @@ impl LabMachine {
         self.at(at, MachineEvent::Gate { job: job as u16, token });
     }
 
-    /// The bell of a lane rang: who sleeps on it wakes a little later, who spins sees it at once.
+    /// The bell of a lane rings: a thread that sleeps on it wakes later, one that spins sees it.
     pub(super) fn bell(&mut self, job: usize) {
         let lane = &self.processes[job].lane;
-        // Who waits for the device only looks at his orders all the time.
+        // A launch that waits for the device alone sees its orders all the time.
         if lane.paced.is_some() && self.now < lane.look_at {
             let now = self.now;
             return self.look_later(job, now);
@@ -207,8 +206,8 @@ impl LabMachine {
         }
     }
 
-    /// Takes the credit, if the run-ahead window allows by the clock: by all that the kernel may
-    /// take under the run-ahead window that it came under.
+    /// Takes the credit if the run-ahead window allows it, by the clock
+    /// ([`run_ahead::takes_while_waiting`]).
     fn leaves(&mut self, job: usize, waiting: &WaitingLaunch) -> bool {
         let lane = &self.processes[job].lane;
         let backlog = self.clock_says(job);
@@ -271,13 +270,13 @@ impl LabMachine {
             process.waits.push((since, now));
         }
         process.stands(now, Stand::Away);
-        // What waited has what it needs, so it goes; those behind it ask on their own.
+        // The launch that waited goes; those behind it ask on their own.
         self.launch_head(job);
         self.launch_queued(job);
     }
 
-    /// A mark behind everything that the job launched.
-    fn mark_all(&mut self, job: usize) {
+    /// Puts a fence behind all work of the job.
+    fn fence_all(&mut self, job: usize) {
         for stream in &mut self.processes[job].streams {
             if stream.issued <= stream.marked {
                 continue;
@@ -290,7 +289,7 @@ impl LabMachine {
         }
     }
 
-    /// Sees what the device has reached. True if there is news.
+    /// Polls the fences. True if work was seen to end.
     fn poll(&mut self, job: usize) -> bool {
         let now = self.now;
         let process = &mut self.processes[job];
@@ -308,7 +307,7 @@ impl LabMachine {
         gained > 0
     }
 
-    /// `Orders::renew`, and what is left on the device as far as is known.
+    /// `Orders::renew`, and the upper bound of the predicted end.
     fn renew(&mut self, job: usize) {
         let above = self.sum_above(self.processes[job].job.priority);
         let now = self.now;
@@ -321,7 +320,7 @@ impl LabMachine {
         }
     }
 
-    /// Work went to the device: books and records.
+    /// Books and records work that went to the device.
     pub(super) fn launched(&mut self, job: usize, stream: u16, play: &Play) {
         let now = self.now;
         self.views[job].outstanding = self.processes[job].outstanding;
@@ -370,7 +369,7 @@ impl LabMachine {
             self.ring(job, false);
         }
         if charged && kernel != HOST_COPY {
-            self.mark_now(job, stream);
+            self.fence_now(job, stream);
         }
     }
 
@@ -386,22 +385,22 @@ impl LabMachine {
         process.lane.issued += cost;
         process.lane.free_at = run_ahead::end_after_launch(process.lane.free_at, now, cost);
         let issued = at.issued;
-        // The record of it in the stream was written before it was booked.
+        // The stream's record was written before this.
         if let Some(last) = at.in_flight.back_mut() {
             last.upto = issued;
         }
     }
 
-    /// After a background job's launch: it may be time for a mark, and for a look at the device.
-    fn mark_now(&mut self, job: usize, stream: u16) {
+    /// After a background job's launch: puts a fence and polls, if a fence is due.
+    fn fence_now(&mut self, job: usize, stream: u16) {
         let now = self.now;
         let process = &mut self.processes[job];
         let at = &mut process.streams[usize::from(stream)];
         let unmarked = at.issued - at.marked.max(at.settled).min(at.issued);
         match fence_due(unmarked, process.lane.credit) {
             FenceDue::No => return,
-            FenceDue::Rarely if now - process.lane.last_mark < FENCE_PAUSE_NS => return,
-            FenceDue::Rarely => process.lane.last_mark = now,
+            FenceDue::Rarely if now - process.lane.last_fence < FENCE_PAUSE_NS => return,
+            FenceDue::Rarely => process.lane.last_fence = now,
             FenceDue::Now => {}
         }
         at.marked = at.issued;
@@ -411,7 +410,7 @@ impl LabMachine {
         self.poll(job);
     }
 
-    /// A call that waited returns: what it says about the process.
+    /// Handles the return of a call that waited.
     pub(super) fn synced(&mut self, job: usize, synced: SyncResult) {
         if self.broker.is_none() {
             return;

@@ -1,5 +1,4 @@
-//! A job's lane, and what its client keeps beside it. The words are plain values here: all of it
-//! happens on one thread, in virtual time.
+//! A job's lane, and what its client keeps beside it: plain values, for one thread in virtual time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,13 +20,13 @@ pub(super) struct WaitingLaunch {
     pub(super) since: Ns,
 }
 
-/// When a client rings for the broker.
+/// On which news a client rings for the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GateBell {
     None,
-    /// When it becomes idle.
+    /// Its becoming idle.
     Idle,
-    /// Whenever it has something to say.
+    /// All.
     All,
 }
 
@@ -37,7 +36,7 @@ pub(super) struct GateLane {
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) costs: HashMap<u64, Ns>,
     pub(super) unknown: Ns,
-    /// What kernels may well take that are charged much less.
+    /// Likely times, ns, of kernels that are charged much less.
     pub(super) longs: HashMap<u64, Ns>,
     pub(super) mode: Mode,
     pub(super) credit: i64,
@@ -45,30 +44,30 @@ pub(super) struct GateLane {
     pub(super) epochs: u64,
     pub(super) issued: Ns,
     pub(super) settled: Ns,
-    /// The launch that waits for the broker's word,
+    /// The launch that waits for the broker.
     pub(super) waiting: Option<WaitingLaunch>,
-    /// or only for the device, under a run-ahead window.
+    /// The launch that waits for the device alone, under a run-ahead window.
     pub(super) paced: Option<WaitingLaunch>,
-    /// Until when the run-ahead window was under which the broker's word was asked for.
+    /// Deadline of the run-ahead window, ns, under which the broker was told of the wait.
     pub(super) came_under: Option<Ns>,
     pub(super) window: Option<RunAheadWindow>,
     pub(super) renewed: Ns,
-    /// When the device is done with what this job has launched, as predicted.
+    /// Predicted end of this job's launches, ns.
     pub(super) free_at: Ns,
     pub(super) told: (Ns, Ns, Ns),
     pub(super) told_wait: Option<WaitingLaunch>,
-    /// When the broker wants to be rung, and when it last asked for a foreground job's idleness.
+    /// What the broker wants to be rung for, and when it last asked a foreground job for its end.
     pub(super) bell: GateBell,
     pub(super) bell_asked: Option<Ns>,
-    /// Whether the last that was told of it is that its work has ended.
+    /// Whether the last record told was its becoming idle.
     pub(super) told_idle: bool,
     pub(super) records: Vec<(Ns, Event)>,
-    /// Streams with work, with the synchronisations of others since.
+    /// Of each stream with work: synchronisations of others since.
     pub(super) busy: Vec<Option<u32>>,
-    /// When work was last seen to end or began; when a mark was due last.
+    /// Times, ns: work was last seen to end, or began; a fence was last due.
     pub(super) progress: Ns,
-    pub(super) last_mark: Ns,
-    /// Which look at the gate is the valid one, and when it is.
+    pub(super) last_fence: Ns,
+    /// The valid look at the gate, and its time, ns.
     pub(super) token: u32,
     pub(super) look_at: Ns,
 }
@@ -100,13 +99,13 @@ impl GateLane {
             records: Vec::new(),
             busy: vec![None; streams],
             progress: 0,
-            last_mark: 0,
+            last_fence: 0,
             token: 0,
             look_at: 0,
         }
     }
 
-    /// What a kernel of this cost may well take.
+    /// Likely time, ns, of a kernel of this cost.
     pub(super) fn long(&self, kernel: u64, cost: Ns) -> Ns {
         charge::long_time(cost, self.longs.get(&kernel).copied())
     }
